@@ -1,0 +1,57 @@
+# The list of everything a maintainer runs. Every target sets up what it needs: python3.11 with venv and pip
+# (and, for `peers` only, Go) is all a machine must have.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench peers soak lock clean
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv with the locked packages and gpuops itself
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q $(VENV)/lib >/dev/null 2>&1 || true
+	@touch $@
+
+demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh templates/demo.sh
+
+test: setup  ## the unit and wire tests (under five minutes)
+	$(BIN)/python -m pytest -m "not peer and not long"
+
+lint: setup  ## style, types and the floors of the house
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## let ruff lay out the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+peers: setup  ## govc against our simulator, gpuops against vcsim (needs Go)
+	$(MAKE) -C tests/peers --no-print-directory
+	$(BIN)/python -m pytest -m peer
+
+bench: setup  ## speed and memory beside the peers, in the same run (needs Go)
+	$(MAKE) -C tests/peers --no-print-directory
+	$(BIN)/python -m tests.bench
+
+soak: setup  ## the long suites
+	$(BIN)/python -m pytest -m long
+
+lock: setup  ## make the lock files anew: pins and hashes, no index lines
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header -p 3.11 \
+	  pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header -p 3.11 \
+	  --group dev pyproject.toml -o requirements-dev.lock
+
+clean:  ## drop what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/peers/bin
