@@ -1,0 +1,145 @@
+"""Every error a caller of gpuops can meet, as one tree.
+
+    GpuopsError                      exit 1   a bug of ours when it is not one of these
+    +- UsageError                    exit 2   the request, a policy, a target or a file cannot be read as meant
+    |  +- PolicyError                         a policy or scenario file: unreadable, unknown key, wrong value
+    |  +- TargetError                         no vCenter configured, or the named one is not
+    |  +- ProfileUnknown, ProfileAmbiguous    a vGPU profile name no host offers, or several hosts' names fit
+    |  +- VmNotFound, VmAmbiguous             no such VM, or several VMs of that name
+    |  +- HostNotFound
+    +- Refused                       exit 3   nothing was changed; every reason is given
+    |  +- NoPermission                        the login lacks a privilege
+    +- PartlyDone                    exit 4   some effects happened, some did not; resume is possible
+    |  +- StepFailed                          one task ended in a fault
+    |  +- OutcomeUnknown                      the reply to a change was lost: re-read, never resubmit
+    +- NotConnected                  exit 5   vCenter not reached, not trusted or login refused
+    |  +- VcenterUnreachable, NotTrusted, LoginRefused, ProtocolError
+    +- Locked                        exit 6   another run holds the lock
+    +- StateDamaged                  exit 7   the journal or a state file cannot be trusted
+
+An infeasible plan is a value (`plan.rejections`), not an exception; the entrance turns it into exit code 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class GpuopsError(Exception):
+    """One clear line: what, why; `hint` is the next move."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(GpuopsError):
+    """The request cannot be read as meant."""
+
+    exit_code = 2
+
+
+class PolicyError(UsageError):
+    """A policy or scenario file is unreadable, has an unknown key or a wrong value."""
+
+
+class TargetError(UsageError):
+    """No vCenter is configured, or the named target is not."""
+
+
+class ProfileUnknown(UsageError):
+    """No host offers a vGPU profile of that name."""
+
+
+class ProfileAmbiguous(UsageError):
+    """Several offered vGPU profiles fit that name."""
+
+
+class VmNotFound(UsageError):
+    """No VM of that name, path, moid or uuid is visible to this login."""
+
+    def __init__(self, name: str, *, near: Sequence[str] = (), hint: str = "") -> None:
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        super().__init__(
+            f"no VM {name!r} in this vCenter{meant}",
+            hint=hint or "gpuops inventory --vms shows the names this login can see",
+        )
+
+
+class VmAmbiguous(UsageError):
+    """Several VMs carry that name."""
+
+    def __init__(self, name: str, paths: Sequence[str]) -> None:
+        super().__init__(
+            f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}", hint="name one by its path"
+        )
+
+
+class HostNotFound(UsageError):
+    """No host of that name."""
+
+    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        super().__init__(f"no host {name!r} in this vCenter{meant}", hint="gpuops inventory shows the hosts")
+
+
+class Refused(GpuopsError):
+    """Nothing was changed, for the reasons given."""
+
+    exit_code = 3
+
+
+class NoPermission(Refused):
+    """The login lacks a privilege on an object."""
+
+
+class PartlyDone(GpuopsError):
+    """Some effects happened, some did not."""
+
+    exit_code = 4
+
+
+class StepFailed(PartlyDone):
+    """A task in vCenter ended in a fault."""
+
+
+class OutcomeUnknown(PartlyDone):
+    """The reply to a change was lost; whether it happened must be read from vCenter."""
+
+
+class NotConnected(GpuopsError):
+    """No trusted, logged-in connection to vCenter."""
+
+    exit_code = 5
+
+
+class VcenterUnreachable(NotConnected):
+    """Nothing answers at the address, or it stopped answering."""
+
+
+class NotTrusted(NotConnected):
+    """The server's certificate is not trusted."""
+
+
+class LoginRefused(NotConnected):
+    """vCenter refused the user name or password."""
+
+
+class ProtocolError(NotConnected):
+    """The reply is not one a vCenter would send."""
+
+
+class Locked(GpuopsError):
+    """Another run holds the lock."""
+
+    exit_code = 6
+
+
+class StateDamaged(GpuopsError):
+    """The journal or a state file cannot be trusted."""
+
+    exit_code = 7

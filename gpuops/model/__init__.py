@@ -1,0 +1,1 @@
+"""Nouns: frozen values without I/O, clock or wire. `None` always means unknown, never off, free or zero."""

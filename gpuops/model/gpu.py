@@ -1,0 +1,101 @@
+"""Physical GPUs of a host and their PCI addresses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuops.errors import UsageError
+
+NVIDIA_VENDOR_ID: Final = 0x10DE
+
+_SBDF = re.compile(
+    r"(?:(?P<segment>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<slot>[0-9a-f]{1,2})\.(?P<function>[0-7])"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PciAddress:
+    """A PCI address, equal however it was spelled: `0000:3b:00.0`, `3B:00.0` and `00000000:3B:00.0` are one."""
+
+    segment: int
+    bus: int
+    slot: int
+    function: int
+
+    @classmethod
+    def parse(cls, text: str) -> PciAddress:
+        """The address written as hexadecimal [segment:]bus:slot.function. Raises UsageError."""
+        match = _SBDF.fullmatch(text.strip().lower())
+        if match is None:
+            raise UsageError(f"{text!r} is not a PCI address", hint="write it as 0000:3b:00.0")
+        return cls(
+            int(match["segment"] or "0", 16),
+            int(match["bus"], 16),
+            int(match["slot"], 16),
+            int(match["function"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.segment:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
+
+
+class GraphicsType(StrEnum):
+    """How a host uses a GPU (vSphere API, HostGraphicsInfo.graphicsType)."""
+
+    BASIC = "basic"
+    SHARED = "shared"
+    DIRECT = "direct"
+    SHARED_DIRECT = "sharedDirect"
+
+
+class VgpuMode(StrEnum):
+    """What vGPUs a GPU takes now (vSphere API 8.0.3, HostGraphicsInfo.vgpuMode)."""
+
+    NONE = "none"
+    SAME_SIZE = "sameSize"
+    MIXED_SIZE = "mixedSize"
+    MULTI_INSTANCE = "multiInstanceGpu"
+
+
+class AssignmentPolicy(StrEnum):
+    """Which GPU a host gives to the next vGPU in same-size mode (HostGraphicsConfig.sharedPassthruAssignmentPolicy)."""
+
+    PERFORMANCE = "performance"
+    CONSOLIDATION = "consolidation"
+
+
+@dataclass(frozen=True, slots=True)
+class Passthrough:
+    """DirectPath I/O state of a device: `enabled` is configured, `active` is in force; differing = reboot pending."""
+
+    capable: bool
+    enabled: bool
+    active: bool
+    label: str | None = None
+
+    @property
+    def reboot_pending(self) -> bool:
+        return self.enabled != self.active
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalGpu:
+    """One GPU of a host: a PCI device and the unit of vGPU placement (a board may carry several)."""
+
+    address: PciAddress
+    name: str
+    vendor_id: int
+    device_id: int
+    subsystem_id: int | None = None
+    memory_mib: int | None = None
+    graphics_type: GraphicsType | None = None
+    """In force now; None for a GPU that the host's graphics stack does not list (passthrough) or does not tell."""
+    vgpu_mode: VgpuMode | None = None
+    configured_graphics_type: GraphicsType | None = None
+    numa_node: int | None = None
+    passthrough: Passthrough | None = None
+    vms: tuple[str, ...] | None = None
+    """Managed object ids of the VMs on it now (HostGraphicsInfo.vm); None = the host does not tell."""

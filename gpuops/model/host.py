@@ -1,0 +1,133 @@
+"""Hosts and clusters as one snapshot shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.numa import NumaNode
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedProfile:
+    """A vGPU profile a host says it can run (HostSharedGpuCapabilities); None = the host does not tell."""
+
+    name: str
+    suspend: bool | None = None
+    migrate: bool | None = None
+    disk_snapshot: bool | None = None
+    memory_snapshot: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughTarget:
+    """A device of EnvironmentBrowser.QueryConfigTarget(host).pciPassthrough: what a static backing must carry."""
+
+    address: PciAddress
+    name: str
+    system_id: str
+    vendor_id: int
+    device_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicTarget:
+    """A device type offered for Dynamic DirectPath I/O (VirtualMachineDynamicPassthroughInfo)."""
+
+    vendor_id: int
+    device_id: int
+    device_name: str = ""
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroupMember:
+    """One component device of a vendor device group, in the group's order."""
+
+    kind: str
+    """`nvidiaVgpu`, `pciPassthru`, `sriovNic` or `dvx` (vSphere API, VendorDeviceGroupInfo)."""
+    sequence_id: int
+    profile: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """A vendor device group a host offers, e.g. `Nvidia:2@grid_a100d-80c%NVLink`."""
+
+    name: str
+    members: tuple[DeviceGroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigTarget:
+    """What EnvironmentBrowser.QueryConfigTarget(host) offers beyond the bulk read."""
+
+    passthrough: tuple[PassthroughTarget, ...] = ()
+    dynamic: tuple[DynamicTarget, ...] = ()
+    device_groups: tuple[DeviceGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBinding:
+    """Which VM holds a DirectPath device now (HostAssignableHardwareBinding, or a running VM's static backing)."""
+
+    address: PciAddress
+    vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One ESXi host."""
+
+    ref: str
+    name: str
+    cluster: str | None = None
+    """Managed object id of its cluster; None for a standalone host."""
+    connected: bool | None = None
+    in_maintenance: bool | None = None
+    version: str | None = None
+    memory_mib: int | None = None
+    memory_used_mib: int | None = None
+    cpu_cores: int | None = None
+    cpu_threads: int | None = None
+    cpu_mhz: int | None = None
+    numa_nodes: tuple[NumaNode, ...] = ()
+    gpus: tuple[PhysicalGpu, ...] = ()
+    profiles: tuple[OfferedProfile, ...] | None = None
+    default_graphics_type: GraphicsType | None = None
+    assignment_policy: AssignmentPolicy | None = None
+    bindings: tuple[DeviceBinding, ...] = ()
+    config_target: ConfigTarget | None = None
+    """None = not asked for (the bulk read never does); see Vcenter.with_config_targets."""
+    unreadable: tuple[str, ...] = field(default=())
+    """Property paths this login could not read."""
+
+    def gpu(self, address: PciAddress) -> PhysicalGpu | None:
+        return next((gpu for gpu in self.gpus if gpu.address == address), None)
+
+    def offers(self, profile: str) -> OfferedProfile | None:
+        return next((offered for offered in self.profiles or () if offered.name == profile), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster and the DRS facts a plan needs."""
+
+    ref: str
+    name: str
+    drs_enabled: bool | None = None
+    drs_behavior: str | None = None
+    drs_overrides: tuple[tuple[str, str], ...] = ()
+    """(VM ref, behavior) of each per-VM DRS override."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datastore:
+    """One datastore: free space for suspend files."""
+
+    ref: str
+    name: str
+    free_mib: int | None = None
+    accessible: bool | None = None

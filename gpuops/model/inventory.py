@@ -1,0 +1,104 @@
+"""Inventory: one immutable snapshot of a vCenter, the only thing plans decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from difflib import get_close_matches
+from functools import cached_property
+
+from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
+from gpuops.model.host import Cluster, Datastore, Host
+from gpuops.model.vm import Vm
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one vCenter looked like at `taken_at`. Keys of the mappings are managed object ids.
+
+    Not slotted: the indexes below are computed once, on first use.
+    """
+
+    vcenter: str
+    """The vCenter's instance uuid."""
+    api_version: str
+    taken_at: datetime
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    vms: Mapping[str, Vm] = field(default_factory=dict)
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    datastores: Mapping[str, Datastore] = field(default_factory=dict)
+    user: str = ""
+    hot_migrate_enabled: bool | None = None
+    """vCenter setting vgpu.hotmigrate.enabled."""
+
+    def vm(self, ref: str) -> Vm:
+        """The VM of a managed object id. Raises VmNotFound."""
+        try:
+            return self.vms[ref]
+        except KeyError:
+            raise VmNotFound(ref) from None
+
+    def host_of(self, vm: Vm) -> Host | None:
+        return self.hosts.get(vm.host) if vm.host else None
+
+    def find_vm(self, text: str) -> Vm:
+        """The one VM meant by a name, an inventory path, `moid:vm-42` or `uuid:...`. Raises VmNotFound, VmAmbiguous."""
+        scheme, _, value = text.partition(":")
+        if scheme == "moid" and value in self.vms:
+            return self.vms[value]
+        if scheme == "uuid":
+            matches = [vm for vm in self.vms.values() if vm.instance_uuid == value.lower()]
+        elif "/" in text:
+            matches = [
+                vm for vm in self.vms.values() if vm.path == text or vm.path.endswith("/" + text.lstrip("/"))
+            ]
+        else:
+            matches = list(self._vms_by_name.get(text, ()))
+        if not matches:
+            raise VmNotFound(text, near=get_close_matches(text, self._vms_by_name, n=3))
+        if len(matches) > 1:
+            raise VmAmbiguous(text, sorted(vm.path or vm.ref for vm in matches))
+        return matches[0]
+
+    def find_host(self, text: str) -> Host:
+        """The host of that name (its first label is enough when unique) or id. Raises HostNotFound."""
+        if text in self.hosts:
+            return self.hosts[text]
+        exact = [host for host in self.hosts.values() if host.name == text]
+        matches = exact or [host for host in self.hosts.values() if host.name.split(".")[0] == text]
+        if len(matches) != 1:
+            names = [host.name for host in matches or self.hosts.values()]
+            raise HostNotFound(text, near=names if matches else get_close_matches(text, names, n=3))
+        return matches[0]
+
+    def vms_on(self, host: Host) -> tuple[Vm, ...]:
+        return self._vms_by_host.get(host.ref, ())
+
+    def with_vm(self, vm: Vm) -> Inventory:
+        """The same snapshot with one VM replaced."""
+        return replace(self, vms={**self.vms, vm.ref: vm})
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
+        """The same snapshot with these hosts replaced."""
+        return replace(self, hosts={**self.hosts, **{host.ref: host for host in hosts}})
+
+    @cached_property
+    def offered_profiles(self) -> tuple[str, ...]:
+        """Every vGPU profile name any host offers, sorted."""
+        return tuple(sorted({offer.name for host in self.hosts.values() for offer in host.profiles or ()}))
+
+    @cached_property
+    def _vms_by_name(self) -> Mapping[str, tuple[Vm, ...]]:
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            index.setdefault(vm.name, []).append(vm)
+        return {name: tuple(vms) for name, vms in index.items()}
+
+    @cached_property
+    def _vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            if vm.host:
+                index.setdefault(vm.host, []).append(vm)
+        return {ref: tuple(vms) for ref, vms in index.items()}

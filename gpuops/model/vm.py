@@ -1,0 +1,136 @@
+"""Virtual machines and the GPU devices they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from gpuops.model.gpu import PciAddress
+
+
+class PowerState(StrEnum):
+    ON = "poweredOn"
+    OFF = "poweredOff"
+    SUSPENDED = "suspended"
+
+
+class Firmware(StrEnum):
+    BIOS = "bios"
+    EFI = "efi"
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuDevice:
+    """An NVIDIA vGPU of a VM (VirtualPCIPassthroughVmiopBackingInfo). `key` is the device key in vCenter."""
+
+    key: int
+    profile: str
+    numa_node: int | None = None
+    group: int | None = None
+    kind: Literal["vgpu"] = "vgpu"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectPathDevice:
+    """A DirectPath I/O device of a VM: one given PCI device of one given host."""
+
+    key: int
+    address: PciAddress
+    vendor_id: int
+    device_id: int
+    system_id: str
+    group: int | None = None
+    kind: Literal["directpath"] = "directpath"
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicDevice:
+    """A Dynamic DirectPath I/O device of a VM: any device of the allowed types, with the label if one is set."""
+
+    key: int
+    allowed: tuple[tuple[int, int], ...]
+    """(vendor id, device id) pairs."""
+    label: str | None = None
+    assigned: PciAddress | None = None
+    group: int | None = None
+    kind: Literal["dynamic"] = "dynamic"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPassthrough:
+    """Any other passthrough device (SR-IOV NIC, DVX, a backing unknown to us): seen, counted, never touched."""
+
+    key: int
+    label: str
+    kind: Literal["other"] = "other"
+
+
+GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task now queued or running on a VM (VirtualMachine.recentTask)."""
+
+    ref: str
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vm:
+    """One virtual machine. Fields below `detail` are read only for VMs on GPU hosts; None = unknown."""
+
+    ref: str
+    name: str
+    path: str = ""
+    """Inventory path, e.g. `/lab-dc/vm/ml/ml-07`."""
+    instance_uuid: str | None = None
+    host: str | None = None
+    power: PowerState | None = None
+    connected: bool | None = None
+    template: bool | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    cpu_usage_mhz: int | None = None
+    console_connections: int | None = None
+    question: str | None = None
+    tasks: tuple[RunningTask, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Custom attributes, name -> value."""
+    tags: tuple[str, ...] | None = None
+    """`category:tag` names; None = not asked for."""
+    datastores: tuple[str, ...] = ()
+    snapshots: int | None = None
+    # detail
+    devices: tuple[GpuDevice, ...] | None = None
+    extra_config: Mapping[str, str] | None = None
+    change_version: str | None = None
+    firmware: Firmware | None = None
+    hardware_version: int | None = None
+    cores_per_socket: int | None = None
+    cores_per_numa_node: int | None = None
+    memory_reservation_mib: int | None = None
+    memory_locked: bool | None = None
+    cpu_hot_add: bool | None = None
+    tools_running: bool | None = None
+    unreadable: tuple[str, ...] = ()
+    """Property paths this login could not read: their fields are unknown, whatever they show."""
+
+    @property
+    def vgpus(self) -> tuple[VgpuDevice, ...]:
+        return tuple(device for device in self.devices or () if isinstance(device, VgpuDevice))
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Profile of each vGPU, in device order."""
+        return tuple(device.profile for device in self.vgpus)
+
+    @property
+    def has_passthrough(self) -> bool | None:
+        """Whether a device forbids suspend and vMotion (any passthrough device but a vGPU); None = unknown."""
+        if self.devices is None:
+            return None
+        return any(not isinstance(device, VgpuDevice) for device in self.devices)
