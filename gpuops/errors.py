@@ -74,9 +74,7 @@ class VmAmbiguous(UsageError):
     """Several VMs carry that name."""
 
     def __init__(self, name: str, paths: Sequence[str]) -> None:
-        super().__init__(
-            f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}", hint="name one by its path"
-        )
+        super().__init__(f"{len(paths)} VMs are named {name!r}: {', '.join(paths)}", hint="name one by its path")
 
 
 class HostNotFound(UsageError):

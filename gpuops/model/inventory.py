@@ -50,9 +50,7 @@ class Inventory:
         if scheme == "uuid":
             matches = [vm for vm in self.vms.values() if vm.instance_uuid == value.lower()]
         elif "/" in text:
-            matches = [
-                vm for vm in self.vms.values() if vm.path == text or vm.path.endswith("/" + text.lstrip("/"))
-            ]
+            matches = [vm for vm in self.vms.values() if vm.path == text or vm.path.endswith("/" + text.lstrip("/"))]
         else:
             matches = list(self._vms_by_name.get(text, ()))
         if not matches:

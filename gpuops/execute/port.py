@@ -1,0 +1,62 @@
+"""What the doer needs of a vCenter: read, submit one step, wait for many. `vsphere` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuops.errors import GpuopsError
+from gpuops.model.inventory import Inventory
+from gpuops.plan.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """A task in vCenter, by its managed object id."""
+
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How a task ended; `error` None = success."""
+
+    task: TaskRef
+    error: GpuopsError | None = None
+    duration_s: float | None = None
+
+
+class Vcenter(Protocol):
+    """The one seam between the doer and the wire. Every method raises only errors of the gpuops tree."""
+
+    def inventory(self) -> Inventory:
+        """One bulk read of everything."""
+        ...
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
+        ...
+
+    def with_tags(self, inventory: Inventory) -> Inventory:
+        """The same snapshot with the tags of every VM filled in (vSphere Automation API)."""
+        ...
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""
+        ...
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        """Send one step. None = the call has no task and is done (or asked for, ShutDownGuest).
+
+        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never resubmits blind.
+        """
+        ...
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        """Each task's end as it happens, by one property filter over all; tasks still running at the end are not yielded."""
+        ...
+
+    def adopt(self, step: Step, since: object) -> TaskRef | None:
+        """A task in vCenter's recent tasks that is this step's, for a reply that was lost; None = none found."""
+        ...

@@ -1,0 +1,59 @@
+"""What became of each step, and the report of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.plan import Plan
+from gpuops.plan.steps import Step
+
+
+class Verdict(StrEnum):
+    """How one step ended."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """Found done before anything was sent."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The reply was lost and reading back did not settle it."""
+    SKIPPED = "skipped"
+    """Not tried: an earlier wave it depends on failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One step and what became of it; `reason` for anything but DONE, `duration_s` of the task."""
+
+    step: Step
+    verdict: Verdict
+    reason: str = ""
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run, whole: what was asked, seen, intended and done. `applied` False = dry run."""
+
+    request: object
+    before: Inventory
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+    applied: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether vCenter was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.plan.feasible and bool(self.plan.steps)
+        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 infeasible, 4 partly done (design: exit codes are interface)."""
+        if not self.plan.feasible:
+            return 3
+        bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
+        return 4 if any(outcome.verdict in bad for outcome in self.outcomes) else 0

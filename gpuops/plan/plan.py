@@ -1,0 +1,75 @@
+"""Plan: what a request would change, why, or every reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A "no" with its numbers: `numa0: memory beside the GPU: needs 65536 MiB, 32768 free`."""
+
+    subject: str
+    """What is refused: a VM, a host, a GPU (`esx-01 0000:3b:00.0`), a NUMA node."""
+    rule: str
+    needed: float | str | None = None
+    available: float | str | None = None
+    unit: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        if self.needed is None and self.available is None:
+            return f"{self.subject}: {self.rule}"
+        return f"{self.subject}: {self.rule}: needs {self.needed}{unit}, {self.available} there"
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Steps that do not depend on each other; the next wave starts when all of them are done."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where something goes and why: one line per host or GPU looked at (`--explain`)."""
+
+    subject: str
+    chosen: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An ordered intent. No waves and no rejections = nothing to do, and `because` says why."""
+
+    waves: tuple[Wave, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Not empty = infeasible: nothing is done (exit 3)."""
+    warnings: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+    """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
+    choices: tuple[Choice, ...] = ()
+    disruptive: bool = False
+    """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
+
+    @property
+    def feasible(self) -> bool:
+        return not self.rejections
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for wave in self.waves for step in wave.steps)
+
+
+def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = ()) -> Plan:
+    """A plan that does nothing, for all of these reasons."""
+    return Plan(rejections=rejections, choices=choices)
+
+
+__all__ = ["Choice", "Inventory", "Plan", "Rejection", "Step", "Wave", "refuse"]

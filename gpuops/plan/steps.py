@@ -1,0 +1,136 @@
+"""Steps: the closed vocabulary of changes. A step is data; `execute` does it, `satisfied` asks whether it is done.
+
+To add a kind of step, add it to `Step`; mypy then names every match that must learn it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuops.model.gpu import PciAddress
+
+
+@dataclass(frozen=True, slots=True)
+class NewVgpu:
+    """A vGPU to add; `numa_node` is the guest's virtual node, None leaves it to the host."""
+
+    profile: str
+    numa_node: int | None = None
+    sequence_id: int | None = None
+    """Its place in a vendor device group, when the change adds one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewDirectPath:
+    """A DirectPath I/O device to add: all that a static backing carries (QueryConfigTarget of the VM's host)."""
+
+    address: PciAddress
+    name: str
+    system_id: str
+    vendor_id: int
+    device_id: int
+    sequence_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewDynamic:
+    """A Dynamic DirectPath I/O device to add: allowed (vendor id, device id) pairs, and the label if one is wanted."""
+
+    allowed: tuple[tuple[int, int], ...]
+    label: str | None = None
+    sequence_id: int | None = None
+
+
+NewDevice = NewVgpu | NewDirectPath | NewDynamic
+
+
+@dataclass(frozen=True, slots=True)
+class VmChange:
+    """One ReconfigVM_Task: everything below happens, or nothing does. None leaves a setting as it is."""
+
+    add: tuple[NewDevice, ...] = ()
+    remove: tuple[int, ...] = ()
+    """Device keys."""
+    replace_profile: tuple[tuple[int, str], ...] = ()
+    """(device key, new profile): edited in place."""
+    device_group: str | None = None
+    """Vendor device group that every added device belongs to."""
+    extra_config: Mapping[str, str] = field(default_factory=dict)
+    """An empty value removes the key."""
+    memory_locked: bool | None = None
+    memory_reservation_mib: int | None = None
+    cpu_hot_add: bool | None = None
+    cores_per_numa_node: int | None = None
+    """0 = automatic."""
+
+    @property
+    def empty(self) -> bool:
+        return self == VmChange()
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureVm:
+    """Change a powered-off VM's GPU devices and what must go with them."""
+
+    vm: str
+    change: VmChange
+
+
+@dataclass(frozen=True, slots=True)
+class RelocateVm:
+    """Move a VM to another host, as it is (cold: powered off or suspended)."""
+
+    vm: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerOnVm:
+    """Power on a VM that is off. `host` None leaves the choice to vCenter."""
+
+    vm: str
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeVm:
+    """Power on a suspended VM. Never a cold boot: on a VM that is off it is an error, not a power-on."""
+
+    vm: str
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendVm:
+    """Suspend a running VM; its vGPU slots are free afterwards."""
+
+    vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class PowerOffVm:
+    """Power a running VM off, hard. Never applied to a suspended one: that would discard the guest's state."""
+
+    vm: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDownGuest:
+    """Ask a running guest to shut down; after `grace_s` seconds it is powered off if `then_off`."""
+
+    vm: str
+    grace_s: int = 300
+    then_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetAttribute:
+    """Set a custom attribute of a VM; an empty value clears it."""
+
+    vm: str
+    name: str
+    value: str
+
+
+Step = ReconfigureVm | RelocateVm | PowerOnVm | ResumeVm | SuspendVm | PowerOffVm | ShutDownGuest | SetAttribute
