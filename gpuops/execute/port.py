@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from gpuops.errors import GpuopsError
@@ -54,9 +55,9 @@ class Vcenter(Protocol):
         ...
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each task's end as it happens, by one property filter over all; tasks still running at the end are not yielded."""
+        """Each task's end as it happens, by one property filter over all; one still running at the end is not yielded."""
         ...
 
-    def adopt(self, step: Step, since: object) -> TaskRef | None:
-        """A task in vCenter's recent tasks that is this step's, for a reply that was lost; None = none found."""
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        """A task in vCenter's recent tasks that is this step's, queued after `since`: for a reply that was lost; None = none."""
         ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuops.model.inventory import Inventory
 from gpuops.plan.steps import Step
 
 
@@ -71,5 +70,3 @@ def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = ()) -> Plan:
     """A plan that does nothing, for all of these reasons."""
     return Plan(rejections=rejections, choices=choices)
 
-
-__all__ = ["Choice", "Inventory", "Plan", "Rejection", "Step", "Wave", "refuse"]
