@@ -55,9 +55,9 @@ class Vcenter(Protocol):
         ...
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each task's end as it happens, by one property filter over all; one still running at the end is not yielded."""
+        """Each end as it happens, by one property filter over all tasks; one still running at the end is left out."""
         ...
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
-        """A task in vCenter's recent tasks that is this step's, queued after `since`: for a reply that was lost; None = none."""
+        """For a lost reply: the step's own task among the recent ones queued after `since`; None = none found."""
         ...
