@@ -1,0 +1,51 @@
+"""The peers as fixtures: govc for any vCenter, and vcsim loaded with the GPU inventory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peers.processes import BINARIES, Endpoint, Govc, running_vcsim, save_gpu_inventory
+
+
+def _binaries() -> None:
+    """Fail in CI, where `make peers` builds them first; skip elsewhere, saying what to type."""
+    missing = [name for name in ("govc", "vcsim") if not (BINARIES / name).exists()]
+    if not missing:
+        return
+    message = f"{' and '.join(missing)} not built: type `make peers` (needs Go)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def govc(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Endpoint], Govc]:
+    """govc for the vCenter of one's choice: `govc(endpoint)("about")`."""
+    _binaries()
+    home = tmp_path_factory.mktemp("govc-home")
+    return lambda endpoint: Govc(endpoint, home)
+
+
+@pytest.fixture(scope="session")
+def gpu_inventory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The inventory of `gpu_model.py`, in files that vcsim loads."""
+    _binaries()
+    return save_gpu_inventory(tmp_path_factory.mktemp("gpu-inventory"))
+
+
+@pytest.fixture
+def vcsim(gpu_inventory: Path, tmp_path: Path) -> Iterator[Endpoint]:
+    """A vcsim of the test's own with the GPU inventory, to change at will."""
+    with running_vcsim(tmp_path, f"-load={gpu_inventory}") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def shared_vcsim(gpu_inventory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A vcsim with the GPU inventory that tests only read."""
+    with running_vcsim(tmp_path_factory.mktemp("vcsim"), f"-load={gpu_inventory}") as endpoint:
+        yield endpoint
