@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState
 from gpuops.plan.steps import Step
 
 
@@ -56,6 +57,13 @@ class Vcenter(Protocol):
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
         """Each end as it happens, by one property filter over all tasks; one still running at the end is left out."""
+        ...
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        """Those of these VMs that show this power state before the time is up; returns as soon as all do.
+
+        For what has no task: a guest's own shutdown, and a state that lags behind a task that succeeded.
+        """
         ...
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

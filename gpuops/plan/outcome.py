@@ -56,4 +56,4 @@ class Report:
         if not self.plan.feasible:
             return 3
         bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
-        return 4 if any(outcome.verdict in bad for outcome in self.outcomes) else 0
+        return 4 if self.plan.unmet or any(outcome.verdict in bad for outcome in self.outcomes) else 0

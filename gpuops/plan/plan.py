@@ -50,6 +50,8 @@ class Plan:
     waves: tuple[Wave, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     """Not empty = infeasible: nothing is done (exit 3)."""
+    unmet: tuple[Rejection, ...] = ()
+    """Left out, each with its reason, while the rest is done (exit 4): a desktop that cannot be returned."""
     warnings: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
     """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
