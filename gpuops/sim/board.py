@@ -1,0 +1,94 @@
+"""What the simulated ESXi knows of a GPU model: its vGPU types, and the rules its hardware puts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+
+class Sharing(StrEnum):
+    """How vGPUs of a type share a GPU."""
+
+    TIME_SLICED = "timeSliced"
+    MIG = "mig"
+
+
+class Mode(StrEnum):
+    """What a GPU takes now (vSphere API 8.0.3, HostGraphicsInfo.vgpuMode)."""
+
+    NONE = "none"
+    SAME_SIZE = "sameSize"
+    MIXED_SIZE = "mixedSize"
+    MULTI_INSTANCE = "multiInstanceGpu"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A MIG GPU instance profile and its starts, in memory slices (NVIDIA MIG User Guide, `nvidia-smi mig -lgipp`).
+
+    `media`: it owns the media engines; a GPU takes at most one such instance.
+    """
+
+    name: str
+    size: int
+    starts: tuple[int, ...]
+    media: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuType:
+    """One vGPU type of a board, by the name ESXi shows (`grid_a100-3-20c`)."""
+
+    name: str
+    framebuffer_mib: int
+    series: str
+    """A, B, Q or C."""
+    max_per_gpu: int
+    max_per_vm: int | None = None
+    """The driver's limit; None = unknown."""
+    starts_gib: tuple[int, ...] = ()
+    """Placement ids in mixed-size mode, in GiB; empty = not allowed there."""
+    instance: GpuInstance | None = None
+    """The GPU instance a MIG-backed type runs in; None = time-sliced."""
+    max_per_instance: int = 1
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing.TIME_SLICED if self.instance is None else Sharing.MIG
+
+    @property
+    def size_gib(self) -> int:
+        """Whole GiB, as mixed-size placement counts them: what is below one is one."""
+        return max(1, self.framebuffer_mib // 1024)
+
+
+@dataclass(frozen=True)
+class Board:
+    """One GPU model. Not slotted: the index of types is built once."""
+
+    name: str
+    device_id: int
+    subsystem_id: int
+    framebuffer_mib: int
+    types: tuple[VgpuType, ...]
+    mixed_size: bool = False
+    """Whether the GPU has the mixed-size mode (Ampere and later: NVIDIA AI Enterprise 6)."""
+    careful_instances: bool = False
+    """Whether ESXi keeps large GPU instances possible when it places small ones (Hopper and later)."""
+    nvlink_types: tuple[str, ...] = field(default=())
+    """Types that can be peers over NVLink in one VM: members of a device group."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, VgpuType]:
+        return {type_.name: type_ for type_ in self.types}
+
+    def types_in(self, mode: Mode) -> tuple[VgpuType, ...]:
+        """The types a GPU of this model supports in that mode."""
+        if mode is Mode.MULTI_INSTANCE:
+            return tuple(type_ for type_ in self.types if type_.sharing is Sharing.MIG)
+        sliced = tuple(type_ for type_ in self.types if type_.sharing is Sharing.TIME_SLICED)
+        if mode is Mode.MIXED_SIZE:
+            return tuple(type_ for type_ in sliced if type_.starts_gib)
+        return sliced if mode is Mode.SAME_SIZE else ()
