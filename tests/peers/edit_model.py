@@ -25,9 +25,9 @@ API_VERSION = "8.0.3.0"
 
 def edit(directory: Path) -> None:
     """Give the saved inventory in `directory` its GPUs; the files are changed in place."""
-    _drop_tasks(directory)
+    drop_tasks(directory)
     for service in saved(directory, "ServiceInstance"):
-        _edit_about(service)
+        edit_about(service)
     hosts = dict(zip((h.name for h in HOSTS), saved(directory, "HostSystem"), strict=True))
     machines = dict(zip((m.name for m in MACHINES), saved(directory, "VirtualMachine"), strict=True))
     moids = {name: document.moid for name, document in [*hosts.items(), *machines.items()]}
@@ -48,7 +48,7 @@ def edit(directory: Path) -> None:
         document.save()
 
 
-def _drop_tasks(directory: Path) -> None:
+def drop_tasks(directory: Path) -> None:
     """Finished tasks of vcsim's own start-up would dangle; they go, with every reference to them."""
     for path in directory.glob("[0-9]*-Task-*.xml"):
         path.unlink()
@@ -59,7 +59,7 @@ def _drop_tasks(directory: Path) -> None:
             document.save()
 
 
-def _edit_about(service: SavedObject) -> None:
+def edit_about(service: SavedObject) -> None:
     about = "content.about"
     service.put_text(f"{about}.fullName", "VMware vCenter Server 8.0.3 build-24022515")
     service.put_text(f"{about}.version", "8.0.3")

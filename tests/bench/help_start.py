@@ -1,0 +1,53 @@
+"""`gpuops --help` beside the bare import of what draws it: typer and rich's tables.
+
+A command line is started hundreds of times a day, by people and by shells asking for completion. Whatever else the
+program imports (pyVmomi alone is 150 ms) must not be on this path.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tests.bench.measure import Contender, interleave, paired_ratio, python
+from tests.bench.verdict import Figure, Result
+
+ROUNDS = 11
+BUDGET_RATIO = 2.0
+HEAVY = ("pyVmomi", "lxml", "ansible", "sqlalchemy", "pydantic", "yaml", "cryptography")
+
+
+def run() -> Result:
+    """CPU of `gpuops --help` as a multiple of `python -c "import typer, rich.table"`, and what it imports."""
+    # Completion scripts and terminals differ by environment; the help text is drawn without colour and at one width.
+    plain = {**os.environ, "TERM": "dumb", "COLUMNS": "100"}
+    gpuops = python("gpuops --help", "-m", "gpuops", "--help")
+    imports = python("import typer, rich.table", "-c", "import typer, rich.table")
+    bare = python("python -c pass", "-c", "pass")
+    contenders = [Contender(c.name, c.command, plain) for c in (bare, imports, gpuops)]
+    for contender in contenders:
+        contender.run()  # compiled files and the page cache, for all alike
+    rounds = interleave(contenders, ROUNDS)
+    return Result(
+        "gpuops --help",
+        (
+            Figure(
+                "CPU of `gpuops --help` / import of typer and rich.table",
+                paired_ratio(rounds, gpuops.name, imports.name),
+                "x",
+                BUDGET_RATIO,
+            ),
+            Figure("heavy modules imported by `gpuops --help`", float(_heavy_imports()), "modules", 0.0),
+        ),
+        rounds,
+    )
+
+
+def _heavy_imports() -> int:
+    probe = (
+        "import json, runpy, sys\n"
+        "sys.argv = ['gpuops', '--help']\n"
+        "try:\n    runpy.run_module('gpuops', run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        f"print(json.dumps({{'heavy': [m for m in {HEAVY!r} if m in sys.modules]}}))"
+    )
+    return len(python("imports of gpuops --help", "-c", probe).run().said["heavy"])
