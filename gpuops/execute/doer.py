@@ -1,0 +1,175 @@
+"""Doer: one step, from the last look to the read-back.
+
+look -> already done? -> anything against it? -> intent on disk -> submit -> (wait) -> look again -> outcome on disk.
+
+A request whose reply was lost is never sent again blind: first its task is looked for, then the VM is read. Only when
+vCenter shows neither is it sent once more, and only if twice would be the same as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
+from gpuops.execute.journal import IntentState, Journal, Run
+from gpuops.execute.port import TaskEnd, TaskRef, Vcenter
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState
+from gpuops.plan.hindrance import hindrance
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.satisfied import satisfied
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+
+STATE_LAG_S = 30
+"""A power state may lag behind the task that changed it; after so long it is called unknown."""
+
+_STATES = {
+    Verdict.DONE: IntentState.DONE,
+    Verdict.ALREADY: IntentState.DONE,
+    Verdict.FAILED: IntentState.FAILED,
+    Verdict.SKIPPED: IntentState.FAILED,
+    Verdict.UNKNOWN: IntentState.UNKNOWN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A step that was sent and whose end is not known yet; `task` None for one that has no task."""
+
+    op_id: str
+    step: Step
+    task: TaskRef | None
+
+
+class Doer:
+    """Sends steps of one run and says what became of them. `inventory` is the latest look."""
+
+    def __init__(self, vcenter: Vcenter, journal: Journal, run: Run, planned: Inventory) -> None:
+        self.vcenter = vcenter
+        self.journal = journal
+        self.run = run
+        self.planned = planned
+        self.inventory = planned
+
+    def look(self, vms: Collection[str]) -> None:
+        """Reads these VMs, and the GPUs of their hosts, anew."""
+        self.inventory = self.vcenter.observe(self.inventory, vms)
+
+    def begin(self, step: Step) -> Outcome | Underway:
+        """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before.
+
+        Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
+        """
+        reason = hindrance(step, self.planned, self.inventory)
+        if step.vm in self.inventory.vms and satisfied(step, self.inventory):
+            return Outcome(step, Verdict.ALREADY)
+        if reason is not None:
+            return Outcome(step, Verdict.SKIPPED, reason)
+        op_id = self.journal.intend(self.run, step, self.inventory)
+        return self._submit(op_id, step, may_repeat=_twice_is_once(step))
+
+    def _submit(self, op_id: str, step: Step, *, may_repeat: bool) -> Outcome | Underway:
+        since = self.inventory.taken_at
+        try:
+            task = self.vcenter.submit(step, self.inventory, op_id)
+        except OutcomeUnknown as lost:
+            return self._find(op_id, step, since, str(lost), may_repeat=may_repeat)
+        except NotConnected:
+            raise
+        except GpuopsError as refused:
+            return self._read_back(op_id, step, error=refused)
+        if task is not None:
+            self.journal.submitted(op_id, task.ref)
+            return Underway(op_id, step, task)
+        if isinstance(step, ShutDownGuest):
+            return Underway(op_id, step, None)
+        return self._read_back(op_id, step)
+
+    def _find(self, op_id: str, step: Step, since: datetime, why: str, *, may_repeat: bool) -> Outcome | Underway:
+        """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown."""
+        task = self.vcenter.adopt(step, since)
+        if task is not None:
+            self.journal.submitted(op_id, task.ref)
+            return Underway(op_id, step, task)
+        self.look([step.vm])
+        if step.vm in self.inventory.vms and satisfied(step, self.inventory):
+            return self.settle(op_id, Outcome(step, Verdict.DONE, "the reply was lost; found done"))
+        reason = hindrance(step, self.planned, self.inventory)
+        if reason is not None:
+            return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
+        if may_repeat:
+            return self._submit(op_id, step, may_repeat=False)
+        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect"))
+
+    def finish(self, underway: Underway, end: TaskEnd) -> Outcome:
+        """What became of a step whose task ended. Needs a look at its VM after the end."""
+        return self._judge(underway.op_id, underway.step, end.error, end.duration_s)
+
+    def _read_back(self, op_id: str, step: Step, error: GpuopsError | None = None) -> Outcome:
+        self.look([step.vm])
+        return self._judge(op_id, step, error, None)
+
+    def _judge(self, op_id: str, step: Step, error: GpuopsError | None, duration_s: float | None) -> Outcome:
+        """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing."""
+        if self._reached(step, lagging=error is None):
+            return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
+        if error is not None:
+            return self.settle(op_id, Outcome(step, Verdict.FAILED, _said(error), duration_s))
+        reason = "vCenter called it done, and does not show it"
+        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
+
+    def _reached(self, step: Step, *, lagging: bool) -> bool:
+        if step.vm not in self.inventory.vms:
+            return False
+        if satisfied(step, self.inventory):
+            return True
+        power = wanted_power(step)
+        if not lagging or power is None:
+            return False
+        if not self.vcenter.wait_for_power([step.vm], power, STATE_LAG_S):
+            return False
+        self.look([step.vm])
+        return step.vm in self.inventory.vms and satisfied(step, self.inventory)
+
+    def settle(self, op_id: str, outcome: Outcome) -> Outcome:
+        """The outcome, once it is in the journal."""
+        self.journal.settled(op_id, _STATES[outcome.verdict], outcome.reason, outcome.duration_s)
+        return outcome
+
+    def settle_late(self, late: Iterable[Underway], timeout_s: float) -> list[Outcome]:
+        """Steps whose tasks outlived their time: unknown, and named by their task."""
+        return [
+            self.settle(
+                underway.op_id,
+                Outcome(underway.step, Verdict.UNKNOWN, f"{_task(underway)} still runs after {timeout_s:.0f} s"),
+            )
+            for underway in late
+        ]
+
+
+def wanted_power(step: Step) -> PowerState | None:
+    """The power state a step leads to; None for a step that is not about power."""
+    match step:
+        case PowerOnVm() | ResumeVm():
+            return PowerState.ON
+        case SuspendVm():
+            return PowerState.SUSPENDED
+        case PowerOffVm() | ShutDownGuest():
+            return PowerState.OFF
+        case _:
+            return None
+
+
+def _twice_is_once(step: Step) -> bool:
+    """Whether a second, late arrival of the request changes nothing more than the first."""
+    return wanted_power(step) is not None or isinstance(step, SetAttribute)
+
+
+def _task(underway: Underway) -> str:
+    return underway.task.ref if underway.task else "the guest"
+
+
+def _said(error: GpuopsError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,50 @@
+"""Resume: what a killed run left in flight, settled by looking.
+
+A run that was killed left at most intents whose end nobody saw. Each is settled before anything new is decided: its
+task is waited for if there is one, and then the VM says what happened. What remains to be done is planned afresh.
+"""
+
+from __future__ import annotations
+
+from gpuops.execute.doer import Doer, Underway
+from gpuops.execute.journal import Intent
+from gpuops.execute.port import TaskRef
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.satisfied import satisfied
+
+
+def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
+    """What became of each effect of the run that nobody saw end. Sends nothing."""
+    intents = doer.journal.open_intents(doer.run)
+    if not intents:
+        return ()
+    tasks = {intent.op_id: _task_of(doer, intent) for intent in intents}
+    flight = [task for task in tasks.values() if task is not None]
+    ended = doer.vcenter.wait(flight, timeout_s) if flight else ()
+    ends = {end.task: end for end in ended}
+        {end.task: end for end in doer.vcenter.wait(flight, timeout_s)} if flight else {}
+    )
+    doer.look({intent.step.vm for intent in intents})
+    outcomes = []
+    for intent in intents:
+        task = tasks[intent.op_id]
+        if task is not None and task not in ends:
+            outcomes += doer.settle_late([Underway(intent.op_id, intent.step, task)], timeout_s)
+        elif task is not None:
+            outcomes.append(doer.finish(Underway(intent.op_id, intent.step, task), ends[task]))
+        else:
+            outcomes.append(_by_state(doer, intent))
+    return tuple(outcomes)
+
+
+def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
+    if intent.task is not None:
+        return TaskRef(intent.task)
+    return doer.vcenter.adopt(intent.step, intent.seen)
+
+
+def _by_state(doer: Doer, intent: Intent) -> Outcome:
+    if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
+        return doer.settle(intent.op_id, Outcome(intent.step, Verdict.DONE, "found done after the run was cut off"))
+    reason = "it did not reach vCenter before the run was cut off"
+    return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason))

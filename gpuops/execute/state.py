@@ -1,0 +1,54 @@
+"""Where this machine keeps its journal and locks: a directory of our own that nobody else can write."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuops.errors import StateDamaged
+
+
+def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """$GPUOPS_STATE_DIR, else $XDG_STATE_HOME/gpuops, else ~/.local/state/gpuops."""
+    if own := environ.get("GPUOPS_STATE_DIR"):
+        return Path(own)
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "gpuops"
+
+
+def prepare_state_dir(path: Path) -> None:
+    """Makes the directory (0700) if there is none. Raises StateDamaged when others could write in it.
+
+    A journal that others can write could make us resume or stop their VMs, so such a directory is refused,
+    not repaired: whoever opened it may already have written.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise StateDamaged(
+            f"the state directory {path} cannot be used: {error.strerror}",
+            hint="set GPUOPS_STATE_DIR to a directory of yours",
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise StateDamaged(f"the state directory {path} is not a directory of this user")
+    if found.st_mode & 0o022:
+        raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
+
+
+def private_file(path: Path) -> None:
+    """Makes the file (0600) if there is none. Raises StateDamaged for a link, somebody else's file or a wide mode."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateDamaged(f"the state file {path} cannot be used: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        raise StateDamaged(f"the state file {path} is not a plain file of this user")
+    if found.st_mode & 0o077:
+        raise StateDamaged(f"others can read or write the state file {path}", hint=f"chmod 600 {path}")

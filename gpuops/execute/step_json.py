@@ -1,0 +1,34 @@
+"""Steps as JSON and back, for the journal: `{"SuspendVm": {"vm": "vm-42"}}`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpuops.errors import StateDamaged
+from gpuops.plan.steps import Step
+
+
+@cache
+def _adapters() -> dict[str, TypeAdapter[Step]]:
+    """One adapter per kind: several kinds have the same fields, so the kind's name goes with them."""
+    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Step)}
+
+
+_ENVELOPE: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
+
+
+def dump_step(step: Step) -> str:
+    kind = type(step).__name__
+    return _ENVELOPE.dump_json({kind: _adapters()[kind].dump_python(step, mode="json")}).decode()
+
+
+def load_step(text: str) -> Step:
+    """The step that `dump_step` wrote. Raises StateDamaged."""
+    try:
+        [(kind, fields)] = _ENVELOPE.validate_json(text).items()
+        return _adapters()[kind].validate_python(fields)
+    except (ValidationError, ValueError, KeyError) as error:
+        raise StateDamaged(f"the journal holds a step that this version cannot read: {text[:80]}") from error
