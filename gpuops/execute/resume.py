@@ -22,8 +22,6 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     flight = [task for task in tasks.values() if task is not None]
     ended = doer.vcenter.wait(flight, timeout_s) if flight else ()
     ends = {end.task: end for end in ended}
-        {end.task: end for end in doer.vcenter.wait(flight, timeout_s)} if flight else {}
-    )
     doer.look({intent.step.vm for intent in intents})
     outcomes = []
     for intent in intents:

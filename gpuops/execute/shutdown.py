@@ -34,9 +34,8 @@ def shut_down(doer: Doer, steps: Sequence[ShutDownGuest], limits: Limits) -> Ite
         if step.vm in off:
             yield doer.settle(underway.op_id, Outcome(step, Verdict.DONE))
             continue
-        late = doer.settle(
-            underway.op_id, Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
-        )
+        reason = f"the guest still runs after {step.grace_s} s"
+        late = doer.settle(underway.op_id, Outcome(step, Verdict.FAILED, reason))
         if step.then_off:
             stubborn[step.vm] = (step, reason)
         else:
