@@ -1,0 +1,54 @@
+"""The address of a vCenter, as people write it: `vc.example.com`, `https://vc.example.com/sdk`, `user@vc:8443`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from gpuops.errors import TargetError
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host, port and whether TLS is spoken; the user and the password an address carried are apart."""
+
+    host: str
+    port: int = 443
+    tls: bool = True
+    username: str | None = field(default=None, compare=False)
+    password: str | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, *, port: int | None = None) -> Address:
+        """The address meant; `https` and `/sdk` are implied, `port` is the default one. Raises TargetError.
+
+        The message never repeats the text: it may hold a password.
+        """
+        wrong = TargetError("that is not the address of a vCenter", hint="write it as https://vc.example.com")
+        try:
+            parts = urlsplit(text if "://" in text else f"https://{text}")
+            given_port = parts.port
+        except ValueError as error:
+            raise wrong from error
+        if parts.scheme not in ("https", "http") or not parts.hostname or not _plain_path(parts):
+            raise wrong
+        return cls(
+            host=parts.hostname.lower(),
+            port=given_port or port or (443 if parts.scheme == "https" else 80),
+            tls=parts.scheme == "https",
+            username=_unquoted(parts.username),
+            password=_unquoted(parts.password),
+        )
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == (443 if self.tls else 80)
+        return f"{'https' if self.tls else 'http'}://{host}{'' if usual else f':{self.port}'}"
+
+
+def _plain_path(parts: SplitResult) -> bool:
+    return parts.path.rstrip("/") in ("", "/sdk") and not parts.query and not parts.fragment
+
+
+def _unquoted(text: str | None) -> str | None:
+    return unquote(text) if text else None

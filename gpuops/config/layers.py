@@ -1,0 +1,172 @@
+"""What each source says of the connection: flags, GPUOPS_*, VMWARE_* (Ansible's), GOVC_* (govc's), in this order.
+
+The variables of other tools speak of the vCenter they name. A family whose own address is not the one in use lends
+nothing: `--vcenter https://other` must not send GOVC_PASSWORD there, nor skip its certificate for GOVC_INSECURE.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from gpuops.config.address import Address
+from gpuops.errors import TargetError, UsageError
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on", "t", "y"})
+_FALSE: Final = frozenset({"0", "false", "no", "off", "f", "n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source says; None = nothing."""
+
+    origin: str
+    vcenter: str | None = None
+    """As it was written: a target's name, an address, `sim:SCENARIO`; other tools name an address only."""
+    address: Address | None = None
+    """Read from `vcenter` already, in the families of other tools."""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: Path | None = None
+    verify: bool | None = None
+    verify_origin: str = ""
+    """The flag or variable that says it."""
+    ca_files: tuple[Path, ...] | None = None
+    proxy: str | None = None
+
+    def about(self, address: Address) -> Layer:
+        """This layer for a connection to that address: empty when it speaks of another vCenter."""
+        return self if self.address is None or self.address == address else Layer(self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The connection's options of the command line."""
+
+    vcenter: str | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    password: str | None = field(default=None, repr=False)
+    """Read from stdin (--password-stdin); there is no option that holds a password."""
+    ca_file: Path | None = None
+    insecure: bool = False
+    proxy: str | None = None
+
+
+def flag_layer(flags: Flags) -> Layer:
+    return Layer(
+        "the command line",
+        vcenter=flags.vcenter,
+        username=flags.username,
+        password=flags.password,
+        password_file=flags.password_file,
+        verify=False if flags.insecure else None,
+        verify_origin="--insecure",
+        ca_files=(flags.ca_file,) if flags.ca_file else None,
+        proxy=flags.proxy,
+    )
+
+
+def gpuops_layer(environ: Mapping[str, str]) -> Layer:
+    insecure = _boolean(environ, "GPUOPS_INSECURE")
+    return Layer(
+        "GPUOPS_*",
+        vcenter=environ.get("GPUOPS_VCENTER") or None,
+        username=environ.get("GPUOPS_USERNAME") or None,
+        password=environ.get("GPUOPS_PASSWORD") or None,
+        password_file=_file(environ.get("GPUOPS_PASSWORD_FILE")),
+        verify=None if insecure is None else not insecure,
+        verify_origin="GPUOPS_INSECURE",
+        ca_files=_files(environ.get("GPUOPS_CA_FILE")),
+        proxy=environ.get("GPUOPS_PROXY") or None,
+    )
+
+
+def vmware_layer(environ: Mapping[str, str]) -> Layer:
+    """The variables of the Ansible collections for VMware (`vmware.vmware.base_options`)."""
+    host, port = environ.get("VMWARE_HOST") or None, environ.get("VMWARE_PORT") or None
+    proxy_host, proxy_port = environ.get("VMWARE_PROXY_HOST"), environ.get("VMWARE_PROXY_PORT")
+    return Layer(
+        "VMWARE_*",
+        vcenter=host,
+        address=_address("VMWARE_HOST", host, _port("VMWARE_PORT", port)),
+        username=environ.get("VMWARE_USER") or None,
+        password=environ.get("VMWARE_PASSWORD") or None,
+        verify=_boolean(environ, "VMWARE_VALIDATE_CERTS"),
+        verify_origin="VMWARE_VALIDATE_CERTS",
+        proxy=f"{proxy_host}:{proxy_port or 8080}" if proxy_host else None,
+    )
+
+
+def govc_layer(environ: Mapping[str, str]) -> Layer:
+    """The variables of govc; GOVC_URL may hold the user and the password."""
+    url = environ.get("GOVC_URL") or None
+    address = _address("GOVC_URL", url, None)
+    insecure = _boolean(environ, "GOVC_INSECURE")
+    return Layer(
+        "GOVC_*",
+        vcenter=url,
+        address=address,
+        username=environ.get("GOVC_USERNAME") or (address.username if address else None),
+        password=environ.get("GOVC_PASSWORD") or (address.password if address else None),
+        verify=None if insecure is None else not insecure,
+        verify_origin="GOVC_INSECURE",
+        ca_files=_files(environ.get("GOVC_TLS_CA_CERTS")),
+    )
+
+
+def merged(layers: tuple[Layer, ...]) -> Layer:
+    """One layer: for each setting the first that says anything. A password and its file count as one setting."""
+    result = Layer("all sources")
+    for layer in layers:
+        knows_password = result.password is not None or result.password_file is not None
+        knows_verify = result.verify is not None
+        result = replace(
+            result,
+            username=result.username if result.username is not None else layer.username,
+            password=result.password if knows_password else layer.password,
+            password_file=result.password_file if knows_password else layer.password_file,
+            verify=result.verify if knows_verify else layer.verify,
+            verify_origin=result.verify_origin if knows_verify else layer.verify_origin,
+            ca_files=result.ca_files if result.ca_files is not None else layer.ca_files,
+            proxy=result.proxy if result.proxy is not None else layer.proxy,
+        )
+    return result
+
+
+def _boolean(environ: Mapping[str, str], variable: str) -> bool | None:
+    text = environ.get(variable, "").strip().lower()
+    if not text:
+        return None
+    if text not in _TRUE | _FALSE:
+        raise UsageError(f"{variable} is neither true nor false", hint=f"set {variable} to true or false")
+    return text in _TRUE
+
+
+def _port(variable: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 65536:
+        raise UsageError(f"{variable} is not a port number", hint=f"{variable}=443")
+    return int(text)
+
+
+def _address(variable: str, text: str | None, port: int | None) -> Address | None:
+    if text is None:
+        return None
+    try:
+        return Address.parse(text, port=port)
+    except TargetError as error:
+        raise TargetError(f"{variable}: {error.message}", hint=error.hint) from error
+
+
+def _file(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _files(text: str | None) -> tuple[Path, ...] | None:
+    """govc's GOVC_TLS_CA_CERTS is a list of files, separated as in PATH."""
+    return tuple(Path(part) for part in text.split(os.pathsep) if part) or None if text else None

@@ -1,0 +1,90 @@
+"""The password of a connection: a file, stdin, the environment, a systemd credential, a keyring, or a prompt.
+
+It is never an option's value: a command line is readable by everybody on the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuops.config.sources import Destination
+from gpuops.errors import LoginRefused, TargetError
+
+_CREDENTIAL: Final = "gpuops-password"
+_LIMIT_BYTES: Final = 65536
+
+
+def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> str:
+    """The password, from the first source that has one; `ask` prompts a person, None = nobody is there.
+
+    Raises TargetError for a source that is named and cannot be read, LoginRefused when there is none at all.
+    """
+    if destination.password is not None:
+        return destination.password
+    if destination.password_file is not None:
+        return read_password_file(destination.password_file)
+    if destination.target_password_file is not None:
+        return read_password_file(destination.target_password_file)
+    found = _credential(destination, environ) or _from_keyring(destination)
+    if found is not None:
+        return found
+    if ask is not None:
+        return ask(f"Password of {destination.username} at {destination.address}: ")
+    raise LoginRefused(
+        f"no password for {destination.username} at {destination.address}",
+        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+    )
+
+
+def read_password_file(path: Path) -> str:
+    """The file's text without its last line end. Raises TargetError."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_LIMIT_BYTES + 1)
+        text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise TargetError(f"the password file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        # Not chained: the error holds the bytes of a secret, and a traceback would show them.
+        raise TargetError(f"the password file {path} is not UTF-8 text") from None
+    if not text or len(content) > _LIMIT_BYTES:
+        raise TargetError(f"the password file {path} is {'empty' if not text else 'no password: it is too long'}")
+    return text
+
+
+def _credential(destination: Destination, environ: Mapping[str, str]) -> str | None:
+    """systemd's LoadCredential=: the target's own, then the general one."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if destination.credential is not None:
+        if folder is None:
+            raise TargetError(
+                f"targets.{destination.name}.credential is set, and CREDENTIALS_DIRECTORY is not",
+                hint=f"LoadCredential={destination.credential}:/path in the unit",
+            )
+        return read_password_file(Path(folder) / destination.credential)
+    names = ([f"{_CREDENTIAL}-{destination.name}"] if destination.name else []) + [_CREDENTIAL]
+    for name in names if folder else ():
+        if re.fullmatch(r"[A-Za-z0-9._-]+", name) and (path := Path(folder or "") / name).exists():
+            return read_password_file(path)
+    return None
+
+
+def _from_keyring(destination: Destination) -> str | None:
+    if not destination.keyring:
+        return None
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError as error:
+        raise TargetError(
+            f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
+            hint="pip install 'gpuops[keyring]'",
+        ) from error
+    try:
+        found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
+    except keyring.errors.KeyringError as error:
+        raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
+    return found

@@ -1,0 +1,65 @@
+"""Saved inventories: one snapshot as a JSON file, to plan on without a vCenter.
+
+The file is an archive of `gpuops.model` as it is: read back it equals the inventory that was saved. What people and
+programs read is `gpuops inventory --output json`, whose keys do not follow the model.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpuops import __version__
+from gpuops.config.private_file import write_private
+from gpuops.errors import UsageError
+from gpuops.model.inventory import Inventory
+
+SCHEMA_VERSION: Final = 1
+_KIND: Final = "snapshot"
+_ADAPTER: Final[TypeAdapter[Inventory]] = TypeAdapter(Inventory)
+
+
+def save(inventory: Inventory, path: Path) -> None:
+    """Writes the snapshot, whole or not at all, mode 0600. Raises UsageError."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": _KIND,
+        "gpuops": __version__,
+        "inventory": _ADAPTER.dump_python(inventory, mode="json"),
+    }
+    write_private(path, json.dumps(document, separators=(",", ":"), ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> Inventory:
+    """The snapshot in a file that `save` wrote. Raises UsageError, naming the first thing wrong with it."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise _not_ours(path) from error
+    return _inventory(path, document)
+
+
+def _inventory(path: Path, document: Any) -> Inventory:
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        raise _not_ours(path)
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise UsageError(
+            f"{path} is a saved inventory of version {document.get('schema_version')}, "
+            f"this gpuops reads version {SCHEMA_VERSION}",
+            hint=f"it was written by gpuops {document.get('gpuops')}; save a new one",
+        )
+    try:
+        return _ADAPTER.validate_python(document.get("inventory"), strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path} is not a whole inventory: {where}: {first['msg']}") from error
+
+
+def _not_ours(path: Path) -> UsageError:
+    return UsageError(f"{path} is not a saved inventory", hint="gpuops inventory --save FILE writes one")

@@ -1,0 +1,189 @@
+"""Which vCenter is meant, and how it is reached: flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
+
+CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
+The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks of every server there is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gpuops.config.address import Address
+from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
+from gpuops.errors import TargetError
+
+if TYPE_CHECKING:
+    from gpuops.config.targets import Configuration, NamedTarget
+
+SIMULATED: Final = "sim:"
+SERVED: Final = "sim@"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A private simulated vCenter, asked for by name: `sim:SCENARIO`."""
+
+    scenario: str
+
+    @property
+    def label(self) -> str:
+        return SIMULATED + self.scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A vCenter and the way to it; only the password may still have to be found."""
+
+    label: str
+    """As the user names it; what caches and messages call it."""
+    address: Address
+    username: str | None
+    password: str | None = field(default=None, repr=False)
+    password_file: Path | None = None
+    verify: bool = True
+    verify_origin: str = ""
+    """What switched verification off: a flag, a variable, `targets.NAME.verify`."""
+    ca_files: tuple[Path, ...] = ()
+    proxy: str | None = None
+    name: str | None = None
+    """The target's name in the configuration file."""
+    credential: str | None = None
+    target_password_file: Path | None = None
+    """The configuration's word, used when nothing before it holds a password."""
+    keyring: bool = False
+    insecure_by_target: bool = False
+    """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """Which vCenter is meant, and which source said so."""
+
+    address: Address
+    spoken_by: int
+    """Index of the layer that names it; 4 = the configuration file."""
+    name: str | None = None
+    named: NamedTarget | None = None
+
+
+def label(flag: str | None, environ: Mapping[str, str], default: str | None) -> str | None:
+    """How the user names the vCenter in use, without reading more than that; None = nothing is configured."""
+    named = (flag, environ.get("GPUOPS_VCENTER"), environ.get("VMWARE_HOST"), environ.get("GOVC_URL"), default)
+    found = next((text for text in named if text), None)
+    return found.rpartition("@")[2] if found and not found.startswith(SERVED) else found
+
+
+def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configuration) -> Destination | Simulated:
+    """The vCenter meant and the way to it. Raises TargetError when nothing is configured; never picks a simulator."""
+    ours = (flag_layer(flags), gpuops_layer(environ))
+    text = next((layer.vcenter for layer in ours if layer.vcenter), None)
+    if text and text.startswith(SIMULATED):
+        return Simulated(text.removeprefix(SIMULATED))
+    if text and text.startswith(SERVED):
+        return _served(Path(text.removeprefix(SERVED)))
+    layers = (*ours, vmware_layer(environ), govc_layer(environ))
+    meant = _meant(layers, configuration)
+    if meant.named is not None and meant.named.host.startswith(SIMULATED):
+        return Simulated(meant.named.host.removeprefix(SIMULATED))
+    _refuse_password(flags.vcenter, meant)
+    return _way(meant, layers, environ)
+
+
+def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:
+    for index, layer in enumerate(layers):
+        if layer.address is not None:
+            return _Meant(layer.address, index)
+        if layer.vcenter is not None:
+            return _named_or_address(layer.vcenter, index, configuration)
+    if configuration.default is not None:
+        return _named_or_address(configuration.default, len(layers), configuration)
+    raise _nothing(configuration)
+
+
+def _named_or_address(text: str, index: int, configuration: Configuration) -> _Meant:
+    named = configuration.targets.get(text)
+    if named is not None:
+        simulated = named.host.startswith(SIMULATED)
+        address = Address("sim") if simulated else Address.parse(named.host, port=named.port)
+        return _Meant(address, index, text, named)
+    if not any(mark in text for mark in ".:/@[") and text != "localhost":
+        near = get_close_matches(text, configuration.targets, n=3)
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        raise TargetError(
+            f"no target {text!r} in the configuration file{meant}",
+            hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}; an address is https://{text}",
+        )
+    return _Meant(Address.parse(text), index)
+
+
+def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -> Destination:
+    named, address = meant.named, meant.address
+    usable = [layer.about(address) for layer in layers]
+    # user@ in an address is said by whoever said the address
+    usable.insert(meant.spoken_by + 1, Layer("the address", username=address.username, password=address.password))
+    found = merged(tuple(usable))
+    return Destination(
+        label=meant.name or str(address),
+        address=address,
+        username=found.username or (named.username if named else None),
+        password=found.password,
+        password_file=found.password_file,
+        verify=(named is None or named.verify) if found.verify is None else found.verify,
+        verify_origin=found.verify_origin or f"targets.{meant.name}.verify",
+        ca_files=_ca_files(found, named, environ),
+        proxy=found.proxy or (named.proxy if named else None),
+        name=meant.name,
+        credential=named.credential if named else None,
+        target_password_file=named.password_file if named else None,
+        keyring=named.keyring if named else False,
+        insecure_by_target=named is not None and not named.verify,
+    )
+
+
+def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    if found.ca_files is not None:
+        return found.ca_files
+    if named is not None and named.ca_file is not None:
+        return (named.ca_file,)
+    bundle = environ.get("REQUESTS_CA_BUNDLE")
+    return (Path(bundle),) if bundle else ()
+
+
+def _refuse_password(flag: str | None, meant: _Meant) -> None:
+    if flag is not None and meant.spoken_by == 0 and meant.address.password is not None:
+        raise TargetError(
+            "a password on the command line is readable by everybody on this machine",
+            hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+        )
+
+
+def _served(path: Path) -> Destination:
+    """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
+    try:
+        ready = json.loads(path.read_text(encoding="utf-8"))
+        return Destination(
+            label=SERVED + str(path),
+            address=Address.parse(ready["url"]),
+            username=ready["username"],
+            password=ready["password"],
+            ca_files=(Path(ready["ca_file"]),) if ready.get("ca_file") else (),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TargetError(
+            f"{path} is not the ready file of a simulated vCenter",
+            hint=f"start one: gpuops sim serve --scenario lab --ready-file {path}",
+        ) from error
+
+
+def _nothing(configuration: Configuration) -> TargetError:
+    targets = ", ".join(sorted(configuration.targets))
+    named = f"--vcenter NAME ({targets})" if targets else "--vcenter https://vc.example.com"
+    return TargetError(
+        "no vCenter is configured",
+        hint=f"say {named}, or set GPUOPS_VCENTER; --vcenter sim:lab tries everything on a simulated one",
+    )

@@ -1,0 +1,85 @@
+"""Named vCenters of the configuration file, checked at the door.
+
+default = "prod"
+
+[targets.prod]
+host = "vc.example.com"                # or an URL; or sim:lab
+username = "gpuops@vsphere.local"
+password_file = "/etc/gpuops/prod"     # or credential = "prod" (systemd), or keyring = true
+ca_file = "/etc/gpuops/ca.pem"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpuops.errors import TargetError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+class NamedTarget(BaseModel):
+    """One `[targets.NAME]`. There is no `password` key: a password in this file would be in every backup of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    host: str = Field(min_length=1)
+    port: int | None = Field(default=None, ge=1, le=65535)
+    username: str | None = None
+    password_file: Path | None = None
+    credential: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$")
+    """Name of a systemd credential; default `gpuops-password-NAME`, then `gpuops-password`."""
+    keyring: bool = False
+    """Look the password up in the desktop's secret store, service `gpuops`."""
+    ca_file: Path | None = None
+    verify: bool = True
+    proxy: str | None = None
+    """HOST:PORT of an HTTP proxy."""
+
+
+class Configuration(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    default: str | None = None
+    targets: dict[str, NamedTarget] = Field(default_factory=dict)
+
+
+def read_configuration(path: Path) -> Configuration:
+    """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Configuration()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TargetError(f"{path} cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from error
+    try:
+        configuration = Configuration.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TargetError(f"{path} is not TOML: {error}", hint="the manual's page `targets` shows one") from error
+    except ValidationError as error:
+        raise TargetError(f"{path}: {_first(error.errors())}", hint=_hint(error.errors())) from error
+    if configuration.default is not None and configuration.default not in configuration.targets:
+        raise TargetError(
+            f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",
+            hint=f"targets there: {', '.join(sorted(configuration.targets)) or 'none'}",
+        )
+    return configuration
+
+
+def _first(found: list[ErrorDetails]) -> str:
+    details = found[0]
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{'.'.join(str(part) for part in details['loc'])}: {details['msg']}{more}"
+
+
+def _hint(found: list[ErrorDetails]) -> str:
+    if any("password" in details["loc"] for details in found):
+        return "no password belongs in this file: say password_file, credential or keyring"
+    return f"keys of a target: {', '.join(NamedTarget.model_fields)}"
