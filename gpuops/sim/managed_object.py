@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -31,7 +32,13 @@ def prop(path: str) -> Callable[[Reader], Reader]:
 
 
 def method(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare a wire method; its Python name is the WSDL name, its keyword arguments are the WSDL parameters."""
+    """Declare a wire method: `def PowerOnVM_Task(self, call, host=None)`.
+
+    Its Python name is the WSDL name; it gets the Call (who asks, in which version), then the WSDL parameters as keyword
+    arguments, decoded to pyVmomi values (an omitted optional one is None, an omitted list is empty). Object references
+    arrive as pyVmomi references: `world.get(reference)` is the object. It returns a vmomi value, a ManagedObject (sent
+    as its reference), a list of either, or None; it raises the vim fault that the client shall see.
+    """
     implementation.__dict__["__wire_method__"] = True
     return implementation
 
@@ -54,6 +61,19 @@ class ManagedObject:
     def __init__(self, world: World, moid: str) -> None:
         self.world = world
         self.moid = moid
+
+    @cached_property
+    def ref(self) -> Any:
+        """The pyVmomi reference to this object, for values that point to it."""
+        from pyVmomi import VmomiSupport
+
+        return VmomiSupport.GetWsdlType("urn:vim25", self.wsdl_name)(self.moid)
+
+    @property
+    def display_name(self) -> str:
+        """The name people see (ledger, TaskInfo.entityName): the `name` attribute, or the id of an object without."""
+        name = getattr(self, "name", "")
+        return name if isinstance(name, str) and name else self.moid
 
     def read(self, path: str) -> Any:
         """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none.

@@ -1,0 +1,30 @@
+"""Call: one request as the objects see it: who asks, what, in which API version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpuops.sim.sessions import Session
+
+OWN_USER: Final = "VSPHERE.LOCAL\\vpxd-extension"
+"""The user in events and ledger entries of what the simulated vCenter does by itself (DRS, HA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Who asks. `method` is the WSDL name; `operation_id` is the client's opID header, '' if it sent none."""
+
+    method: str
+    version: str
+    session: Session | None = None
+    operation_id: str = ""
+
+    @property
+    def user(self) -> str:
+        return self.session.user if self.session else OWN_USER
+
+    @property
+    def session_key(self) -> str:
+        return self.session.key if self.session else ""

@@ -1,0 +1,116 @@
+"""Fragments: the XML of each property, kept until the property is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyVmomi import VmomiSupport
+
+from gpuops.sim.encoder import encoder
+from gpuops.sim.managed_object import UNSET, ManagedObject
+from gpuops.sim.paths import PropertyPath, resolve, value_at
+
+ABSENT = b""
+"""The fragment of an unset property."""
+
+
+class Unreadable(LookupError):
+    """A property that the API requires and the object does not render: a bug in the simulator."""
+
+
+class Fragments:
+    """`<val xsi:type=..>..</val>` by object, path and version, as bytes ready to be joined."""
+
+    def __init__(self) -> None:
+        self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
+
+    def get(self, obj: ManagedObject, path: str, version: str) -> bytes:
+        """The fragment, rendered if need be; ABSENT for an unset property.
+
+        Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
+        """
+        kept = self._of_object.get(obj.moid)
+        if kept is None:
+            kept = self._of_object[obj.moid] = {}
+        fragment = kept.get((path, version))
+        if fragment is None:
+            fragment = kept[path, version] = render(obj, path, version)
+        return fragment
+
+    def of(self, moid: str) -> dict[tuple[str, str], bytes]:
+        """What is kept of one object, by path and version, for readers that ask for many properties at once."""
+        kept = self._of_object.get(moid)
+        if kept is None:
+            kept = self._of_object[moid] = {}
+        return kept
+
+    def drop(self, moid: str, paths: Iterable[str]) -> None:
+        """Forget the fragments that a change at these paths makes stale: the same, the parents, the children."""
+        kept = self._of_object.get(moid)
+        if not kept:
+            return
+        for path in paths:
+            stem = path.split("[", 1)[0]
+            stale = [key for key in kept if overlaps(key[0].split("[", 1)[0], stem)]
+            for key in stale:
+                del kept[key]
+
+    def forget(self, moid: str) -> None:
+        """Forget an object that is gone."""
+        self._of_object.pop(moid, None)
+
+    def clear(self) -> None:
+        """Forget everything (after state was replaced from outside)."""
+        self._of_object.clear()
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether one path is the other, or contains it."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def render(obj: ManagedObject, path: str, version: str) -> bytes:
+    """The property's XML, made afresh."""
+    resolved = resolve(obj.wsdl_name, path, version)
+    value, static = value_of(obj, resolved)
+    if value is UNSET:
+        return ABSENT
+    return encoder(version).element("val", typed(value, static)).encode()
+
+
+def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
+    """The value and its static type; UNSET for an optional property that the object does not render.
+
+    Raises Unreadable for a required one.
+    """
+    try:
+        value, static = value_at(obj, path)
+    except LookupError as undeclared:
+        if type(undeclared) is not LookupError:
+            raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
+        value, static = UNSET, path.static
+    if value is UNSET and path.required:
+        raise Unreadable(f"{obj.wsdl_name}.{path.text} of {obj.moid} is required by the API and has no value")
+    return value, static
+
+
+def typed(value: Any, static: Any) -> Any:
+    """The value as its declared type where Python's own is vaguer: `long` for an int, `VirtualDevice[]` for a list."""
+    if static is object or static is None or value is None:
+        return value
+    if isinstance(value, list):
+        if isinstance(value, VmomiSupport.Array) or not issubclass(static, list):
+            return value
+        return static([_reference(item) for item in value])
+    if type(value) is int and static is not int and issubclass(static, int) and static is not bool:
+        return static(value)
+    if type(value) is float and issubclass(static, float):
+        return static(value)
+    if type(value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
+        return static(value)
+    return value
+
+
+def _reference(item: Any) -> Any:
+    return item.ref if isinstance(item, ManagedObject) else item

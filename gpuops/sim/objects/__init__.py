@@ -1,0 +1,1 @@
+"""Managed objects: one type, one file, named after the type."""

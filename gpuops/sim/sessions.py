@@ -1,0 +1,86 @@
+"""Sessions: who is logged in, and what belongs to each login."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.registry import Registry
+
+if TYPE_CHECKING:
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.world import World
+
+IDLE_TIMEOUT: Final = timedelta(minutes=30)
+"""vCenter's default for idle sessions."""
+
+
+class Session:
+    """One login: its property collectors, views and history collectors live and end with it."""
+
+    def __init__(self, key: str, cookie: str, user: str, locale: str, at: datetime) -> None:
+        self.key = key
+        self.cookie = cookie
+        self.user = user
+        self.locale = locale
+        self.login_at = at
+        self.active_at = at
+        self.address = "127.0.0.1"
+        self.user_agent = ""
+        self.calls = 0
+        self.objects = Registry()
+
+    def add(self, obj: ManagedObject) -> None:
+        """Make an object reachable in this session only."""
+        self.objects.add(obj)
+
+
+class Sessions:
+    """The logins of a world, by cookie."""
+
+    def __init__(self, world: World, *, idle_timeout: timedelta = IDLE_TIMEOUT) -> None:
+        self.world = world
+        self.idle_timeout = idle_timeout
+        self.passwords: dict[str, str] = {}
+        """User name to password; the server fills it."""
+        self._by_cookie: dict[str, Session] = {}
+
+    def __iter__(self) -> Any:
+        return iter(tuple(self._by_cookie.values()))
+
+    def accepts(self, user: str, password: str) -> bool:
+        """Whether this is a user's password."""
+        return password != "" and self.passwords.get(user) == password
+
+    def open(self, user: str, locale: str = "en") -> Session:
+        """A new login."""
+        session = Session(self._unique_id(), self._unique_id(), user, locale or "en", self.world.clock.now())
+        self._by_cookie[session.cookie] = session
+        return session
+
+    def find(self, cookie: str) -> Session | None:
+        """The login of a cookie; an idle one has ended."""
+        session = self._by_cookie.get(cookie)
+        if session is None:
+            return None
+        if self.world.clock.now() - session.active_at > self.idle_timeout:
+            self.close(session)
+            return None
+        return session
+
+    def by_key(self, key: str) -> Session | None:
+        """The login with this UserSession.key."""
+        return next((session for session in self._by_cookie.values() if session.key == key), None)
+
+    def close(self, session: Session) -> None:
+        """End a login and everything that belongs to it."""
+        self._by_cookie.pop(session.cookie, None)
+        for obj in session.objects:
+            discard = getattr(obj, "discard", None)
+            if discard is not None:
+                discard()
+        self.world.changed.notify_all()
+
+    def _unique_id(self) -> str:
+        digits = f"{self.world.rng.getrandbits(128):032x}"
+        return f"52{digits[2:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,0 +1,160 @@
+"""Tasks: work that takes time. One at a time per VM, an effect at the end, gone ten minutes later."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.objects.task import Task, TaskState
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.world import World
+
+RETIREMENT_S: Final = 600.0
+"""How long a finished task stays readable (vCenter keeps them for some minutes; after that the object's state speaks)."""
+
+PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
+"""When a running task tells its watchers of progress, as shares of its time."""
+
+Effect = Callable[[], Any]
+
+
+class Tasks:
+    """The task table of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.finished: list[Task] = []
+        self._numbers = itertools.count(101)
+        self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
+        self._running: dict[str, Task] = {}
+
+    def start(
+        self,
+        call: Call,
+        name: str,
+        entity: ManagedObject,
+        duration_s: float,
+        *,
+        begin: Effect | None = None,
+        finish: Effect | None = None,
+        description_id: str = "",
+        cancelable: bool = False,
+        exclusive: bool | None = None,
+    ) -> Task:
+        """The started task; return it from the method.
+
+        `name` is the WSDL name (`PowerOnVM_Task`). `begin` runs now and `finish` at the end; a vim fault raised by
+        either ends the task in error, and what `finish` returns is the task's result. `description_id` defaults
+        to the API's own, such as `VirtualMachine.powerOn`.
+
+        Raises vim.fault.TaskInProgress at once when `entity` has an unfinished exclusive task; tasks of VMs are
+        exclusive unless said otherwise.
+        """
+        if exclusive is None:
+            exclusive = entity.wsdl_name == "VirtualMachine"
+        if exclusive:
+            self.refuse_if_busy(entity)
+        task = Task(
+            self.world,
+            f"task-{next(self._numbers)}",
+            call=call,
+            name=name,
+            entity=entity,
+            duration_s=duration_s,
+            description_id=description_id,
+            cancelable=cancelable,
+        )
+        self.world.register(task)
+        self._of_entity[entity.moid].append(task)
+        if exclusive:
+            self._running[entity.moid] = task
+        task.start()
+        self._entity_changed(task)
+        if self._apply(task, begin):
+            self._schedule(task, finish)
+        return task
+
+    def recent(self, entity: ManagedObject) -> list[Task]:
+        """The entity's tasks that are running or ended in the last ten minutes, oldest first: its recentTask."""
+        return list(self._of_entity.get(entity.moid, ()))
+
+    def running(self, entity: ManagedObject) -> Task | None:
+        """The exclusive task now running on this entity."""
+        return self._running.get(entity.moid)
+
+    def unfinished(self) -> list[Task]:
+        """All tasks that are queued or running, oldest first."""
+        return [task for tasks in self._of_entity.values() for task in tasks if not task.ended]
+
+    def refuse_if_busy(self, entity: ManagedObject) -> None:
+        """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
+        from pyVmomi import vim
+
+        busy = self._running.get(entity.moid)
+        if busy is not None:
+            raise vim.fault.TaskInProgress(msg="The operation is not allowed in the current state.", task=busy.ref)
+
+    def cancel(self, task: Task) -> None:
+        """End a cancelable task without its effect. Raises vim.fault.InvalidState otherwise."""
+        from pyVmomi import vim, vmodl
+
+        if task.ended or not task.cancelable:
+            raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
+        for alarm in task.alarms:
+            alarm.cancel()
+        task.cancelled = True
+        self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
+
+    def _schedule(self, task: Task, finish: Effect | None) -> None:
+        fault = self.world.injector.task_fault(task)
+
+        def complete() -> None:
+            if fault is not None:
+                self._end(task, error=fault)
+            elif self._apply(task, finish):
+                self._end(task)
+
+        clock = self.world.clock
+        for mark in PROGRESS_MARKS:
+            tell = clock.schedule(mark * task.duration_s, lambda: task.touch("info.progress"), background=True)
+            task.alarms.append(tell)
+        task.alarms.append(clock.schedule(task.duration_s, complete))
+
+    def _apply(self, task: Task, effect: Effect | None) -> bool:
+        """True when the effect went well; otherwise the task has ended in its fault."""
+        from pyVmomi import vmodl
+
+        try:
+            result = effect() if effect else None
+        except vmodl.MethodFault as fault:
+            self._end(task, error=fault)
+            return False
+        except Exception as bug:
+            self.world.record_bug(bug)
+            self._end(task, error=vmodl.fault.SystemError(msg=f"{bug}", reason=f"{type(bug).__name__}: {bug}"))
+            return False
+        task.result = result
+        return True
+
+    def _end(self, task: Task, *, error: Any = None) -> None:
+        task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
+        if self._running.get(task.entity.moid) is task:
+            del self._running[task.entity.moid]
+        self.finished.append(task)
+        self._entity_changed(task)
+        self.world.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+
+    def _retire(self, task: Task) -> None:
+        self._of_entity[task.entity.moid].remove(task)
+        self.world.unregister(task)
+        self._entity_changed(task)
+
+    def _entity_changed(self, task: Task) -> None:
+        self.world.task_manager_changed()
+        if self.world.find(task.entity.moid) is task.entity:
+            task.entity.touch("recentTask")
