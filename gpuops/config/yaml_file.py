@@ -1,0 +1,90 @@
+"""YAML files that people write, read into plain values: small, without objects, duplicate keys or surprises.
+
+Why not `yaml.safe_load`: it keeps the last of two equal keys, expands aliases without end, and reads YAML 1.1, where
+`22:00` is 1320, `010` is 8 and `no` is false. Here a plain scalar is true, false, null, a decimal number or text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from gpuops.errors import PolicyError
+
+MAX_BYTES: Final = 1024 * 1024
+MAX_ALIASES: Final = 100
+MAX_DEPTH: Final = 40
+
+
+class _PlainLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers: Final = {}  # type: ignore[misc]  # not inherited: see the module's docstring
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.aliases = 0
+        self.depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            self.aliases += 1
+            if self.aliases > MAX_ALIASES:
+                raise yaml.constructor.ConstructorError(problem=f"more than {MAX_ALIASES} aliases")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise yaml.constructor.ConstructorError(problem=f"nested deeper than {MAX_DEPTH}")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(problem="a key is not text", problem_mark=key.start_mark)
+            if key.value in seen:
+                problem = f"the key {key.value!r} is there twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+# PyYAML only matches the beginning of a scalar, so each pattern says its end.
+for _tag, _pattern, _firsts in (
+    ("bool", r"(true|false)$", "tf"),
+    ("null", r"(null|~|)$", "n~"),
+    ("int", r"-?(0|[1-9][0-9]*)$", "-0123456789"),
+    ("float", r"-?(0|[1-9][0-9]*)\.[0-9]+$", "-0123456789"),
+):
+    _first_characters = [*_firsts, ""] if _tag == "null" else list(_firsts)
+    _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first_characters)
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises PolicyError for one that cannot be read, is not UTF-8 or larger than a megabyte."""
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise PolicyError(f"{path}: larger than {MAX_BYTES} bytes", hint="such a file is short: is it the right one?")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"{path}: not UTF-8 at byte {error.start}") from error
+
+
+def parse_yaml(text: str, name: str) -> object:
+    """The plain value of a YAML text. Raises PolicyError, one line, naming the file and the place."""
+    try:
+        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  # a SafeLoader, narrowed
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
+        raise PolicyError(f"{name}:{place} {' '.join(str(error.problem).split())}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise PolicyError(f"{name}: is not YAML: {' '.join(str(error).split())[:200]}") from error
