@@ -1,0 +1,88 @@
+"""The catalogue: what NVIDIA's documents say about GPUs and vGPU profiles, as files people can read and add to.
+
+`gpus/<board>.yaml` holds one GPU model with its profiles, `mig/<family>.yaml` the GPU instances its family can be cut
+into, `index.yaml` which board a profile name or a PCI id leads to. A new GPU is a file and its line in the index; no
+Python. Only the boards asked for are read, each once per process: a fleet has a handful of the 63.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from gpuops.model.catalog import Board, Catalog
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.profile_name import parse
+
+__all__ = ["load"]
+
+_INDEX: Final = Path(__file__).parent / "index.yaml"
+
+
+def load(
+    *,
+    profiles: Iterable[str] = (),
+    pci: Iterable[tuple[int, int, int | None]] = (),
+    everything: bool = False,
+) -> Catalog:
+    """The catalogue of the boards that these profile names and PCI ids lead to; unknown ones lead nowhere.
+
+    `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None). Where boards
+    share a device id all of them are loaded, and `Catalog.board_by_pci` tells them apart. The same boards are the same
+    `Catalog`. Raises UsageError where a file of the catalogue cannot be read as meant.
+    """
+    if everything:
+        return _catalog(_index().keys)
+    wanted = {parts.board for parts in map(parse, profiles) if parts}
+    devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
+    return _catalog(_index().find(wanted, devices)) if wanted or devices else Catalog()
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """Which board files there are, and what leads to each."""
+
+    keys: tuple[str, ...]
+    by_board_name: Mapping[str, str]
+    """Board part of a profile's name without the brand, for older hosts may show `grid_` where newer show `nvidia_`."""
+    by_device: Mapping[int, tuple[str, ...]]
+
+    def find(self, board_names: Iterable[str], devices: Iterable[int]) -> tuple[str, ...]:
+        """Keys of the boards any of these lead to, in the order of the index."""
+        found = {self.by_board_name.get(name) for name in board_names}
+        for device in devices:
+            found.update(self.by_device.get(device, ()))
+        return tuple(key for key in self.keys if key in found)
+
+
+@cache
+def _index() -> _Index:
+    from gpuops.catalog.fields import read
+
+    by_board_name: dict[str, str] = {}
+    by_device: dict[int, tuple[str, ...]] = {}
+    fields = read(_INDEX)
+    keys = fields.keys
+    for key in keys:
+        row = fields.section(key)
+        if prefix := row.maybe_text("prefix"):
+            by_board_name[prefix.partition("_")[2].removesuffix("-")] = key
+        for device_id in row.hexadecimals("devices"):
+            by_device[device_id] = (*by_device.get(device_id, ()), key)
+        row.done()
+    return _Index(keys, by_board_name, by_device)
+
+
+@cache
+def _catalog(keys: tuple[str, ...]) -> Catalog:
+    return Catalog(tuple(_board(key) for key in keys))
+
+
+@cache
+def _board(key: str) -> Board:
+    from gpuops.catalog.board_file import board
+
+    return board(key)

@@ -65,7 +65,7 @@ class Board:
     key: str
     """Unique: the name of its file."""
     name: str
-    driver_name: str
+    short_name: str
     """The first part of its profiles' short names; not unique (two boards are called `DC`)."""
     generation: Generation
     chip: str
@@ -94,8 +94,8 @@ class Board:
     """Newest release seen; an old one means support was dropped after it."""
     arm_host_only: bool
     verified: Verified
-    sources: tuple[str, ...]
-    """Titles of the documents its facts stand in."""
+    sources: tuple[tuple[str, str], ...]
+    """(group of facts, titles of the documents they stand in)."""
     profiles: tuple[VgpuProfile, ...]
     nameless: tuple[VgpuProfile, ...] = ()
     """Profiles whose name in vCenter is not known: listed, never attached."""

@@ -1,0 +1,150 @@
+"""One board file -> `Board` with its profiles.
+
+A board's profiles are regular: those of one size share their counts and starts whatever the series, those of one series
+share limits and marks, and each is named by the board's name and a tail. So a file says each of these once, and under
+`exceptions` what a single profile has of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.catalog.fields import Fields, read
+from gpuops.catalog.mig_file import geometry
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
+from gpuops.model.mig import MigGeometry
+from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+
+BOARDS: Final = Path(__file__).parent / "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """How the board's profiles are called."""
+
+    key: str
+    short: str
+    full: str | None
+    """The driver's name with its brand; None where no vSphere name can be told from it."""
+    seen: tuple[str, ...]
+
+    def esxi(self, tail: str) -> str:
+        """The name in vCenter: the driver's whole name in lower case, blanks as `_`. Empty where that is unknown."""
+        return f"{self.full}-{tail}".lower().replace(" ", "_") if self.full else ""
+
+    def verified(self, tail: str) -> Verified | None:
+        if self.full is None:
+            return None
+        return Verified.DOC if tail in self.seen else Verified.DERIVED
+
+
+def board(key: str) -> Board:
+    """The board of that file. Raises UsageError where the file cannot be read as meant."""
+    fields = read(BOARDS / f"{key}.yaml")
+    names = _Names(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
+    family = fields.maybe_text("mig")
+    mig = geometry(family) if family else None
+    profiles = tuple(_profiles(fields, names, mig))
+    first, last = fields.texts("vgpu_releases")
+    result = Board(
+        key=key,
+        name=fields.text("name"),
+        short_name=names.short,
+        generation=fields.choice("generation", Generation),
+        chip=fields.text("chip"),
+        form_factor=fields.text("form_factor"),
+        memory_type=fields.text("memory_type"),
+        esxi_prefix=names.esxi("") or None,
+        pci_ids=tuple(_pci_id(row) for row in fields.rows("pci")),
+        framebuffer_mib=fields.number("framebuffer_mib"),
+        gpus_per_board=fields.number("gpus_per_board"),
+        sriov=fields.flag("sriov"),
+        mixed_size_mode=fields.maybe_flag("mixed_size_mode"),
+        mixed_size_rule=fields.maybe_choice("mixed_size_rule", MixedSizeRule),
+        multi_vgpu=fields.choice("multi_vgpu", MultiVgpu),
+        mig=mig,
+        mmio_gib=fields.maybe_number("mmio_gib"),
+        nvlink_profiles=tuple(map(names.esxi, fields.texts("nvlink"))),
+        nvswitch_profiles=tuple(map(names.esxi, fields.texts("nvswitch"))),
+        vgpu_first=first,
+        vgpu_last=last,
+        arm_host_only=fields.flag("arm_host_only"),
+        verified=fields.choice("verified", Verified),
+        sources=tuple(fields.mapping("sources").items()),
+        profiles=tuple(profile for profile in profiles if profile.attachable),
+        nameless=tuple(profile for profile in profiles if not profile.attachable),
+    )
+    fields.done()
+    return result
+
+
+def _pci_id(row: Fields) -> PciId:
+    return PciId(
+        device_id=row.hexadecimal("device"),
+        subsystem_ids=row.hexadecimals("subsystems"),
+        shared=row.maybe_flag("shared") or False,
+        marketed_as=row.maybe_text("marketed_as"),
+    )
+
+
+def _profiles(fields: Fields, names: _Names, mig: MigGeometry | None) -> Iterator[VgpuProfile]:
+    own = fields.mapping("exceptions")
+    for kind, section in ((ProfileKind.TIME_SLICED, "time_sliced"), (ProfileKind.MIG_BACKED, "mig_backed")):
+        by_series = fields.mapping(f"{section}_series")
+        for row in fields.mappings(section):
+            for tail, type_id in row.pop("type_ids", {}).items():
+                # 2B4 is a second B type, 1-5CME a C type that owns the media engines.
+                series = tail.removesuffix("4").removesuffix("ME")[-1]
+                if series not in by_series:
+                    raise UsageError(f"{names.key}.yaml: {section}_series has no {series}, the series of {tail}")
+                facts = {**by_series[series], **row, **own.pop(tail, {}), "type_id": type_id}
+                yield _profile(tail, Series(series), kind, facts, names, mig)
+    if own:
+        raise UsageError(f"{names.key}.yaml: exceptions name no profile of the board: {', '.join(own)}")
+
+
+def _profile(
+    tail: str, series: Series, kind: ProfileKind, facts: dict[str, Any], names: _Names, mig: MigGeometry | None
+) -> VgpuProfile:
+    fields = Fields(facts, f"{names.key}.yaml: {tail}")
+    mig_profile = fields.maybe_text("instance")
+    instance = mig.profile(mig_profile) if mig and mig_profile else None
+    mixed = fields.maybe_number("mixed")
+    starts = fields.numbers("starts_gb")
+    displays = fields.maybe_number("displays")
+    guest_mib = fields.maybe_number("guest_mib")
+    verified_mixed = fields.maybe_choice("verified_mixed", Verified)
+    verified_starts = fields.maybe_choice("verified_starts", Verified)
+    result = VgpuProfile(
+        name=names.esxi(tail),
+        short_name=f"{names.short}-{tail}",
+        full_name=f"{names.full}-{tail}" if names.full else None,
+        board=names.key,
+        series=series,
+        kind=kind,
+        framebuffer_mib=fields.number("framebuffer_mib"),
+        max_per_gpu=fields.number("count"),
+        max_per_gpu_mixed=mixed,
+        placement_ids_mixed=starts,
+        mig_profile=mig_profile,
+        compute_slices=instance.compute_slices if instance else None,
+        memory_slices=instance.memory_slices if instance else None,
+        max_per_gpu_instance=fields.maybe_number("per_instance"),
+        max_per_vm=fields.maybe_number("max_per_vm"),
+        guest_framebuffer_mib=guest_mib if displays is not None else None,
+        printed_framebuffer_mib=fields.maybe_number("printed_mib"),
+        type_id=fields.maybe_number("type_id"),
+        max_displays=displays,
+        ecc=fields.maybe_flag("ecc"),
+        verified=fields.choice("verified", Verified),
+        # A mark stands for the series; where a size has no such fact, there is nothing to mark.
+        verified_mixed=verified_mixed if mixed is not None else None,
+        verified_placement=verified_starts if starts else None,
+        verified_name=names.verified(tail),
+    )
+    fields.done()
+    return result
