@@ -1,0 +1,90 @@
+"""The `gpuops` command. One verb, one file; what a verb needs is imported when it runs, so that --help stays quick."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpuops import __version__
+from gpuops.cli import output
+from gpuops.cli.attach import attach
+from gpuops.cli.detach import detach
+from gpuops.cli.failure import TERMINATED, guarded
+from gpuops.cli.inventory import inventory
+from gpuops.cli.options import Common, spread
+from gpuops.cli.rotate import rotate
+from gpuops.cli.sim import sim
+
+
+class Gpuops(TyperGroup):
+    """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
+
+    def main(
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any
+    ) -> Any:
+        extra["standalone_mode"] = False
+        output.choose(output.OutputFormat.TEXT)
+        sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
+
+
+app = typer.Typer(
+    name="gpuops",
+    cls=Gpuops,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    pretty_exceptions_show_locals=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpuops {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+@spread
+def root(
+    context: typer.Context,
+    common: Common,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Attach, place, rotate and explain NVIDIA GPUs on vSphere.
+
+    \b
+    Try it, with nothing configured:
+      gpuops inventory --vcenter sim:lab
+      gpuops attach --vm ml-07 --profile a100-3-20c --vcenter sim:lab
+    """
+    context.obj = common
+
+
+app.command()(inventory)
+app.command()(attach)
+app.command()(detach)
+app.add_typer(rotate)
+app.add_typer(sim)
+
+
+def main() -> None:
+    """Runs the command line; the entry point of the `gpuops` script."""
+    signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):
+        # a name that the terminal's encoding lacks must not end a night
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app()
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends the process from the inside: what is open is closed, the session logged out."""
+    raise SystemExit(TERMINATED)

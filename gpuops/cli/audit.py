@@ -1,0 +1,28 @@
+"""Audit: what a reviewer asks about afterwards, one JSON line each, appended to `audit.jsonl` in the state directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gpuops.errors import StateDamaged
+
+
+def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
+    """Adds one line, on disk before it returns. Raises StateDamaged: what cannot be audited is not done."""
+    from gpuops.execute.state import prepare_state_dir
+
+    prepare_state_dir(state_dir)
+    path = state_dir / "audit.jsonl"
+    line = json.dumps({"at": at, "event": event, **facts}) + "\n"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, line.encode("ascii"))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StateDamaged(f"the audit log {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,97 @@
+"""Completion of VM, profile and target names, from what an earlier command read. It never connects.
+
+Every command that reads an inventory leaves the names it saw, per vCenter, readable by this user alone. Names older
+than ten minutes complete nothing: a wrong name offered is worse than none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from gpuops.config.places import cache_dir, config_file
+from gpuops.config.sources import label
+from gpuops.errors import GpuopsError
+from gpuops.model.inventory import Inventory
+
+MAX_AGE_S: Final = 600
+
+
+def remember(name: str, inventory: Inventory) -> None:
+    """Keeps the names of one vCenter for the shell; a cache that cannot be written is simply not there."""
+    from gpuops.config.private_file import write_private
+
+    names = {
+        "vms": sorted({vm.name for vm in inventory.vms.values()}),
+        "hosts": sorted({host.name for host in inventory.hosts.values()}),
+        "profiles": list(inventory.offered_profiles),
+    }
+    path = _file(name)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, json.dumps(names))
+    except (OSError, GpuopsError):
+        return
+
+
+def vms(context: typer.Context, incomplete: str) -> list[str]:
+    return _remembered(context, "vms", incomplete)
+
+
+def hosts(context: typer.Context, incomplete: str) -> list[str]:
+    return _remembered(context, "hosts", incomplete)
+
+
+def profiles(context: typer.Context, incomplete: str) -> list[str]:
+    """Offered names; without `grid_` or `nvidia_` too, when that is how the word begins."""
+    known = _remembered(context, "profiles", "")
+    short = [name.partition("_")[2] for name in known]
+    return _fitting([*known, *short], incomplete)
+
+
+def targets(context: typer.Context, incomplete: str) -> list[str]:
+    return _fitting([*_configuration().get("targets", {}), "sim:lab", "sim:vdi"], incomplete)
+
+
+def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]:
+    flag = context.params.get("vcenter") or (context.parent.params.get("vcenter") if context.parent else None)
+    name = label(flag, os.environ, _configuration().get("default"))
+    if name is None:
+        return []
+    import time
+
+    path = _file(name)
+    try:
+        if time.time() - path.stat().st_mtime > MAX_AGE_S:
+            return []
+        names: Sequence[str] = json.loads(path.read_text(encoding="utf-8"))[kind]
+    except (OSError, ValueError, KeyError):
+        return []
+    return _fitting(names, incomplete)
+
+
+def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
+    # A name with a control character would be typed into the user's shell.
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
+
+
+def _configuration() -> dict[str, Any]:
+    """The configuration file unchecked: pydantic would cost more than the rest of a TAB."""
+    import tomllib
+
+    try:
+        return tomllib.loads(config_file(os.environ).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _file(name: str) -> Path:
+    import hashlib
+
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return cache_dir(os.environ) / f"names-{digest}.json"

@@ -1,0 +1,32 @@
+"""Consent: what stops, moves or reboots something is asked about on a terminal, and needs --yes without one."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gpuops.cli import output
+from gpuops.errors import Refused, UsageError
+from gpuops.plan.outcome import Report
+
+
+class Consent:
+    """Called with a plan that is about to be done; returns when it may be, raises when not."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self.yes = yes
+
+    def __call__(self, report: Report) -> None:
+        if not report.plan.disruptive or self.yes:
+            return
+        from gpuops.report.plan_text import plan_text, summary
+
+        output.note(plan_text(report.plan, report.before))
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"this stops, moves or reboots something ({summary(report)}) and nobody is there to ask",
+                hint="look at it with --dry-run, then add --yes",
+            )
+        if not typer.confirm("Go ahead?", default=False, err=True):
+            raise Refused("not confirmed: nothing was changed")

@@ -1,0 +1,58 @@
+"""Failure: the one place where an exception becomes a line on stderr and an exit code. No traceback reaches a user."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import typer
+
+from gpuops.cli import output
+from gpuops.errors import GpuopsError, UsageError
+
+INTERRUPTED: Final = 130
+TERMINATED: Final = 143
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """The exit code of a command: its own, or the one of what it raised, said in one line and the next move."""
+    try:
+        result = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _reader_gone()
+    except GpuopsError as error:
+        return _say(error.message, error.hint, error.exit_code)
+    except typer.TyperException as error:
+        return _say(error.format_message(), _usage_hint(error), UsageError.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    except Exception as error:  # a bug: the user gets one line, not our insides
+        return _say(
+            f"internal error: {type(error).__name__}: {error}",
+            "GPUOPS_DEBUG=1 shows where; please report it",
+            GpuopsError.exit_code,
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _say(message: str, hint: str, exit_code: int) -> int:
+    if os.environ.get("GPUOPS_DEBUG") == "1":
+        traceback.print_exc()
+    output.error(message, hint, exit_code)
+    return exit_code
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path} --help" if context is not None else "gpuops --help"
+
+
+def _reader_gone() -> int:
+    """Whoever read our output went away (`gpuops inventory | head`): no error, and nothing more to flush there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

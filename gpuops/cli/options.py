@@ -1,0 +1,116 @@
+"""Options that commands share, and how they reach them: a parameter of a group type spreads into its fields."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.output import OutputFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """Which vCenter, how it is reached, and how the result is printed. Each may stand before the command or after."""
+
+    vcenter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|URL|sim:SCENARIO",
+            help="The vCenter: a target of the configuration file, an address, a private simulated one (sim:lab), or "
+            "one that `gpuops sim serve` runs (sim@READY-FILE).",
+        ),
+    ] = None
+    username: Annotated[str | None, typer.Option(help="User name.")] = None
+    password_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the password from a file.")] = None
+    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Trust the certificates of this PEM file alone.")
+    ] = None
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Do not verify the certificate (warned about and audited).")
+    ] = False
+    proxy: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP proxy.")] = None
+    output: Annotated[
+        OutputFormat | None, typer.Option("--output", "-o", help="text for people; json and yaml are versioned.")
+    ] = None
+
+    def over(self, earlier: Common | None) -> Common:
+        """These options, and where one is not given, what stood before the command."""
+        if earlier is None:
+            return self
+        unset = {field.name: getattr(earlier, field.name) for field in fields(self) if not getattr(self, field.name)}
+        return replace(self, **unset)
+
+    @property
+    def format(self) -> OutputFormat:
+        return self.output or OutputFormat.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Acting:
+    """How a plan is carried out."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before something is stopped, moved or rebooted.")
+    ] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
+    inventory: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Plan on a saved inventory, without a vCenter; nothing is changed."),
+    ] = None
+
+
+_GROUPS: Final = (Common, Acting)
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def spread(command: Command) -> Command:
+    """The same command with each group among its parameters spread into options; `Common` is merged with the root's.
+
+    Typer reads options from a signature: this writes the one it should read, and puts the groups together again.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters, groups = [], {}
+    for parameter in inspect.signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if hint in _GROUPS:
+            groups[parameter.name] = hint
+            parameters += _options(hint)
+        else:
+            parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+    has_context = any(parameter.annotation is typer.Context for parameter in parameters)
+    if not has_context:
+        parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
+
+    @wraps(command)
+    def gathered(**given: Any) -> Any:
+        context = given["context"] if has_context else given.pop("_context")
+        for name, group in groups.items():
+            value = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            if isinstance(value, Common):
+                value = value.over(context.find_object(Common))
+                output.choose(value.format)
+            given[name] = value
+        return command(**given)
+
+    gathered.__dict__["__signature__"] = inspect.Signature(parameters)
+    gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return gathered  # type: ignore[return-value]
+
+
+def _options(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(group)
+    ]

@@ -1,0 +1,103 @@
+"""Output: one document on stdout, everything else on stderr.
+
+On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, and a line is as long as it needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from gpuops.report.plan_json import Document
+
+class OutputFormat(StrEnum):
+    """How a result is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+
+
+_PLAIN_WIDTH: Final = 10_000
+_chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
+
+
+def choose(chosen: OutputFormat) -> None:
+    """Says how results, and the error that may take their place, are printed from here on."""
+    _chosen.set(chosen)
+
+
+def show(text: RenderableType, document: Document) -> None:
+    """Prints one result on stdout in the chosen format."""
+    if _chosen.get() is OutputFormat.TEXT:
+        print_text(text, sys.stdout)
+    else:
+        show_document(document)
+
+
+def show_document(document: Document) -> None:
+    """Prints a document on stdout as JSON, or as YAML."""
+    if _chosen.get() is OutputFormat.YAML:
+        sys.stdout.write(_yaml(document))
+        return
+    import json
+
+    # ASCII only: no character of a VM's name can move a cursor
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def note(text: RenderableType) -> None:
+    """Prints progress, a warning or a question's matter on stderr."""
+    print_text(text, sys.stderr)
+
+
+def error(message: str, hint: str, exit_code: int) -> None:
+    """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
+    from gpuops.report.visible import visible
+
+    sys.stderr.write(f"error: {visible(message)}\n")
+    if hint:
+        sys.stderr.write(f"next: {visible(hint)}\n")
+    if _chosen.get() is not OutputFormat.TEXT:
+        from gpuops.report.plan_json import error_document
+
+        show_document(error_document(message, hint, exit_code))
+
+
+def print_text(text: RenderableType, stream: TextIO) -> None:
+    """Prints for people: as the terminal takes it, or plain and never cut."""
+    console = console_for(stream)
+    if console.is_terminal:
+        console.print(text)
+        return
+    with console.capture() as captured:
+        console.print(text)
+    stream.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def console_for(stream: TextIO) -> Console:
+    from rich.console import Console
+
+    plain = not stream.isatty()
+    return Console(
+        file=stream,
+        width=_PLAIN_WIDTH if plain else None,
+        no_color=plain or None,
+        force_terminal=False if plain else None,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def _yaml(document: Document) -> str:
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=False, width=_PLAIN_WIDTH)
+    return text

@@ -1,0 +1,180 @@
+"""Changes: what each step alters, as before and after. Text, JSON and Ansible's diff are made from these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.plan.steps import (
+    NewDevice,
+    NewDirectPath,
+    NewDynamic,
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from gpuops.report.units import size
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing before and after; None = it was not there, or will not be."""
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+def vm_name(ref: str, inventory: Inventory) -> str:
+    """The name people know, or the id of a VM that the snapshot lacks."""
+    vm = inventory.vms.get(ref)
+    return vm.name if vm else ref
+
+
+def host_name(ref: str | None, inventory: Inventory) -> str | None:
+    host = inventory.hosts.get(ref) if ref else None
+    return host.name if host else ref
+
+
+def title(step: Step, inventory: Inventory) -> str:
+    """What the step does, in a few words: `suspend desk-001`."""
+    vm = vm_name(step.vm, inventory)
+    match step:
+        case ReconfigureVm():
+            return f"reconfigure {vm}"
+        case RelocateVm(host=host):
+            return f"move {vm} to {host_name(host, inventory)}"
+        case PowerOnVm(host=host):
+            return f"power on {vm}" + (f" on {host_name(host, inventory)}" if host else "")
+        case ResumeVm(host=host):
+            return f"resume {vm}" + (f" on {host_name(host, inventory)}" if host else "")
+        case SuspendVm():
+            return f"suspend {vm}"
+        case PowerOffVm():
+            return f"power off {vm}"
+        case ShutDownGuest():
+            return f"shut down the guest of {vm}"
+        case SetAttribute(name=name):
+            return f"set attribute {name} of {vm}"
+        case _:
+            assert_never(step)
+
+
+def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
+    """What the step alters of a VM as this snapshot shows it."""
+    vm = inventory.vms.get(step.vm)
+    match step:
+        case ReconfigureVm(change=change):
+            return _reconfiguration(change, vm)
+        case RelocateVm(host=host):
+            return (Change("host", host_name(vm.host, inventory) if vm else None, host_name(host, inventory)),)
+        case PowerOnVm() | ResumeVm():
+            return (Change("power", _power(vm), PowerState.ON),)
+        case SuspendVm():
+            return (Change("power", _power(vm), PowerState.SUSPENDED),)
+        case PowerOffVm() | ShutDownGuest():
+            return (Change("power", _power(vm), PowerState.OFF),)
+        case SetAttribute(name=name, value=value):
+            before = vm.attributes.get(name) if vm else None
+            return (Change(f"attribute {name}", before or None, value or None),)
+        case _:
+            assert_never(step)
+
+
+def describe(device: GpuDevice) -> str:
+    """A GPU device of a VM in a few words: `vGPU grid_a100-3-20c`."""
+    match device:
+        case VgpuDevice(profile=profile):
+            return f"vGPU {profile}"
+        case DirectPathDevice(address=address):
+            return f"DirectPath {address}"
+        case DynamicDevice(allowed=allowed, label=label):
+            return _dynamic(allowed, label)
+        case OtherPassthrough(label=label):
+            return f"other device {label}"
+        case _:
+            assert_never(device)
+
+
+def _reconfiguration(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    devices = {device.key: device for device in (vm.devices if vm else None) or ()}
+    removed = [describe(devices[key]) if key in devices else f"device {key}" for key in change.remove]
+    edited = [
+        Change("device", describe(devices[key]) if key in devices else f"device {key}", f"vGPU {profile}")
+        for key, profile in change.replace_profile
+    ]
+    group = f" (group {change.device_group})" if change.device_group else ""
+    return (
+        *(Change("device", text, None) for text in removed),
+        *edited,
+        *(Change("device", None, _new(device) + group) for device in change.add),
+        *_memory(change, vm),
+        *_cpu(change, vm),
+        *_extra_config(change, vm),
+    )
+
+
+def _new(device: NewDevice) -> str:
+    match device:
+        case NewVgpu(profile=profile, numa_node=node):
+            return f"vGPU {profile}" + ("" if node is None else f", guest NUMA node {node}")
+        case NewDirectPath(address=address, name=name):
+            return f"DirectPath {address} {name}".rstrip()
+        case NewDynamic(allowed=allowed, label=label):
+            return _dynamic(allowed, label)
+        case _:
+            assert_never(device)
+
+
+def _dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
+    ids = ", ".join(f"{vendor:04x}:{device:04x}" for vendor, device in allowed)
+    return f"Dynamic DirectPath {ids}" + (f" label {label}" if label else "")
+
+
+def _memory(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    found = []
+    if change.memory_reservation_mib is not None:
+        before = size(vm.memory_reservation_mib) if vm and vm.memory_reservation_mib is not None else None
+        found.append(Change("memory reservation", before, size(change.memory_reservation_mib)))
+    if change.memory_locked is not None:
+        found.append(Change("all memory reserved", _yes(vm.memory_locked if vm else None), _yes(change.memory_locked)))
+    return tuple(found)
+
+
+def _cpu(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    found = []
+    if change.cpu_hot_add is not None:
+        found.append(Change("CPU hot-add", _yes(vm.cpu_hot_add if vm else None), _yes(change.cpu_hot_add)))
+    if change.cores_per_numa_node is not None:
+        before = _cores(vm.cores_per_numa_node if vm else None)
+        found.append(Change("cores per NUMA node", before, _cores(change.cores_per_numa_node)))
+    return tuple(found)
+
+
+def _extra_config(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
+    """Each key that differs; an empty value is none (vSphere API, OptionValue: it removes the key)."""
+    known = (vm.extra_config if vm else None) or {}
+    pairs = ((key, known.get(key) or None, value or None) for key, value in sorted(change.extra_config.items()))
+    return tuple(Change(key, before, after) for key, before, after in pairs if before != after)
+
+
+def _power(vm: Vm | None) -> str | None:
+    return str(vm.power) if vm and vm.power else None
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else ("yes" if value else "no")
+
+
+def _cores(value: int | None) -> str | None:
+    return "automatic" if value == 0 else None if value is None else str(value)

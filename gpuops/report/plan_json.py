@@ -1,0 +1,148 @@
+"""Plans and their outcomes as the versioned JSON document: the contract for programs. YAML is the same document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, assert_never
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.outcome import Outcome, Report
+from gpuops.plan.plan import Rejection, Wave
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.report.changes import changes, host_name, title, vm_name
+
+SCHEMA_VERSION: Final = 1
+
+Document = dict[str, Any]
+
+
+def report_document(report: Report, kind: str) -> Document:
+    """One run. `kind` is the verb: `attach`, `detach`, `rotate-night`, `rotate-day`, `rotate-resume`."""
+    plan, before = report.plan, report.before
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "vcenter": before.vcenter,
+        "read_at": before.taken_at.isoformat(),
+        "request": _plain(report.request),
+        "feasible": plan.feasible,
+        "applied": report.applied,
+        "changed": report.changed,
+        "exit_code": report.exit_code,
+        "disruptive": plan.disruptive,
+        "waves": [_wave(wave, before) for wave in plan.waves],
+        "rejections": [_rejection(rejection) for rejection in plan.rejections],
+        "unmet": [_rejection(rejection) for rejection in plan.unmet],
+        "warnings": list(plan.warnings),
+        "because": list(plan.because),
+        "choices": [
+            {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason} for choice in plan.choices
+        ],
+        "outcomes": [_outcome(outcome, before) for outcome in report.outcomes],
+    }
+
+
+def error_document(message: str, hint: str, exit_code: int) -> Document:
+    """What is printed in place of a result when there is none."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "error",
+        "message": message,
+        "hint": hint,
+        "exit_code": exit_code,
+    }
+
+
+def _wave(wave: Wave, before: Inventory) -> Document:
+    return {"title": wave.title, "steps": [_step(step, before) for step in wave.steps]}
+
+
+def _step(step: Step, before: Inventory) -> Document:
+    return {
+        "kind": _kind(step),
+        "title": title(step, before),
+        "vm": {"ref": step.vm, "name": vm_name(step.vm, before)},
+        "host": host_name(getattr(step, "host", None), before),
+        "changes": [
+            {"what": change.what, "before": change.before, "after": change.after} for change in changes(step, before)
+        ],
+    }
+
+
+def _kind(step: Step) -> str:
+    match step:
+        case ReconfigureVm():
+            return "reconfigure"
+        case RelocateVm():
+            return "relocate"
+        case PowerOnVm():
+            return "power_on"
+        case ResumeVm():
+            return "resume"
+        case SuspendVm():
+            return "suspend"
+        case PowerOffVm():
+            return "power_off"
+        case ShutDownGuest():
+            return "shut_down_guest"
+        case SetAttribute():
+            return "set_attribute"
+        case _:
+            assert_never(step)
+
+
+def _rejection(rejection: Rejection) -> Document:
+    return {
+        "subject": rejection.subject,
+        "rule": rejection.rule,
+        "needed": rejection.needed,
+        "available": rejection.available,
+        "unit": rejection.unit,
+        "hint": rejection.hint,
+        "text": str(rejection),
+    }
+
+
+def _outcome(outcome: Outcome, before: Inventory) -> Document:
+    return {
+        "kind": _kind(outcome.step),
+        "title": title(outcome.step, before),
+        "vm": {"ref": outcome.step.vm, "name": vm_name(outcome.step.vm, before)},
+        "verdict": outcome.verdict.value,
+        "reason": outcome.reason,
+        "duration_s": outcome.duration_s,
+    }
+
+
+def _plain(value: object) -> Any:
+    """A request as its options: what it is made of, in JSON's own types."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return value.value
+        case str():
+            return value
+        case datetime():
+            return value.isoformat()
+        case Mapping():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item) for item in value]
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+        case _:
+            return str(value)

@@ -1,0 +1,136 @@
+"""Plans and their outcomes as text for people. The words may change at any time; the JSON document is the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Plan, Rejection
+from gpuops.plan.steps import ReconfigureVm, RelocateVm, SetAttribute, Step
+from gpuops.report.changes import Change, changes, title
+from gpuops.report.units import count, duration
+from gpuops.report.visible import visible
+
+_STYLES = {
+    Verdict.DONE: "green",
+    Verdict.ALREADY: "green",
+    Verdict.FAILED: "bold red",
+    Verdict.UNKNOWN: "bold red",
+    Verdict.SKIPPED: "yellow",
+}
+
+
+def report_text(report: Report, *, explain: bool = False) -> RenderableType:
+    """One run: what was chosen, what changes (or did), what was left out, and one closing line."""
+    lines = [*plan_lines(report, explain=explain), *_warnings(report.plan), Text(summary(report), "bold")]
+    return Group(*lines)
+
+
+def plan_text(plan: Plan, inventory: Inventory) -> RenderableType:
+    """A plan before anything is done: what a person is asked to agree to."""
+    return Group(*plan_lines(Report(None, inventory, plan)), *_warnings(plan))
+
+
+def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
+    """Refusals, or each step with its changes and, once applied, its outcome."""
+    plan = report.plan
+    if explain:
+        yield from _choices(plan)
+    yield from _rejections("refused", plan.rejections, "bold red")
+    ended = {_key(outcome.step): outcome for outcome in report.outcomes}
+    for number, wave in enumerate(plan.waves, 1):
+        if len(plan.waves) > 1:
+            yield Text(f"{number}. {visible(wave.title)}", "bold")
+        for step in wave.steps:
+            yield from _step(step, ended.get(_key(step)), report.before)
+    yield from _rejections("left out", plan.unmet, "yellow")
+
+
+def summary(report: Report) -> str:
+    """The closing line: what was changed, would be, or why nothing is."""
+    plan = report.plan
+    if not plan.feasible:
+        return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
+    if not plan.steps:
+        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
+    if not report.applied:
+        return f"{count(len(plan.steps), 'step')} planned, nothing changed"
+    return _done(report.outcomes)
+
+
+def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
+    """One step and how it ended: `done     suspend desk-001  3.1 s`."""
+    line = Text(f"{outcome.verdict:<8} ", _STYLES[outcome.verdict])
+    line.append(visible(title(outcome.step, inventory)), "default")
+    if outcome.duration_s is not None:
+        line.append(f"  {duration(outcome.duration_s)}", "dim")
+    if outcome.reason:
+        line.append(f"  {visible(outcome.reason)}", "default")
+    return line
+
+
+def _done(outcomes: tuple[Outcome, ...]) -> str:
+    numbers = {verdict: sum(outcome.verdict is verdict for outcome in outcomes) for verdict in Verdict}
+    names = {Verdict.DONE: "done", Verdict.ALREADY: "already so", Verdict.FAILED: "failed"}
+    names |= {Verdict.UNKNOWN: "with unknown outcome", Verdict.SKIPPED: "not tried"}
+    return ", ".join(
+        f"{count(number, 'step') if verdict is Verdict.DONE else number} {names[verdict]}"
+        for verdict, number in numbers.items()
+        if number
+    )
+
+
+def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
+    line = outcome_line(outcome, before) if outcome else Text(visible(title(step, before)))
+    details = changes(step, before)
+    match step:
+        case ReconfigureVm():
+            yield Text("  ").append(line)
+            yield from _table(details)
+        case RelocateVm() | SetAttribute():
+            yield Text("  ").append(line).append("  ").append(_arrow(details[0]))
+        case _:
+            yield Text("  ").append(line)
+
+
+def _table(details: tuple[Change, ...]) -> Iterator[Text]:
+    width = max((len(visible(change.what)) for change in details), default=0)
+    for change in details:
+        yield Text(f"      {visible(change.what):<{width}}  ").append(_arrow(change))
+
+
+def _arrow(change: Change) -> Text:
+    text = Text()
+    text.append(visible(change.before) if change.before is not None else "none", "dim")
+    text.append(" -> ")
+    return text.append(visible(change.after) if change.after is not None else "none", "green")
+
+
+def _choices(plan: Plan) -> Iterator[Text]:
+    for choice in sorted(plan.choices, key=lambda choice: not choice.chosen):
+        style = "green" if choice.chosen else "dim"
+        yield Text(
+            f"{'chosen  ' if choice.chosen else 'not     '} {visible(choice.subject)}: {visible(choice.reason)}", style
+        )
+
+
+def _rejections(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
+    for rejection in rejections:
+        yield Text(f"{word}: ", style).append(visible(str(rejection)), "default")
+        if rejection.hint:
+            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+
+
+def _warnings(plan: Plan) -> Iterator[Text]:
+    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    if plan.steps:
+        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
+
+
+def _key(step: Step) -> str:
+    """Steps hold mappings, so they are not hashable; their text is as unique as they are."""
+    return repr(step)

@@ -1,0 +1,28 @@
+"""Figures as people read them: sizes and durations, always with their unit."""
+
+from __future__ import annotations
+
+
+def size(mib: float | None) -> str:
+    """`64 GiB`, `1.5 GiB`, `512 MiB`; `unknown` for None."""
+    if mib is None:
+        return "unknown"
+    if mib < 1024:
+        return f"{mib:g} MiB"
+    return f"{round(mib / 1024, 1):g} GiB"
+
+
+def duration(seconds: float) -> str:
+    """`1.2 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 host`, `2 hosts`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
