@@ -10,13 +10,18 @@ class Series(StrEnum):
     """The last letter of a profile's name: what the guest may do with it, and which licence it takes."""
 
     A = "A"
-    """Application streaming; licence vApps."""
+    """Application streaming."""
     B = "B"
-    """Virtual PC; licence vPC, or vWS."""
+    """Virtual PC."""
     C = "C"
-    """Compute; licence NVIDIA AI Enterprise, or vWS."""
+    """Compute."""
     Q = "Q"
-    """Virtual workstation; licence vWS."""
+    """Virtual workstation."""
+
+    @property
+    def licence(self) -> str:
+        """NVIDIA's licence for it; a vWS licence also satisfies B and C (vgpuConfig.xml, NVIDIA AI Enterprise)."""
+        return {"A": "vApps", "B": "vPC", "C": "NVIDIA AI Enterprise", "Q": "vWS"}[self.value]
 
 
 class ProfileKind(StrEnum):
