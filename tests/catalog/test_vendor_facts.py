@@ -1,0 +1,423 @@
+"""The catalogue against what NVIDIA documents: totals, counts, mixed-size placements, MIG sets, names.
+
+The rules stand here a second time on purpose: the files hold the facts as lists, the tests recompute them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu
+from gpuops.model.mig import InstanceProfile, Placement, Variant, fits, maximal_sets, overlap
+from gpuops.model.profile_name import parse
+from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+
+CATALOG = load(everything=True)
+BOARDS = CATALOG.boards
+PROFILES = [(board, profile) for board in BOARDS for profile in (*board.profiles, *board.nameless)]
+TIME_SLICED = [(board, profile) for board, profile in PROFILES if not profile.mig_backed]
+MIG_BACKED = [(board, profile) for board, profile in PROFILES if profile.mig_backed]
+GEOMETRIES = {board.mig.family: board.mig for board in BOARDS if board.mig}
+
+# Printed counts that the arithmetic does not give (NVIDIA/vgpu-device-manager).
+FEWER_THAN_FIT = {"RTX8000-4C": 8, "RTX8000P-4C": 8, "H200-8C": 16, "H200X-8C": 16, "H20X-8C": 16}
+
+
+def by_key(*keys: str) -> list[Board]:
+    found = [CATALOG.board(key) for key in keys]
+    return [board for board in found if board is not None]
+
+
+def test_every_gpu_and_profile_is_there() -> None:
+    assert len(BOARDS) == 63
+    assert len(PROFILES) == 1191
+    assert sum(len(board.nameless) for board in BOARDS) == 16
+    assert len({profile.name for board in BOARDS for profile in board.profiles}) == 1191 - 16
+
+
+def test_equal_size_counts_are_what_fits_but_never_more_than_32() -> None:
+    odd = {
+        profile.short_name: profile.max_per_gpu
+        for board, profile in TIME_SLICED
+        if profile.max_per_gpu != min(board.framebuffer_mib // profile.framebuffer_mib, 32)
+    }
+    assert odd == FEWER_THAN_FIT
+
+
+def test_counts_that_documents_disagree_on() -> None:
+    # One printed table says 6 for H100-16C and 6144 MiB for V100DX-4C; arithmetic and name say otherwise.
+    counts = {profile.short_name: profile.max_per_gpu for _, profile in PROFILES}
+    assert (counts["H100-16C"], counts["H100XM-16C"]) == (5, 5)
+    assert (counts["A40-1Q"], counts["L40-1Q"], counts["RTXA6000-1Q"]) == (32, 32, 32)
+    v100dx = CATALOG.profile("grid_v100dx-4c")
+    assert v100dx is not None
+    assert v100dx.framebuffer_mib == 4096
+
+
+def power_of_two(board: Board, profile: VgpuProfile) -> int:
+    count = 1
+    while count * 2 * profile.framebuffer_mib <= board.framebuffer_mib:
+        count *= 2
+    return min(count, 32)
+
+
+def test_mixed_size_counts_follow_the_rule_of_their_board() -> None:
+    checked = 0
+    for board, profile in TIME_SLICED:
+        match board.mixed_size_rule:
+            case MixedSizeRule.POWER_OF_TWO:
+                assert profile.max_per_gpu_mixed == power_of_two(board, profile), profile.name
+            case MixedSizeRule.SAME_AS_EQUAL_SIZE:
+                assert profile.max_per_gpu_mixed in (profile.max_per_gpu, None), profile.name
+            case MixedSizeRule.PRINTED | None:
+                continue
+        checked += 1
+    assert checked > 500
+
+
+def test_the_printed_mixed_size_table_of_h20() -> None:
+    [board] = by_key("h20")
+    assert {profile.short_name: profile.max_per_gpu_mixed for profile in board.profiles if not profile.mig_backed} == {
+        "H20-96C": 1,
+        "H20-48C": 2,
+        "H20-32C": None,
+        "H20-24C": 2,
+        "H20-16C": 4,
+        "H20-12C": 4,
+        "H20-8C": None,
+        "H20-6C": 8,
+        "H20-4C": 8,
+    }
+
+
+def leaf_starts(board: Board, profile: VgpuProfile) -> tuple[int, ...]:
+    """Equal leaves; an even leaf is filled from its left edge, an odd one up to its right edge."""
+    count = profile.max_per_gpu_mixed
+    assert count is not None
+    memory_gb, size_gb = board.framebuffer_mib // 1024, profile.framebuffer_mib // 1024
+    return tuple(
+        leaf * memory_gb // count if leaf % 2 == 0 else (leaf + 1) * memory_gb // count - size_gb
+        for leaf in range(count)
+    )
+
+
+def test_mixed_size_starts_follow_the_generator_rule() -> None:
+    checked = 0
+    for board, profile in TIME_SLICED:
+        if not profile.placement_ids_mixed:
+            continue
+        size_gb = profile.framebuffer_mib // 1024
+        if board.mixed_size_rule is MixedSizeRule.POWER_OF_TWO:
+            assert profile.placement_ids_mixed == leaf_starts(board, profile), profile.name
+        else:
+            assert profile.placement_ids_mixed == tuple(range(0, len(profile.placement_ids_mixed) * size_gb, size_gb))
+        checked += 1
+    assert checked > 500
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [
+        ("nvidia_l40-4c", (0, 8, 12, 20, 24, 32, 36, 44)),
+        ("nvidia_l40-8c", (0, 16, 24, 40)),
+        ("nvidia_l40-16c", (0, 32)),
+        ("grid_a100d-8c", (0, 12, 20, 32, 40, 52, 60, 72)),
+        ("nvidia_rtx_pro_6000_blackwell_dc-32c", (0, 32, 64)),
+    ],
+)
+def test_printed_mixed_size_starts(name: str, starts: tuple[int, ...]) -> None:
+    profile = CATALOG.profile(name)
+    assert profile is not None
+    assert profile.placement_ids_mixed == starts
+    assert profile.verified_placement is Verified.DOC
+
+
+def test_mixed_size_starts_hold_the_documented_count_side_by_side() -> None:
+    for board, profile in TIME_SLICED:
+        starts, size_gb = profile.placement_ids_mixed, profile.framebuffer_mib / 1024
+        if not starts:
+            continue
+        assert len(starts) == profile.max_per_gpu_mixed, profile.name
+        assert all(later - earlier >= size_gb for earlier, later in pairwise(starts)), profile.name
+        assert starts[0] >= 0
+        assert starts[-1] + size_gb <= board.framebuffer_mib / 1024, profile.name
+
+
+def test_boards_without_mixed_size_mode_have_no_mixed_size_facts() -> None:
+    for board, profile in TIME_SLICED:
+        if board.mixed_size_mode is not True:
+            assert (profile.max_per_gpu_mixed, profile.placement_ids_mixed) == (None, ()), profile.name
+        assert (profile.verified_mixed is None) == (profile.max_per_gpu_mixed is None), profile.name
+        assert (profile.verified_placement is None) == (profile.placement_ids_mixed == ()), profile.name
+
+
+def test_mixed_size_mode_came_with_ampere() -> None:
+    for board in BOARDS:
+        if board.generation in (Generation.MAXWELL, Generation.PASCAL):
+            assert board.mixed_size_mode is False
+        elif board.generation in (Generation.VOLTA, Generation.TURING):
+            assert board.mixed_size_mode is None
+        else:
+            assert board.mixed_size_mode is True
+
+
+def test_the_brand_follows_the_generation() -> None:
+    for board in BOARDS:
+        if board.esxi_prefix is None:
+            assert board.nameless
+            continue
+        old = board.generation in (Generation.MAXWELL, Generation.PASCAL, Generation.VOLTA, Generation.TURING)
+        grid = old or board.short_name.startswith(("A100", "A800"))
+        assert board.esxi_prefix.startswith("grid_" if grid else "nvidia_"), board.key
+
+
+def test_every_profile_name_parses_to_its_own_facts() -> None:
+    for board in BOARDS:
+        for profile in board.profiles:
+            parts = parse(profile.name)
+            assert parts is not None, profile.name
+            assert parts.esxi_prefix == board.esxi_prefix
+            assert parts.series is profile.series
+            assert parts.framebuffer_mib == profile.framebuffer_mib, profile.name
+            assert (parts.slices is not None) == profile.mig_backed, profile.name
+            assert parts.media == (profile.mig_profile or "").endswith("+me"), profile.name
+            assert profile.full_name is not None
+            assert profile.name == profile.full_name.lower().replace(" ", "_")
+            assert CATALOG.profile(profile.name) is profile
+
+
+def test_names_seen_on_vsphere_hosts() -> None:
+    seen = {profile.name for board in BOARDS for profile in board.profiles if profile.verified_name is Verified.DOC}
+    assert {"grid_a100d-80c", "nvidia_a40-48q", "nvidia_h100xm-80c", "nvidia_h200x-1-35c"} <= seen
+    assert "nvidia_rtx_pro_6000_blackwell_dc-4-96q" in seen
+
+
+def test_a_profile_without_a_name_is_in_no_look_up() -> None:
+    [board] = by_key("rtx-pro-4500")
+    assert board.profiles == ()
+    assert {profile.short_name for profile in board.nameless} >= {"DC-32Q", "DC-1-8C", "DC-2-16Q"}
+    assert not any(profile.attachable for profile in board.nameless)
+    assert CATALOG.profile("") is None
+
+
+def test_one_type_id_is_one_profile() -> None:
+    ids = [profile.type_id for _, profile in PROFILES if profile.type_id is not None]
+    assert len(ids) == len(set(ids)) > 900
+
+
+def plain_kinds(family: str) -> list[InstanceProfile]:
+    """The kinds a set is made of: without media variants; graphics ones where vGPU knows no other."""
+    profiles = GEOMETRIES[family].profiles
+    plain = [profile for profile in profiles if profile.variant is Variant.PLAIN]
+    return plain or [profile for profile in profiles if profile.variant is Variant.GRAPHICS]
+
+
+@pytest.mark.parametrize("family", sorted(GEOMETRIES))
+def test_maximal_mig_sets(family: str) -> None:
+    geometry = GEOMETRIES[family]
+    expected = {
+        "a30-24gb": 4,
+        "rtx-pro-6000-96gb": 4,
+        "rtx-pro-4500-32gb": 2,
+        "rtx-6000d-84gb": 2,
+    }.get(family, 38)
+    assert len(maximal_sets(geometry, plain_kinds(family))) == expected
+    if expected == 38:
+        single = [kind for kind in plain_kinds(family) if (kind.compute_slices, kind.memory_slices) != (1, 2)]
+        assert len(maximal_sets(geometry, single)) == 14
+
+
+@pytest.mark.parametrize(
+    ("family", "balanced"),
+    [
+        ("a100-40gb", ("1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb")),
+        ("h100-80gb", ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb")),
+        ("a30-24gb", ("1g.6gb", "1g.6gb", "2g.12gb")),
+        ("rtx-pro-6000-96gb", ("1g.24gb", "1g.24gb", "2g.48gb")),
+    ],
+)
+def test_the_balanced_sets_of_nvidias_own_tool_are_maximal(family: str, balanced: tuple[str, ...]) -> None:
+    assert balanced in maximal_sets(GEOMETRIES[family], plain_kinds(family))
+
+
+@pytest.mark.parametrize("family", sorted(GEOMETRIES))
+def test_each_kind_of_instance_fits_as_often_as_documented(family: str) -> None:
+    geometry = GEOMETRIES[family]
+    for kind in geometry.profiles:
+        assert all(start + kind.memory_slices <= geometry.memory_slices for start in kind.starts), kind.name
+        side_by_side: list[Placement] = []
+        for start in kind.starts:
+            if fits([*side_by_side, Placement(kind, start)], geometry):
+                side_by_side.append(Placement(kind, start))
+        assert len(side_by_side) == kind.max_count, kind.name
+
+
+@pytest.mark.parametrize("family", sorted(GEOMETRIES))
+def test_placements_that_do_not_overlap_never_exceed_the_compute_slices(family: str) -> None:
+    geometry = GEOMETRIES[family]
+    places = [Placement(kind, start) for kind in plain_kinds(family) for start in kind.starts]
+    most = 0
+
+    def grow(chosen: list[Placement], rest: list[Placement]) -> None:
+        nonlocal most
+        most = max(most, sum(place.profile.compute_slices for place in chosen))
+        for index, place in enumerate(rest):
+            if not any(overlap(place, other) for other in chosen):
+                grow([*chosen, place], rest[index + 1 :])
+
+    grow([], places)
+    assert most == geometry.compute_slices
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "number", "starts"),
+    [
+        ("a100-40gb", "1g.5gb", 19, (0, 1, 2, 3, 4, 5, 6)),
+        ("a100-40gb", "1g.5gb+me", 20, (0, 1, 2, 3, 4, 5, 6)),
+        ("a100-40gb", "1g.10gb", 15, (0, 2, 4, 6)),
+        ("a100-40gb", "2g.10gb", 14, (0, 2, 4)),
+        ("h100-80gb", "3g.40gb", 9, (0, 4)),
+        ("h100-80gb", "4g.40gb", 5, (0,)),
+        ("h100-80gb", "7g.80gb", 0, (0,)),
+        ("a30-24gb", "2g.12gb", 5, (0, 2)),
+        ("rtx-pro-6000-96gb", "1g.24gb+gfx", 47, (0, 3, 6, 9)),
+        ("rtx-pro-6000-96gb", "2g.48gb+gfx", 35, (0, 6)),
+        ("rtx-pro-6000-96gb", "1g.24gb-me", 67, (0, 3, 6, 9)),
+    ],
+)
+def test_printed_instance_profiles(family: str, name: str, number: int, starts: tuple[int, ...]) -> None:
+    kind = GEOMETRIES[family].profile(name)
+    assert kind is not None
+    assert (kind.id, kind.starts) == (number, starts)
+
+
+def test_gpus_with_mig() -> None:
+    with_mig = {board.key for board in BOARDS if board.mig}
+    assert with_mig >= {"a30", "a100", "a800", "h100", "h800", "h20", "h200", "gh200", "b200x", "b300x", "rtx-pro-6000"}
+    assert not with_mig & {"a40", "a10", "a16", "a2", "l4", "l40", "l40s", "rtxa6000", "rtx6000-ada", "t4"}
+
+
+def test_mig_backed_profiles_stand_on_an_instance_of_their_board() -> None:
+    for board, profile in MIG_BACKED:
+        assert board.mig is not None
+        assert profile.mig_profile is not None
+        instance = board.mig.profile(profile.mig_profile)
+        assert instance is not None, profile.short_name
+        assert instance.usable_for_vgpu, profile.short_name
+        assert profile.max_per_gpu_instance is not None
+        assert profile.max_per_gpu == instance.max_count * profile.max_per_gpu_instance, profile.short_name
+        assert (profile.compute_slices, profile.memory_slices) == (instance.compute_slices, instance.memory_slices)
+        assert profile.max_per_gpu_mixed is None
+
+
+def test_only_blackwell_graphics_boards_share_a_gpu_instance() -> None:
+    sharing = {board.key for board, profile in MIG_BACKED if (profile.max_per_gpu_instance or 0) > 1}
+    assert sharing == {"rtx-pro-6000", "rtx-pro-4500"}
+    profile = CATALOG.profile("nvidia_rtx_pro_6000_blackwell_dc-1-2q")
+    assert profile is not None
+    assert (profile.max_per_gpu_instance, profile.max_per_gpu) == (12, 48)
+
+
+@pytest.mark.parametrize(
+    ("mmio_gib", "keys"),
+    [
+        (512, ("h20x", "h200", "h200x")),
+        (256, ("h100", "h100l", "h100xm", "h100xl", "h100xs", "h800", "h800l", "h800xm", "h20", "a100d", "a100dx")),
+        (128, ("a100", "a100x", "a40", "l40", "l20", "rtx6000-ada", "rtxa6000")),
+        (64, ("l4", "l2", "rtx5000-ada", "a30", "a10", "rtxa5500", "rtxa5000", "rtx8000p", "rtx6000p", "v100")),
+        (None, ("l40s", "rtx-pro-6000", "b200x", "b300x", "m10")),
+    ],
+)
+def test_mmio_sizes(mmio_gib: int | None, keys: tuple[str, ...]) -> None:
+    assert {board.key: board.mmio_gib for board in by_key(*keys)} == dict.fromkeys(keys, mmio_gib)
+
+
+def test_boards_that_carry_several_gpus() -> None:
+    assert {board.key: board.gpus_per_board for board in BOARDS if board.gpus_per_board > 1} == {
+        "m10": 4,
+        "m60": 2,
+        "a16": 4,
+    }
+
+
+def test_nvlink_profiles_are_full_frame_buffer_profiles_of_their_board() -> None:
+    for board in BOARDS:
+        for name in (*board.nvlink_profiles, *board.nvswitch_profiles):
+            profile = CATALOG.profile(name)
+            assert profile is not None, name
+            assert (profile.board, profile.max_per_gpu, profile.mig_backed) == (board.key, 1, False), name
+            assert profile.series in (Series.C, Series.Q)
+    switched = {name for board in BOARDS for name in board.nvswitch_profiles}
+    assert switched == {
+        *("grid_a100x-40c", "grid_a100dx-80c", "grid_a800dx-80c", "nvidia_h100xm-80c", "nvidia_h800xm-80c"),
+        *("nvidia_h200x-141c", "nvidia_h20-96c", "nvidia_h20x-141c"),
+    }
+
+
+def test_several_vgpus_in_one_vm() -> None:
+    for board, profile in TIME_SLICED:
+        if profile.series in (Series.A, Series.B):
+            assert profile.max_per_vm == 1, profile.short_name
+        elif board.multi_vgpu is MultiVgpu.ALL:
+            # The driver's limit was not seen for Grace Hopper.
+            unknown = board.key in ("gh200", "gh200l")
+            assert profile.max_per_vm == (None if unknown else 16), profile.short_name
+        elif profile.max_per_gpu > 1:
+            assert profile.max_per_vm == 1, profile.short_name
+        else:
+            assert profile.max_per_vm is None or profile.max_per_vm > 1, profile.short_name
+
+
+def test_the_half_gigabyte_types_exist_on_maxwell_only() -> None:
+    assert {board.key for board, profile in PROFILES if profile.framebuffer_mib == 512} == {"m10", "m60", "m6"}
+
+
+def test_the_guest_sees_no_more_than_the_profile() -> None:
+    known = [profile for _, profile in PROFILES if profile.guest_framebuffer_mib is not None]
+    assert len(known) == 586
+    assert all((profile.guest_framebuffer_mib or 0) <= profile.framebuffer_mib for profile in known)
+    m10 = CATALOG.profile("grid_m10-4q")
+    assert m10 is not None
+    assert m10.guest_framebuffer_mib == 3776
+
+
+def test_ecc_belongs_to_workstation_profiles() -> None:
+    for board, profile in TIME_SLICED:
+        if profile.series in (Series.A, Series.B):
+            assert not profile.ecc, profile.short_name
+        elif profile.series is Series.Q and board.key == "m10":
+            assert profile.ecc is False
+
+
+def test_sizes_printed_otherwise_than_named() -> None:
+    printed = {
+        profile.short_name: profile.printed_framebuffer_mib
+        for _, profile in PROFILES
+        if profile.printed_framebuffer_mib is not None
+    }
+    expected = {"94C": 96246, "1-24C": 24672, "2-24C": 24672}
+    assert printed == {
+        f"{board}-{tail}": mib for board in ("H100L", "H100XL", "H800L") for tail, mib in expected.items()
+    }
+
+
+def test_computed_facts_are_marked() -> None:
+    derived = [profile for _, profile in PROFILES if profile.verified is Verified.DERIVED]
+    assert len(derived) == 65
+    assert {family for family, geometry in GEOMETRIES.items() if geometry.verified is Verified.DOC} == {
+        *("a30-24gb", "a100-40gb", "a100-80gb", "h100-80gb", "h100-94gb", "rtx-pro-6000-96gb"),
+    }
+    assert {profile.kind for profile in derived} == set(ProfileKind)
+
+
+def test_every_board_names_its_sources() -> None:
+    for board in BOARDS:
+        groups = dict(board.sources)
+        assert "identity" in groups
+        assert ("mmio" in groups) == (board.mmio_gib is not None)
+        assert ("mig" in groups) == (board.mig is not None)
+        printed = any(profile.verified is Verified.DOC for profile in (*board.profiles, *board.nameless))
+        assert ("counts" in groups) == printed
