@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.peers.authority import Authority
+from gpuops.sim import certificates
 from tests.peers.edit_model import edit
 
 BINARIES = Path(__file__).parent / "bin"
@@ -89,14 +89,14 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
 
     It ends with this process too, however that ends: vcsim exits when its standard input closes.
     """
-    authority = Authority.create(directory)
+    made = certificates.create(directory)
     command = [
         str(BINARIES / "vcsim"),
         *flags,
         f"-username={USERNAME}",
         f"-password={PASSWORD}",
-        f"-tlscert={authority.certificate}",
-        f"-tlskey={authority.key}",
+        f"-tlscert={made.chain_file}",
+        f"-tlskey={made.key_file}",
     ]
     with (
         (directory / "vcsim.log").open("w+", encoding="utf-8") as log,
@@ -115,7 +115,7 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
             if not announced:
                 log.seek(0)
                 raise RuntimeError(f"vcsim did not start: {log.read()}")
-            yield Endpoint(json.loads(announced)["url"], USERNAME, PASSWORD, authority.ca_file)
+            yield Endpoint(json.loads(announced)["url"], USERNAME, PASSWORD, made.ca_file)
         finally:
             server.terminate()
 
