@@ -63,6 +63,8 @@ class VmChange:
     cpu_hot_add: bool | None = None
     cores_per_numa_node: int | None = None
     """0 = automatic."""
+    devices_after: tuple[str, ...] | None = None
+    """Signatures of all passthrough devices the VM then has, sorted: an addition found done is not done twice."""
 
     @property
     def empty(self) -> bool:
