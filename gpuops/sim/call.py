@@ -12,7 +12,7 @@ OWN_USER: Final = "VSPHERE.LOCAL\\vpxd-extension"
 """The user in events and ledger entries of what the simulated vCenter does by itself (DRS, HA)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """Who asks. `method` is the WSDL name; `operation_id` is the client's opID header, '' if it sent none."""
 
@@ -20,6 +20,8 @@ class Call:
     version: str
     session: Session | None = None
     operation_id: str = ""
+    opened: Session | None = None
+    """The session that this call logged in to; its reply sets the cookie."""
 
     @property
     def user(self) -> str:

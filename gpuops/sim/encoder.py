@@ -10,7 +10,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from pyVmomi import Iso8601, VmomiSupport, vmodl
@@ -90,7 +90,7 @@ class Encoder:
             self._simple(write, tag, value, static)
 
     def _simple(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        kind = ' xsi:type="' + _simple_type(type(value)) + '"' if static is object else ""
+        kind = ' xsi:type="' + _simple_type(value.__class__) + '"' if static is object else ""
         write(f"<{tag}{kind}>{_text(value)}</{tag}>")
 
     def _reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
@@ -158,7 +158,7 @@ class Encoder:
         return plan
 
 
-@lru_cache(maxsize=None)
+@cache
 def _simple_type(cls: Any) -> str:
     """The xsi:type of a simple value in an anyType."""
     if issubclass(cls, (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)):
@@ -167,7 +167,7 @@ def _simple_type(cls: Any) -> str:
     return f"xsd:{name}" if namespace == VmomiSupport.XMLNS_XSD else str(name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _array_names(item_type: Any) -> tuple[str, str]:
     """The names of an array type and of its elements, as in an anyType."""
     if item_type in _SIMPLE_LISTS:
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
     raise EncodeError(f"{type(value).__name__} is no type of the API")
 
 
-@lru_cache(maxsize=None)
+@cache
 def encoder(version: str) -> Encoder:
     """The encoder of an API version, with its compiled plans."""
     return Encoder(version)

@@ -25,14 +25,14 @@ class Fragments:
     def __init__(self) -> None:
         self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
 
-    def get(self, obj: ManagedObject, path: str, version: str) -> bytes:
+    def read(self, obj: ManagedObject, path: str, version: str) -> bytes:
         """The fragment, rendered if need be; ABSENT for an unset property.
 
         Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
         """
-        kept = self._of_object.get(obj.moid)
-        if kept is None:
-            kept = self._of_object[obj.moid] = {}
+        if obj.volatile:
+            return render(obj, path, version)
+        kept = self.of(obj.moid)
         fragment = kept.get((path, version))
         if fragment is None:
             fragment = kept[path, version] = render(obj, path, version)

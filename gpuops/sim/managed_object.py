@@ -47,6 +47,8 @@ class ManagedObject:
     """One managed object: `wsdl_name`, `moid`, properties read by path, methods called by WSDL name."""
 
     wsdl_name: ClassVar[str]
+    volatile: ClassVar[bool] = False
+    """Whether its values change by themselves (with time, with the caller): then their XML is never cached."""
     readers: ClassVar[dict[str, str]] = {}
     methods: ClassVar[dict[str, str]] = {}
 

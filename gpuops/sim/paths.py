@@ -18,7 +18,7 @@ _SEGMENT: Final = re.compile(r'([A-Za-z_]\w*)((?:\[(?:"[^"]*"|[^\]"]+)\])?)(?:\.
 
 @dataclass(frozen=True, slots=True)
 class PropertyPath:
-    """A valid path of a type: `declared` up to the first index, `steps` after it; `static` is the type at `declared`."""
+    """A valid path of a type: `declared` up to the first index, `steps` after it; `static` is its type at `declared`."""
 
     text: str
     declared: str
@@ -26,16 +26,6 @@ class PropertyPath:
     steps: tuple[str, ...] = ()
     """What follows `declared`: an index such as `[13000]` or a name, in order."""
     required: bool = False
-
-    def touches(self, touched: str) -> bool:
-        """Whether a change at `touched` may change the value here."""
-        mine = self.declared
-        return (
-            mine == touched
-            or mine.startswith(f"{touched}.")
-            or touched.startswith(f"{mine}.")
-            or touched.startswith(f"{mine}[")
-        )
 
 
 @lru_cache(maxsize=20000)

@@ -69,19 +69,18 @@ class Registry:
         del self._types[obj.wsdl_name][obj.moid]
         if is_kind_of(obj.wsdl_name, "ManagedEntity"):
             self.structure_epoch += 1
-        for watcher in tuple(self._watchers.pop(obj.moid, ())):
-            watcher.object_removed(obj)
+        self.tell_removed(obj)
 
     def find(self, moid: str) -> ManagedObject | None:
         return self._objects.get(moid)
 
     def get(self, reference: Any) -> Any:
-        from pyVmomi import vmodl
+        from pyVmomi import VmomiSupport, vmodl
 
         moid = reference if isinstance(reference, str) else reference._moId
         obj = self._objects.get(moid)
         if obj is None:
-            named = reference if not isinstance(reference, str) else vmodl.ManagedObject(moid)
+            named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
             raise vmodl.fault.ManagedObjectNotFound(
                 msg=f"The object '{type(named).__name__}:{moid}' has already been deleted or has not been completely "
                 "created",
@@ -104,6 +103,11 @@ class Registry:
             watchers.pop(watcher, None)
             if not watchers:
                 del self._watchers[moid]
+
+    def tell_removed(self, obj: ManagedObject) -> None:
+        """Tell its watchers that this object is gone."""
+        for watcher in tuple(self._watchers.pop(obj.moid, ())):
+            watcher.object_removed(obj)
 
     def notice(self, obj: ManagedObject, paths: Collection[str]) -> None:
         """Pass on that these paths of `obj` changed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.registry import Registry
 
 if TYPE_CHECKING:
+    from gpuops.sim.call import Call
     from gpuops.sim.managed_object import ManagedObject
     from gpuops.sim.world import World
 
@@ -18,13 +19,14 @@ IDLE_TIMEOUT: Final = timedelta(minutes=30)
 class Session:
     """One login: its property collectors, views and history collectors live and end with it."""
 
-    def __init__(self, key: str, cookie: str, user: str, locale: str, at: datetime) -> None:
+    def __init__(self, world: World, key: str, cookie: str, user: str, locale: str) -> None:
+        self.world = world
         self.key = key
         self.cookie = cookie
         self.user = user
         self.locale = locale
-        self.login_at = at
-        self.active_at = at
+        self.login_at: datetime = world.clock.now()
+        self.active_at: datetime = self.login_at
         self.address = "127.0.0.1"
         self.user_agent = ""
         self.calls = 0
@@ -33,6 +35,16 @@ class Session:
     def add(self, obj: ManagedObject) -> None:
         """Make an object reachable in this session only."""
         self.objects.add(obj)
+
+    def remove(self, obj: ManagedObject) -> None:
+        """Forget an object of this session; filters that selected it report that it left."""
+        if self.objects.find(obj.moid) is obj:
+            self.objects.remove(obj)
+            self.world.registry.tell_removed(obj)
+
+    def unique_moid(self) -> str:
+        """A moid for an object of this session, in vCenter's form."""
+        return f"session[{self.key}]{self.world.sessions.unique_id()}"
 
 
 class Sessions:
@@ -52,10 +64,12 @@ class Sessions:
         """Whether this is a user's password."""
         return password != "" and self.passwords.get(user) == password
 
-    def open(self, user: str, locale: str = "en") -> Session:
-        """A new login."""
-        session = Session(self._unique_id(), self._unique_id(), user, locale or "en", self.world.clock.now())
+    def open(self, user: str, locale: str = "en", call: Call | None = None) -> Session:
+        """A new login; the reply to `call` carries its cookie."""
+        session = Session(self.world, self.unique_id(), self.unique_id(), user, locale or "en")
         self._by_cookie[session.cookie] = session
+        if call is not None:
+            call.opened = session
         return session
 
     def find(self, cookie: str) -> Session | None:
@@ -81,6 +95,7 @@ class Sessions:
                 discard()
         self.world.changed.notify_all()
 
-    def _unique_id(self) -> str:
+    def unique_id(self) -> str:
+        """An id such as 52a1b2c3-..., drawn from the world's seed."""
         digits = f"{self.world.rng.getrandbits(128):032x}"
         return f"52{digits[2:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

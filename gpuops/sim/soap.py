@@ -33,6 +33,13 @@ class Unintelligible(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Raw:
+    """A result that is XML already: ready-made returnval elements."""
+
+    parts: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A parsed envelope: the method element is kept as XML until its parameter types are known."""
 
@@ -119,6 +126,14 @@ def arguments(request: Request, info: Any, version: str) -> dict[str, Any]:
     return {name: _argument(given.get(name, []), parameter, version) for name, parameter in known.items()}
 
 
+def text_parameter(request: Request, name: str) -> str:
+    """The text of a parameter. Raises vmodl.fault.InvalidArgument when it is missing."""
+    for child in request.element:
+        if etree.QName(child).localname == name:
+            return (child.text or "").strip()
+    raise vmodl.fault.InvalidArgument(msg=f"A specified parameter was not correct: {name}", invalidProperty=name)
+
+
 def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
     if issubclass(parameter.type, list):
         item_type = parameter.type.Item
@@ -150,20 +165,9 @@ def decode(element: Any, expected: Any, version: str) -> Any:
 
 def reply(method: str, result: Any, static: Any, version: str) -> bytes:
     """The 200 reply with a method's result; a void or unset one has no returnval."""
-    return raw_reply(method, _returned(result, static, version))
-
-
-def raw_reply(method: str, content: str | bytes) -> bytes:
-    """The 200 reply around ready-made returnval elements."""
-    inner = content if isinstance(content, bytes) else content.encode()
-    return b"".join(
-        (f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">'.encode(), inner, f"</{method}Response>{_TAIL}".encode())
-    )
-
-
-def reply_frame(method: str) -> tuple[bytes, bytes]:
-    """The bytes before and after the returnval elements of a method's reply."""
-    return f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">'.encode(), f"</{method}Response>{_TAIL}".encode()
+    parts = result.parts if isinstance(result, Raw) else [_returned(result, static, version).encode()]
+    head, tail = f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">', f"</{method}Response>{_TAIL}"
+    return b"".join((head.encode(), *parts, tail.encode()))
 
 
 def _returned(result: Any, static: Any, version: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 RETIREMENT_S: Final = 600.0
-"""How long a finished task stays readable (vCenter keeps them for some minutes; after that the object's state speaks)."""
+"""How long a finished task stays readable; after that the state of its object is all there is."""
 
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""

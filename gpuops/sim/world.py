@@ -7,9 +7,11 @@ import random
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from gpuops.sim.call import Call
 from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
 from gpuops.sim.fragments import Fragments
 from gpuops.sim.inject import Injector
@@ -56,6 +58,11 @@ class World:
         self.tasks = Tasks(self)
         self.sessions = Sessions(self)
         self.bugs: list[str] = []
+        self.page_limit: int | None = None
+        """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
+        self.gzip = True
+        """Whether large replies are compressed for clients that ask for it."""
+        self._calls = threading.local()
         self._numbers = itertools.count(1)
         self.closing = False
 
@@ -97,6 +104,23 @@ class World:
     def next_number(self) -> int:
         """A number that was not given before (event keys, chain ids)."""
         return next(self._numbers)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    @property
+    def current_call(self) -> Call | None:
+        """The call that this thread is serving; for the few properties that depend on who reads them."""
+        return getattr(self._calls, "current", None)
+
+    @contextmanager
+    def serving(self, call: Call) -> Iterator[None]:
+        """While this lasts, `call` is the current call of this thread."""
+        outer = self.current_call
+        self._calls.current = call
+        try:
+            yield
+        finally:
+            self._calls.current = outer
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +165,12 @@ class World:
             sleep_s = min((moment - now).total_seconds() for moment in moments) if moments else 1.0
             self.changed.wait(min(1.0, max(0.001, sleep_s)))
         return None
+
+    def task_manager_changed(self) -> None:
+        """Say that the list of recent tasks is another."""
+        manager = self.find("TaskManager")
+        if manager is not None:
+            manager.touch("recentTask")
 
     # --- faults of our own --------------------------------------------------------------------------------------
 

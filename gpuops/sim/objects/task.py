@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.managed_object import ManagedObject, method, prop
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -51,6 +51,7 @@ class Task(ManagedObject):
     """A task: its state and times are plain values, `info` is rendered from them."""
 
     wsdl_name = "Task"
+    volatile = True
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class Task(ManagedObject):
             cancelable=self.cancelable and not self.ended,
             error=self.error,
             result=self._result(),
-            progress=self._progress(),
+            progress=None if self.ended else self.progress_percent,
             reason=vim.TaskReasonUser(userName=self.call.user),
             queueTime=self.queued_at,
             startTime=self.started_at,
@@ -130,10 +131,6 @@ class Task(ManagedObject):
             eventChainId=self.event_chain_id,
             activationId=self.call.operation_id or None,
         )
-
-    @prop("info.progress")
-    def _progress(self) -> Any:
-        return UNSET if self.ended else self.progress_percent
 
     def _method_name(self) -> Any:
         """The method; unset for one that no type table knows, since a client could not read its name."""

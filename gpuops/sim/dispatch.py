@@ -1,0 +1,158 @@
+"""Dispatch: request bytes in, the right object's method called, reply bytes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.sim import soap
+from gpuops.sim.call import Call
+from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.objects.property_collector import DEFAULT_MOID, PropertyCollector
+from gpuops.sim.sessions import Session
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
+
+ANONYMOUS: Final = frozenset({"ServiceInstance", "SessionManager"})
+"""Types whose properties may be read without a login, besides those declared System.Anonymous."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One POST to /sdk."""
+
+    body: bytes
+    soap_action: str = ""
+    cookie: str = ""
+    user_agent: str = ""
+    address: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back: HTTP status, XML, and the cookie of a new session ('' = none)."""
+
+    status: int
+    body: bytes
+    cookie: str = ""
+
+
+class Dispatcher:
+    """Answers the SOAP requests of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def answer(self, envelope: Envelope) -> Answer:
+        """The reply to one request; every failure is a typed fault."""
+        version = soap.negotiate(envelope.soap_action, self.world.api_version)
+        try:
+            request = soap.parse(envelope.body)
+        except soap.Unintelligible as error:
+            return Answer(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
+        with self.world.lock:
+            self.world.clock.take_request()
+            session = self._session(envelope)
+            call = Call(request.method, version, session, request.operation_id)
+            with self.world.serving(call):
+                return self._answer(request, call)
+
+    def _session(self, envelope: Envelope) -> Session | None:
+        session = self.world.sessions.find(envelope.cookie) if envelope.cookie else None
+        if session is not None:
+            session.active_at = self.world.clock.now()
+            session.calls += 1
+        return session
+
+    def _answer(self, request: soap.Request, call: Call) -> Answer:
+        try:
+            receiver = self._receiver(request, call)
+            serve = self._fetch if request.method == "Fetch" else self._invoke
+            body = serve(receiver, request, call)
+        except vmodl.MethodFault as fault:
+            return Answer(500, self._fault(fault, call))
+        except Exception as bug:
+            return Answer(500, self._fault(self._our_bug(bug), call))
+        return Answer(200, body, call.opened.cookie if call.opened else "")
+
+    def _our_bug(self, bug: Exception) -> Any:
+        self.world.record_bug(bug)
+        reason = f"{type(bug).__name__}: {bug}"
+        return vmodl.fault.SystemError(msg=f"A general system error occurred: {reason}", reason=reason)
+
+    def _fault(self, fault: Any, call: Call) -> bytes:
+        try:
+            return soap.fault_reply(fault, call.version)
+        except Exception as bug:
+            return soap.fault_reply(self._our_bug(bug), call.version)
+
+    def _receiver(self, request: soap.Request, call: Call) -> ManagedObject:
+        session = call.session
+        if request.moid == DEFAULT_MOID:
+            return self._collector(session)
+        found = session.objects.find(request.moid) if session else None
+        if found is not None:
+            return found
+        try:
+            named = VmomiSupport.GetWsdlType(soap.NAMESPACE, request.receiver_type)(request.moid)
+        except KeyError:
+            raise vmodl.fault.InvalidRequest(msg=f"There is no type {request.receiver_type}") from None
+        obj: ManagedObject = self.world.get(named)
+        return obj
+
+    def _collector(self, session: Session | None) -> PropertyCollector:
+        if session is None:
+            return PropertyCollector(self.world, DEFAULT_MOID, Session(self.world, "", "", "", "en"))
+        collector = session.objects.find(DEFAULT_MOID)
+        if not isinstance(collector, PropertyCollector):
+            collector = PropertyCollector(self.world, DEFAULT_MOID, session)
+            session.add(collector)
+        return collector
+
+    def _fetch(self, receiver: ManagedObject, request: soap.Request, call: Call) -> bytes:
+        """The `Fetch` of one property: not in the API's tables, but what pyVmomi sends for `vm.name`."""
+        path = soap.text_parameter(request, "prop")
+        self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
+        fragment = self.world.fragments.read(receiver, path, call.version)
+        returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
+        return soap.reply(request.method, soap.Raw(returned), object, call.version)
+
+    def _invoke(self, receiver: ManagedObject, request: soap.Request, call: Call) -> bytes:
+        info = self._method_info(receiver, request)
+        self._require_login(call, anonymous=self._is_anonymous(info, request), receiver=receiver)
+        arguments = soap.arguments(request, info, call.version)
+        result = getattr(receiver, request.method)(call, **arguments)
+        return soap.reply(request.method, result, info.result, call.version)
+
+    def _method_info(self, receiver: ManagedObject, request: soap.Request) -> Any:
+        try:
+            info = VmomiSupport.GetWsdlMethod(soap.NAMESPACE, request.method).info
+        except KeyError:
+            info = None
+        if info is None or request.method not in receiver.methods:
+            raise vmodl.fault.MethodNotFound(
+                msg=f"The method {request.method} is not simulated for {receiver.wsdl_name}",
+                receiver=receiver.ref,
+                method=request.method,
+            )
+        return info
+
+    def _is_anonymous(self, info: Any, request: soap.Request) -> bool:
+        """What needs no login; of the bulk reads, only those that start from an object anyone may read."""
+        if not request.method.startswith("RetrieveProperties"):
+            return bool(info.privId == "System.Anonymous") or request.method == "Logout"
+        starts = [
+            element.get("type")
+            for element in request.element.iter()
+            if isinstance(element.tag, str) and element.tag.rsplit("}", 1)[-1] == "obj"
+        ]
+        return all(name in ANONYMOUS for name in starts)
+
+    def _require_login(self, call: Call, *, anonymous: bool, receiver: ManagedObject) -> None:
+        if call.session is None and not anonymous:
+            raise vim.fault.NotAuthenticated(
+                msg="The session is not authenticated.", object=receiver.ref, privilegeId="System.View"
+            )

@@ -1,0 +1,202 @@
+"""Property filters: what changed of the selected objects, at the price of what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from pyVmomi import vmodl
+
+from gpuops.sim.contents import missing_object, readable, reference
+from gpuops.sim.encoder import escape
+from gpuops.sim.fragments import ABSENT, overlaps
+from gpuops.sim.managed_object import ManagedObject, method, prop
+from gpuops.sim.selection import Found, Selection
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.property_collector import PropertyCollector
+    from gpuops.sim.world import World
+
+ENTER: Final = "enter"
+MODIFY: Final = "modify"
+LEAVE: Final = "leave"
+
+
+@runtime_checkable
+class Refreshing(Protocol):
+    """An object, such as a view, that looks for changes only when asked, and then touches itself."""
+
+    def refresh(self) -> None: ...
+
+
+class PropertyFilter(ManagedObject):
+    """One CreateFilter: it watches its objects and remembers what its client was told of each property."""
+
+    wsdl_name = "PropertyFilter"
+
+    def __init__(
+        self, world: World, moid: str, collector: PropertyCollector, selection: Selection, *, partial_updates: bool
+    ) -> None:
+        super().__init__(world, moid)
+        self.collector = collector
+        self.selection = selection
+        self.partial_updates = partial_updates
+        self.told: dict[str, dict[str, bytes]] = {}
+        """moid -> path -> the fragment that the client has."""
+        self._objects: dict[str, ManagedObject] = {}
+        self._walked: dict[str, set[str]] = {}
+        self._pending: dict[str, set[str] | None] = {}
+        """moid -> touched paths; None = the client has not been told of the object at all, or must be told it left."""
+        self._types: dict[str, str] = {}
+        """moid -> type of what the client was told of; it outlives the object."""
+        self._missing: list[Any] = []
+        self._unsettled = True
+        self._starting = True
+
+    # --- what the world tells -------------------------------------------------------------------------------------
+
+    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
+        if obj.moid in self._objects:
+            known = self._pending.get(obj.moid, set())
+            if known is not None:
+                self._pending[obj.moid] = known.union(paths)
+        walked = self._walked.get(obj.moid)
+        if walked and any(overlaps(path, touched) for path in walked for touched in paths):
+            self._unsettled = True
+
+    def object_removed(self, obj: ManagedObject) -> None:
+        self._unsettled = True
+
+    # --- what the collector asks ----------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Forget what the client was told: it starts again from version ''."""
+        self.told.clear()
+        self._pending = dict.fromkeys(self._objects)
+        self._unsettled = self._starting = True
+
+    def take(self, limit: int, version: str) -> tuple[list[bytes], list[bytes], bool]:
+        """(ObjectUpdate elements, missing objects, whether there is more), at most `limit` updates."""
+        self._refresh_views()
+        if self._unsettled:
+            self._settle()
+        updates: list[bytes] = []
+        for moid in list(self._pending):
+            if len(updates) >= limit:
+                return updates, self._take_missing(version), True
+            touched = self._pending.pop(moid)
+            update = self._update(moid, touched, version)
+            if update:
+                updates.append(update)
+        return updates, self._take_missing(version), False
+
+    def discard(self) -> None:
+        """Stop watching."""
+        for moid in {*self._objects, *self._walked}:
+            self.world.registry.unwatch(moid, self)
+        self._objects.clear()
+        self._walked.clear()
+
+    # --- selection ------------------------------------------------------------------------------------------------
+
+    def _refresh_views(self) -> None:
+        for moid in self._walked:
+            walked = self.collector.find(moid)
+            if isinstance(walked, Refreshing):
+                walked.refresh()
+
+    def _settle(self) -> None:
+        """Select anew; objects that came or went are pending."""
+        self._unsettled = False
+        found = self.selection.find(self.collector.find)
+        for moid in self._objects.keys() - found.objects.keys():
+            self._pending[moid] = None
+        for moid in found.objects.keys() - self._objects.keys():
+            self._pending[moid] = None
+        if self._starting:
+            self._missing, self._starting = found.missing, False
+        self._watch(found)
+        self._objects, self._walked = found.objects, found.walked
+
+    def _watch(self, found: Found) -> None:
+        before = {*self._objects, *self._walked}
+        after = {*found.objects, *found.walked}
+        for moid in before - after:
+            self.world.registry.unwatch(moid, self)
+        for moid in after - before:
+            self.world.registry.watch(moid, self)
+
+    # --- updates --------------------------------------------------------------------------------------------------
+
+    def _update(self, moid: str, touched: set[str] | None, version: str) -> bytes:
+        obj = self._objects.get(moid)
+        told = self.told.get(moid)
+        if obj is None:
+            return self._left(moid)
+        paths = self.selection.paths_of(obj.wsdl_name) or ()
+        if told is None:
+            told = self.told[moid] = {}
+            changes, missing = self._changes(obj, paths, told, version)
+            return _object_update(ENTER, obj.wsdl_name, moid, changes, missing)
+        if touched is not None:
+            paths = tuple(path for path in paths if any(overlaps(_stem(path), _stem(each)) for each in touched))
+        changes, missing = self._changes(obj, paths, told, version)
+        return _object_update(MODIFY, obj.wsdl_name, moid, changes, missing) if changes or missing else b""
+
+    def _left(self, moid: str) -> bytes:
+        if self.told.pop(moid, None) is None:
+            return b""
+        return _object_update(LEAVE, self._types.pop(moid), moid, [], [])
+
+    def _changes(
+        self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], version: str
+    ) -> tuple[list[bytes], list[bytes]]:
+        self._types[obj.moid] = obj.wsdl_name
+        kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
+        changes: list[bytes] = []
+        missing: list[bytes] = []
+        for path in paths:
+            fragment = kept.get((path, version))
+            if fragment is None:
+                fragment, absence = readable(self.world, obj, path, version)
+                if absence:
+                    missing.append(absence)
+                    continue
+                kept[path, version] = fragment
+            if told.get(path, ABSENT) != fragment:
+                changes.append(_change(path, fragment))
+                told[path] = fragment
+        return changes, missing
+
+    def _take_missing(self, version: str) -> list[bytes]:
+        refs, self._missing = self._missing, []
+        return [missing_object("missingSet", ref, vmodl.fault.ManagedObjectNotFound(obj=ref), version) for ref in refs]
+
+    # --- the object on the wire -----------------------------------------------------------------------------------
+
+    @prop("spec")
+    def _spec(self) -> Any:
+        return self.selection.spec
+
+    @prop("partialUpdates")
+    def _partial_updates(self) -> bool:
+        return self.partial_updates
+
+    @method
+    def DestroyPropertyFilter(self, call: Call) -> None:
+        self.collector.drop_filter(self)
+
+
+def _stem(path: str) -> str:
+    return path.split("[", 1)[0]
+
+
+def _change(path: str, fragment: bytes) -> bytes:
+    operation = "assign" if fragment else "remove"
+    return b"".join((f"<changeSet><name>{escape(path)}</name><op>{operation}</op>".encode(), fragment, b"</changeSet>"))
+
+
+def _object_update(kind: str, wsdl_name: str, moid: str, changes: list[bytes], missing: list[bytes]) -> bytes:
+    head = f"<objectSet><kind>{kind}</kind>".encode()
+    return b"".join((head, reference("obj", wsdl_name, moid), *changes, *missing, b"</objectSet>"))

@@ -1,0 +1,169 @@
+"""Server: one simulated vCenter listening on loopback, over HTTPS or HTTP."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import socketserver
+import tempfile
+import threading
+from http.server import ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import UsageError
+from gpuops.sim import certificates
+from gpuops.sim.endpoint import Endpoint
+from gpuops.sim.handler import Handler
+from gpuops.sim.services import add_services
+
+if TYPE_CHECKING:
+    import ssl
+
+    from gpuops.sim.world import World
+
+USERNAME: Final = "administrator@vsphere.local"
+
+
+class SimServer:
+    """A running simulated vCenter; leaving its `with` block stops it.
+
+    `url` is the SDK's address, `ca_file` the authority to trust (None over HTTP), `world` what it simulates.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: bool = True,
+        username: str = USERNAME,
+        password: str | None = None,
+        made: certificates.Certificates | None = None,
+    ) -> None:
+        """Listens at once. Raises UsageError for an address that is not loopback, or a port that is taken."""
+        require_loopback(host)
+        self.world = world
+        self.username = username
+        self.password = password or secrets.token_urlsafe(12)
+        self.pid = os.getpid()
+        world.sessions.passwords[username] = self.password
+        add_services(world)
+        self._directory = tempfile.TemporaryDirectory(prefix="gpuops-sim-") if tls and made is None else None
+        if self._directory is not None:
+            made = certificates.create(Path(self._directory.name))
+        self.ca_file = str(made.ca_file) if tls and made else None
+        context = made.server_context() if tls and made else None
+        try:
+            self._http = _Listener((host, port), Endpoint(world), context)
+        except OSError as error:
+            self._clean()
+            raise UsageError(f"the simulated vCenter cannot listen on {host} port {port}: {error.strerror}") from error
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, name="gpuops-sim", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._http.server_address[1])
+
+    @property
+    def host(self) -> str:
+        """The address it listens on, as a URL writes it."""
+        address = str(self._http.server_address[0])
+        return f"[{address}]" if ":" in address else address
+
+    @property
+    def url(self) -> str:
+        """`https://127.0.0.1:PORT/sdk`."""
+        return f"{'https' if self.ca_file else 'http'}://{self.host}:{self.port}/sdk"
+
+    def close(self) -> None:
+        """Stop listening, end the connections, remove the certificates."""
+        with self.world.changed:
+            self.world.closing = True
+            self.world.changed.notify_all()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+        self._clean()
+
+    def _clean(self) -> None:
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def __enter__(self) -> SimServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def require_loopback(host: str) -> None:
+    """Raises UsageError unless `host` is a loopback address: the simulated vCenter is nobody else's business."""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise UsageError(
+            f"the simulated vCenter listens on loopback only, not on {host}", hint="use 127.0.0.1, ::1 or localhost"
+        )
+
+
+class _Listener(ThreadingHTTPServer):
+    """One thread per connection; the TLS handshake happens in it, so a stuck client holds up nobody."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
+        self.endpoint = endpoint
+        self._context = context
+        self._open: set[socket.socket] = set()
+        self._open_lock = threading.Lock()
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, Handler)
+
+    def server_bind(self) -> None:
+        # not HTTPServer's: that asks the name service who we are
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", int(self.server_address[1])
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._open_lock:
+            self._open.add(request)
+        connection = request
+        try:
+            if self._context is not None:
+                connection = self._context.wrap_socket(request, server_side=True)
+            super().finish_request(connection, client_address)
+        except OSError:
+            return  # the client went away, or does not trust us: its own error says so
+        finally:
+            with self._open_lock:
+                self._open.discard(request)
+            connection.close()
+
+    def server_close(self) -> None:
+        with self._open_lock:
+            for connection in self._open:
+                _sever(connection)
+        super().server_close()
+
+
+def _sever(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is gone already

@@ -1,0 +1,139 @@
+"""Unmodified pyVmomi against the server: versions, logins, TLS, typed faults."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from typing import Any
+
+import pytest
+from pyVim.connect import Disconnect
+from pyVmomi import vim, vmodl
+
+from gpuops.errors import UsageError
+from gpuops.sim.server import SimServer
+from gpuops.sim.world import World
+from tests.sim.conftest import connect
+from tests.sim.small_world import small_world
+
+
+def test_pyvmomi_negotiates_the_simulated_version(si: Any) -> None:
+    assert si._stub.version == "vim.version.v8_0_3_0"
+    assert si.content.about.apiVersion == "8.0.3.0"
+    assert si.content.about.apiType == "VirtualCenter"
+
+
+def test_an_older_vcenter_is_one_argument() -> None:
+    with SimServer(small_world(api_version="7.0.3.0"), tls=False) as server:
+        si = connect(server)
+        assert si._stub.version == "vim.version.v7_0_3_0"
+        Disconnect(si)
+
+
+def test_properties_are_read_by_fetch(si: Any) -> None:
+    root = si.content.rootFolder
+    folder = root.childEntity[0]
+    assert (root.name, folder.name, folder.parent) == ("Datacenters", "machines", root)
+    assert [vm.name for vm in folder.childEntity] == ["ml-01", "ml-02", "ml-03"]
+    assert folder.childEntity[0].overallStatus == "green"
+
+
+def test_a_wrong_password_is_an_invalid_login(server: SimServer, si: Any) -> None:
+    manager = si.content.sessionManager
+    manager.Logout()
+    with pytest.raises(vim.fault.InvalidLogin):
+        manager.Login(server.username, "wrong")
+    with pytest.raises(vim.fault.InvalidLogin):
+        manager.Login("nobody", server.password)
+    assert manager.Login(server.username, server.password).userName == server.username
+
+
+def test_without_a_login_nothing_is_read(server: SimServer, si: Any) -> None:
+    root = si.content.rootFolder
+    si.content.sessionManager.Logout()
+    with pytest.raises(vim.fault.NotAuthenticated):
+        _ = root.name
+    assert si.content.sessionManager.currentSession is None
+
+
+def test_the_session_knows_its_user(server: SimServer, si: Any) -> None:
+    manager = si.content.sessionManager
+    current = manager.currentSession
+    assert current.userName == server.username
+    assert [session.key for session in manager.sessionList] == [current.key]
+    assert manager.SessionIsActive(current.key, server.username)
+    assert not manager.SessionIsActive("no-such-session", server.username)
+
+
+def test_an_idle_session_ends_after_thirty_minutes(world: World, si: Any) -> None:
+    root = si.content.rootFolder
+    world.clock.advance(31 * 60)
+    with pytest.raises(vim.fault.NotAuthenticated):
+        _ = root.name
+
+
+def test_an_unknown_method_names_itself(si: Any) -> None:
+    with pytest.raises(vmodl.fault.MethodNotFound) as caught:
+        si.content.rootFolder.CreateFolder("x")
+    assert caught.value.method == "CreateFolder"
+    assert caught.value.receiver == si.content.rootFolder
+
+
+def test_an_unknown_object_is_named(si: Any) -> None:
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound) as caught:
+        _ = vim.VirtualMachine("vm-999", si._stub).name
+    assert caught.value.obj._moId == "vm-999"
+
+
+def test_a_bug_in_the_simulator_is_a_system_error_and_recorded(world: World, si: Any) -> None:
+    with pytest.raises(vmodl.fault.SystemError) as caught:
+        vim.VirtualMachine("vm-1", si._stub).ResetVM_Task()
+    assert "KeyError" in caught.value.reason
+    assert len(world.bugs) == 1
+    world.bugs.clear()
+
+
+def test_fields_newer_than_the_client_are_not_sent(server: SimServer) -> None:
+    with SimServer(small_world(), tls=False) as other:
+        si = connect(other, preferredApiVersions=["vim.version.version12"])
+        vm = vim.VirtualMachine("vm-1", si._stub)
+        assert vm.name == "ml-01"
+        assert _raw_fetch(other, si, "vm-1", "config.hardware.device", "6.7").count(b"numaNode") == 0
+        Disconnect(si)
+
+
+def _raw_fetch(server: SimServer, si: Any, moid: str, path: str, version: str) -> bytes:
+    body = (
+        '<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"><soapenv:Body>'
+        f'<Fetch xmlns="urn:vim25"><_this type="VirtualMachine">{moid}</_this><prop>{path}</prop></Fetch>'
+        "</soapenv:Body></soapenv:Envelope>"
+    )
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    headers = {"SOAPAction": f'"urn:vim25/{version}"', "Cookie": si._stub.cookie}
+    connection.request("POST", "/sdk", body, headers)
+    reply = connection.getresponse()
+    content = reply.read()
+    connection.close()
+    assert reply.status == 200, content
+    return content
+
+
+def test_the_certificate_is_verified_by_its_own_authority_only() -> None:
+    with SimServer(small_world()) as server:
+        Disconnect(connect(server))
+        Disconnect(connect(server, host="localhost"))
+        stranger = http.client.HTTPSConnection("127.0.0.1", server.port, context=ssl.create_default_context())
+        with pytest.raises(ssl.SSLCertVerificationError):
+            stranger.request("GET", "/sdk/vimServiceVersions.xml")
+        stranger.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "vcenter.example.com"])
+def test_only_loopback_is_served(host: str) -> None:
+    with pytest.raises(UsageError, match="loopback only"):
+        SimServer(small_world(), host=host)
+
+
+def test_a_taken_port_is_said_plainly(server: SimServer) -> None:
+    with pytest.raises(UsageError, match=f"port {server.port}"):
+        SimServer(small_world(), port=server.port, tls=False)
