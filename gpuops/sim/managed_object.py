@@ -95,6 +95,9 @@ class ManagedObject:
             return UNSET if value is None else value
         raise LookupError(path)
 
+    def refresh(self) -> None:
+        """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""
+
     def touch(self, *paths: str) -> None:
         """Say that the values at these paths changed: cached XML goes, waiting property filters hear of it."""
         self.world.touched(self, paths)

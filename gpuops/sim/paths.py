@@ -18,7 +18,7 @@ _SEGMENT: Final = re.compile(r'([A-Za-z_]\w*)((?:\[(?:"[^"]*"|[^\]"]+)\])?)(?:\.
 
 @dataclass(frozen=True, slots=True)
 class PropertyPath:
-    """A valid path of a type: `declared` up to the first index, `steps` after it; `static` is its type at `declared`."""
+    """A valid path of a type: `declared` up to the first index, `steps` after it; `static` is the type there."""
 
     text: str
     declared: str

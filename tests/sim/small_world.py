@@ -1,4 +1,4 @@
-"""A tiny inventory for tests of the wire: folders and machines that are nothing but a name, a state and some options."""
+"""A tiny inventory for tests of the wire: folders, and machines with a name, a power state and some options."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
@@ -21,13 +21,6 @@ if TYPE_CHECKING:
 ENTER: Final = "enter"
 MODIFY: Final = "modify"
 LEAVE: Final = "leave"
-
-
-@runtime_checkable
-class Refreshing(Protocol):
-    """An object, such as a view, that looks for changes only when asked, and then touches itself."""
-
-    def refresh(self) -> None: ...
 
 
 class PropertyFilter(ManagedObject):
@@ -103,7 +96,7 @@ class PropertyFilter(ManagedObject):
     def _refresh_views(self) -> None:
         for moid in self._walked:
             walked = self.collector.find(moid)
-            if isinstance(walked, Refreshing):
+            if walked is not None:
                 walked.refresh()
 
     def _settle(self) -> None:
