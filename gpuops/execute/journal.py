@@ -145,6 +145,13 @@ class Journal:
             for row in rows
         )
 
+    def last_policy(self) -> str | None:
+        """The text of the policy that the last night or day ran under."""
+        table = tables.runs
+        query = select(table.c.policy).where(table.c.vcenter == self._vcenter, table.c.policy != "")
+        with self._transaction() as connection:
+            return connection.scalar(query.order_by(table.c.started.desc()).limit(1))
+
     def last_change(self) -> datetime | None:
         """When a run on this vCenter last began, ended or was given an outcome."""
         runs, intents = tables.runs, tables.intents

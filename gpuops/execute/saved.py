@@ -1,0 +1,47 @@
+"""A saved inventory in the place of a vCenter: plans are made on it, nothing can be changed through it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import NoReturn
+
+from gpuops.errors import Refused
+from gpuops.execute.port import TaskEnd, TaskRef
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState
+from gpuops.plan.steps import Step
+
+
+class SavedVcenter:
+    """Implements `Vcenter`: reads give the snapshot, every change is Refused."""
+
+    def __init__(self, snapshot: Inventory) -> None:
+        self._snapshot = snapshot
+
+    def inventory(self) -> Inventory:
+        return self._snapshot
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def with_tags(self, inventory: Inventory) -> Inventory:
+        return inventory
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        self._refuse()
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        self._refuse()
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        self._refuse()
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise Refused("a saved inventory cannot be changed", hint="use --vcenter instead of --inventory, or --dry-run")

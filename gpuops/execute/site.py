@@ -1,0 +1,89 @@
+"""Site: one vCenter to work on, the journal beside it, and who watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from gpuops.execute.port import Vcenter
+from gpuops.model.inventory import Inventory
+from gpuops.plan.outcome import Outcome, Report
+
+if TYPE_CHECKING:
+    from gpuops.execute.journal import Journal
+    from gpuops.model.catalog import Catalog
+
+Consent = Callable[[Report], None]
+"""Called just before anything is changed; what it raises ends the run with nothing changed."""
+
+
+def agreed(report: Report) -> None:
+    """The consent of a caller that asked before, or need not ask."""
+
+
+def _unwatched(outcome: Outcome) -> None:
+    """The progress of a caller that does not watch."""
+
+
+@dataclass(slots=True)
+class Site:
+    """One vCenter to work on, and where this machine keeps its journal. Close it, or use `with`."""
+
+    vcenter: Vcenter
+    state_dir: Path
+    clock: Callable[[], datetime]
+    progress: Callable[[Outcome], None] = _unwatched
+    """Called with the outcome of each step as it ends."""
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    def close(self) -> None:
+        self.closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:
+        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged."""
+        from gpuops.execute.journal import Journal
+        from gpuops.execute.lock import locked
+
+        with locked(self.state_dir, vcenter, self.clock(), alone=alone):
+            journal = Journal.open(self.state_dir, vcenter, self.clock)
+            try:
+                yield journal
+            finally:
+                journal.close()
+
+    @contextmanager
+    def remembering(self, vcenter: str) -> Iterator[Journal | None]:
+        """The journal of this vCenter, to read from without the lock; None = this machine has none."""
+        from gpuops.execute.journal import FILE_NAME, Journal
+
+        if not (self.state_dir / FILE_NAME).exists():
+            yield None
+            return
+        journal = Journal.open(self.state_dir, vcenter, self.clock)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+
+def catalog_of(inventory: Inventory) -> Catalog:
+    """The catalogue of the boards this inventory speaks of: by its GPUs, and by the profiles offered and carried."""
+    from gpuops.catalog import load
+
+    carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
+    gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus]
+    return load(
+        profiles=sorted({*inventory.offered_profiles, *carried}),
+        pci=sorted({(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus}, key=str),
+    )

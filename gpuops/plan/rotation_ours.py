@@ -1,0 +1,108 @@
+"""Rotation, what is ours: VMs that a night took, from the journal, from vCenter's markers, or from both.
+
+Either source alone is enough to bring a desktop back. Neither widens the policy: a VM outside of it is named, not
+touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Original, Policy, Role, parse_marker
+from gpuops.model.vm import PowerState, Vm
+
+RETURN_COMMAND: Final = "gpuops rotate day"
+"""Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
+
+
+class Whereabouts(StrEnum):
+    """Where a VM of a night is now."""
+
+    AWAY = "away"
+    """A desktop still suspended, an ML VM still running: the morning's work."""
+    BACK = "back"
+    UNTOUCHED = "untouched"
+    """Intended, and never taken; or taken over by somebody else since."""
+    LOST = "lost"
+    """A desktop that is powered off: what its guest held was discarded by somebody else."""
+    GONE = "gone"
+    """Deleted, or another VM under the same id."""
+    FOREIGN = "foreign"
+    """Marked, and outside this policy: named, never touched."""
+    UNKNOWN = "unknown"
+    """Its state cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """One VM of a night and where it is now."""
+
+    original: Original
+    vm: Vm | None
+    whereabouts: Whereabouts
+    reason: str
+    command: str = ""
+    """One safe command for a VM that is not as it was; empty when there is nothing to do."""
+
+
+def ours(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> tuple[Ours, ...]:
+    """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
+    known = {original.vm: original for original in originals if not original.returned}
+    marker = policy.marker if policy else Policy(name="", pools=()).marker
+    for vm in inventory.vms.values():
+        marked = parse_marker(vm.attributes.get(marker, ""))
+        if marked is not None and vm.ref not in known:
+            night, role = marked
+            known[vm.ref] = Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True)
+    found = [_judge(policy, original, inventory.vms.get(original.vm)) for original in known.values()]
+    return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
+
+
+def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
+    if vm is None:
+        return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
+    if original.uuid is not None and vm.instance_uuid != original.uuid:
+        reason = "is another VM now: its instance uuid changed"
+        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
+    if policy is not None and not _inside(policy, original, vm):
+        reason = "a night took it, and this policy does not cover it: not touched"
+        return Ours(original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} with the policy of that night")
+    if vm.power is None or vm.connected is False:
+        return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
+    return _desktop(original, vm) if original.role is Role.DESKTOP else _ml(original, vm)
+
+
+def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
+    if original.role is Role.ML:
+        return any(queued.name in (vm.name, original.name) for queued in policy.ml)
+    return policy.pool_of(vm) is not None
+
+
+def _desktop(original: Original, vm: Vm) -> Ours:
+    marked = any(parse_marker(value) is not None for value in vm.attributes.values())
+    match vm.power:
+        case PowerState.ON:
+            return Ours(original, vm, Whereabouts.BACK, "is running")
+        case PowerState.SUSPENDED if original.taken or marked:
+            return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
+        case PowerState.OFF if original.taken:
+            reason = "is powered off: its suspended state was discarded by somebody else"
+            return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
+        case _:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "was not suspended by gpuops")
+
+
+def _ml(original: Original, vm: Vm) -> Ours:
+    match vm.power:
+        case PowerState.ON if original.taken:
+            return Ours(original, vm, Whereabouts.AWAY, f"started in night {original.night}", RETURN_COMMAND)
+        case PowerState.ON:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
+        case PowerState.SUSPENDED:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
+        case _:
+            return Ours(original, vm, Whereabouts.BACK, "is powered off")
