@@ -25,9 +25,7 @@ from gpuops.cli.sim import sim
 class Gpuops(TyperGroup):
     """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
 
-    def main(
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any
-    ) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
         output.choose(output.OutputFormat.TEXT)
         sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))

@@ -1,4 +1,4 @@
-"""Audit: what a reviewer asks about afterwards, one JSON line each, appended to `audit.jsonl` in the state directory."""
+"""Audit: what a reviewer asks about afterwards, a JSON line each, in `audit.jsonl` of the state directory."""
 
 from __future__ import annotations
 

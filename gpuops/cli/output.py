@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpuops.report.plan_json import Document
 
+
 class OutputFormat(StrEnum):
     """How a result is printed."""
 

@@ -130,7 +130,9 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
             password=result.password if knows_password else layer.password,
             password_file=result.password_file if knows_password else layer.password_file,
             verify=result.verify if knows_verify else layer.verify,
-            verify_origin=result.verify_origin if knows_verify else layer.verify_origin,
+            verify_origin=layer.verify_origin
+            if layer.verify is not None and not knows_verify
+            else result.verify_origin,
             ca_files=result.ca_files if result.ca_files is not None else layer.ca_files,
             proxy=result.proxy if result.proxy is not None else layer.proxy,
         )

@@ -173,7 +173,7 @@ def _served(path: Path) -> Destination:
             password=ready["password"],
             ca_files=(Path(ready["ca_file"]),) if ready.get("ca_file") else (),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, TargetError) as error:
         raise TargetError(
             f"{path} is not the ready file of a simulated vCenter",
             hint=f"start one: gpuops sim serve --scenario lab --ready-file {path}",

@@ -1,0 +1,164 @@
+"""Fleet: one snapshot arranged as people look at it: host, NUMA node, GPU, who holds it, what is still free.
+
+Text and JSON are two renderings of these values, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, OtherPassthrough, PowerState, Vm
+
+Free = Callable[[Host, PhysicalGpu], Mapping[str, int | None]]
+"""How many more vGPUs of each offered profile a GPU takes now; None = unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU: what it takes, who holds it, what is free."""
+
+    gpu: PhysicalGpu
+    mode: str
+    reboot_pending: bool
+    holders: tuple[Vm, ...] | None
+    """None = the host does not tell."""
+    free: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The GPUs beside one NUMA node; `node` None = the host does not tell where they are."""
+
+    node: NumaNode | None
+    gpus: tuple[GpuView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """One host with GPUs."""
+
+    host: Host
+    cluster: str | None
+    nodes: tuple[NodeView, ...]
+    free: Mapping[str, int | None]
+    """Over all of its GPUs."""
+    waiting: tuple[Vm, ...]
+    """VMs registered here that carry a GPU device and hold none now: off or suspended."""
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        return tuple(view for node in self.nodes for view in node.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All hosts with GPUs, and how many have none."""
+
+    inventory: Inventory
+    hosts: tuple[HostView, ...]
+    hosts_without_gpus: int
+
+
+def fleet(inventory: Inventory, free: Free, *, host: Host | None = None, profile: str | None = None) -> Fleet:
+    """The snapshot arranged; with `host` only that one, with `profile` only hosts that offer it, and its figures."""
+    wanted = [host] if host is not None else sorted(inventory.hosts.values(), key=lambda host: host.name)
+    with_gpus = [one for one in wanted if one.gpus and (profile is None or one.offers(profile))]
+    views = tuple(_host(one, inventory, free, profile) for one in with_gpus)
+    return Fleet(inventory, views, hosts_without_gpus=sum(not one.gpus for one in wanted))
+
+
+def gpu_vms(inventory: Inventory) -> tuple[Vm, ...]:
+    """Every VM that carries a GPU device, by path."""
+    return tuple(sorted((vm for vm in inventory.vms.values() if _gpu_devices(vm)), key=lambda vm: vm.path or vm.name))
+
+
+def mode(gpu: PhysicalGpu) -> str:
+    """What the GPU takes now, in a few words."""
+    if gpu.passthrough is not None and gpu.passthrough.active:
+        return "DirectPath I/O"
+    match gpu.graphics_type:
+        case GraphicsType.SHARED_DIRECT:
+            return _SHARED_DIRECT[gpu.vgpu_mode]
+        case GraphicsType.SHARED:
+            return "shared (vSGA)"
+        case GraphicsType.BASIC:
+            return "basic graphics"
+        case GraphicsType.DIRECT:
+            return "direct"
+        case None:
+            return "unknown"
+
+
+_SHARED_DIRECT: Mapping[VgpuMode | None, str] = {
+    VgpuMode.NONE: "vGPU, empty",
+    VgpuMode.SAME_SIZE: "vGPU, same size",
+    VgpuMode.MIXED_SIZE: "vGPU, mixed size",
+    VgpuMode.MULTI_INSTANCE: "vGPU, MIG",
+    None: "vGPU",
+}
+
+
+def reboot_pending(gpu: PhysicalGpu) -> bool:
+    """Whether what is configured is not yet in force (passthrough, or the graphics type)."""
+    passthrough = gpu.passthrough is not None and gpu.passthrough.reboot_pending
+    known = gpu.configured_graphics_type is not None and gpu.graphics_type is not None
+    return passthrough or (known and gpu.configured_graphics_type is not gpu.graphics_type)
+
+
+def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...] | None:
+    """The VMs on a GPU now, by vGPU or by DirectPath; None = the host does not tell."""
+    refs = set(gpu.vms or ())
+    refs |= {binding.vm for binding in host.bindings if binding.address == gpu.address}
+    refs |= {vm.ref for vm in inventory.vms_on(host) if vm.power is PowerState.ON and gpu.address in _direct(vm)}
+    if not refs and gpu.vms is None and not (gpu.passthrough and gpu.passthrough.active):
+        return None
+    found = (inventory.vms.get(ref) or Vm(ref, ref) for ref in refs)
+    return tuple(sorted(found, key=lambda vm: vm.name))
+
+
+def _host(host: Host, inventory: Inventory, free: Free, profile: str | None) -> HostView:
+    gpus = [_gpu(gpu, host, inventory, free, profile) for gpu in sorted(host.gpus, key=lambda gpu: gpu.address)]
+    nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
+    known = {node.id for node in host.numa_nodes}
+    elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
+    holding = {vm.ref for view in gpus for vm in view.holders or ()}
+    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
+    return HostView(
+        host=host,
+        cluster=cluster.name if cluster else None,
+        nodes=(*(node for node in nodes if node.gpus), *((NodeView(None, elsewhere),) if elsewhere else ())),
+        free=_total(view.free for view in gpus),
+        waiting=tuple(vm for vm in inventory.vms_on(host) if _gpu_devices(vm) and vm.ref not in holding),
+    )
+
+
+def _gpu(gpu: PhysicalGpu, host: Host, inventory: Inventory, free: Free, profile: str | None) -> GpuView:
+    figures = {name: number for name, number in free(host, gpu).items() if profile is None or name == profile}
+    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, inventory), figures)
+
+
+def _total(figures: Iterable[Mapping[str, int | None]]) -> Mapping[str, int | None]:
+    total: dict[str, int | None] = {}
+    for one in figures:
+        for name, number in one.items():
+            before = total.get(name, 0)
+            total[name] = None if number is None or before is None else before + number
+    return dict(sorted(total.items()))
+
+
+def _gpu_devices(vm: Vm) -> bool:
+    return any(not isinstance(device, OtherPassthrough) for device in vm.devices or ())
+
+
+def _direct(vm: Vm) -> set[PciAddress]:
+    return {
+        address
+        for device in vm.devices or ()
+        if isinstance(device, DirectPathDevice | DynamicDevice)
+        and (address := device.address if isinstance(device, DirectPathDevice) else device.assigned) is not None
+    }

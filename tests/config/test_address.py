@@ -1,0 +1,47 @@
+"""Addresses of vCenters, as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.config.address import Address
+from gpuops.errors import TargetError
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("vc.example.com", "https://vc.example.com"),
+        ("VC.Example.com/sdk", "https://vc.example.com"),
+        ("https://vc.example.com/sdk/", "https://vc.example.com"),
+        ("https://vc.example.com:8443", "https://vc.example.com:8443"),
+        ("http://127.0.0.1:8989/sdk", "http://127.0.0.1:8989"),
+        ("https://[::1]:8443/sdk", "https://[::1]:8443"),
+        ("user@vc.example.com", "https://vc.example.com"),
+    ],
+)
+def test_https_and_sdk_are_implied(text: str, url: str) -> None:
+    assert str(Address.parse(text)) == url
+
+
+def test_user_and_password_are_decoded_and_kept_apart() -> None:
+    address = Address.parse("https://svc%40vsphere.local:p%3Ass@vc.example.com")
+    assert (address.username, address.password) == ("svc@vsphere.local", "p:ss")
+    assert address == Address("vc.example.com")
+    assert "p:ss" not in repr(address)
+    assert "p:ss" not in str(address)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ftp://vc", "https://", "https://vc:99999", "https://vc/ui", "https://vc/sdk?x=1"]
+)
+def test_what_is_no_address_is_refused_without_repeating_it(text: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        Address.parse(text)
+    assert text == "" or text not in str(caught.value)
+    assert caught.value.hint
+
+
+def test_the_given_port_wins_over_the_default_one() -> None:
+    assert Address.parse("vc", port=8443).port == 8443
+    assert Address.parse("vc:9443", port=8443).port == 9443

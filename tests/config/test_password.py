@@ -1,0 +1,111 @@
+"""Where a password comes from, in which order, and that it is never repeated."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpuops.config.address import Address
+from gpuops.config.password import find_password, read_password_file
+from gpuops.config.sources import Destination
+from gpuops.errors import LoginRefused, TargetError
+
+THERE = Destination(label="prod", address=Address("vc.example.com"), username="me", name="prod")
+
+
+def file(folder: Path, name: str, content: str) -> Path:
+    path = folder / name
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_sources_in_their_order(tmp_path: Path) -> None:
+    named = file(tmp_path, "named", "of-file\n")
+    target = file(tmp_path, "target", "of-target\n")
+    file(tmp_path, "gpuops-password", "of-systemd\n")
+    file(tmp_path, "gpuops-password-prod", "of-systemd-for-prod\n")
+    systemd = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    everything = replace(THERE, password="given", password_file=named, target_password_file=target)
+    assert find_password(everything, systemd, lambda prompt: "typed") == "given"
+    everything = replace(everything, password=None)
+    assert find_password(everything, systemd, lambda prompt: "typed") == "of-file"
+    everything = replace(everything, password_file=None)
+    assert find_password(everything, systemd, lambda prompt: "typed") == "of-target"
+    everything = replace(everything, target_password_file=None)
+    assert find_password(everything, systemd, lambda prompt: "typed") == "of-systemd-for-prod"
+    assert find_password(replace(everything, name="other"), systemd, lambda prompt: "typed") == "of-systemd"
+    assert find_password(everything, {}, lambda prompt: "typed") == "typed"
+
+
+def test_the_prompt_says_who_and_where() -> None:
+    prompts: list[str] = []
+
+    def ask(prompt: str) -> str:
+        prompts.append(prompt)
+        return "typed"
+
+    find_password(THERE, {}, ask)
+    assert prompts == ["Password of me at https://vc.example.com: "]
+
+
+def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
+    with pytest.raises(LoginRefused, match="no password for me") as caught:
+        find_password(THERE, {}, None)
+    assert "--password-file" in caught.value.hint
+    assert caught.value.exit_code == 5
+
+
+def test_only_the_last_line_end_is_dropped(tmp_path: Path) -> None:
+    assert read_password_file(file(tmp_path, "a", " with blanks \n")) == " with blanks "
+    assert read_password_file(file(tmp_path, "b", "windows\r\n")) == "windows"
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"x" * 70_000])
+def test_what_cannot_be_a_password_is_refused_and_not_repeated(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "pw"
+    path.write_bytes(content)
+    with pytest.raises(TargetError, match="password file") as caught:
+        read_password_file(path)
+    assert caught.value.__cause__ is None
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="No such file"):
+        read_password_file(tmp_path / "none")
+
+
+def test_a_named_credential_needs_its_directory(tmp_path: Path) -> None:
+    there = replace(THERE, credential="vc")
+    with pytest.raises(TargetError, match="CREDENTIALS_DIRECTORY"):
+        find_password(there, {}, None)
+    file(tmp_path, "vc", "of-credential")
+    assert find_password(there, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == "of-credential"
+
+
+def test_a_keyring_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(TargetError, match="keyring package") as caught:
+        find_password(replace(THERE, keyring=True), {}, None)
+    assert "gpuops[keyring]" in caught.value.hint
+
+
+def test_a_keyring_is_asked_for_user_and_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    fake: Any = ModuleType("keyring")
+    fake.errors = ModuleType("keyring.errors")
+    fake.errors.KeyringError = RuntimeError
+
+    def get_password(service: str, user: str) -> str:
+        asked.append((service, user))
+        return "of-keyring"
+
+    fake.get_password = get_password
+    monkeypatch.setitem(sys.modules, "keyring", fake)
+    monkeypatch.setitem(sys.modules, "keyring.errors", fake.errors)
+    assert find_password(replace(THERE, keyring=True), {}, None) == "of-keyring"
+    assert asked == [("gpuops", "me@vc.example.com")]

@@ -1,0 +1,86 @@
+"""Saved inventories: read back they equal what was saved, and what is wrong with a file is said in one line."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuops.config import snapshot
+from gpuops.errors import UsageError
+from gpuops.model.inventory import Inventory
+
+EMPTY = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, 18, 0, tzinfo=UTC))
+# Every field of the model takes part: hypothesis builds the dataclasses from their annotations.
+st.register_type_strategy(datetime, st.datetimes(timezones=st.just(UTC)))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+st.register_type_strategy(str, TEXT)
+st.register_type_strategy(float, st.floats(allow_nan=False))
+
+
+def _dictionaries(mapping: type) -> st.SearchStrategy[dict[Any, Any]]:
+    key, value = get_args(mapping)
+    return st.dictionaries(st.from_type(key), st.from_type(value), max_size=3)
+
+
+st.register_type_strategy(Mapping, _dictionaries)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(inventory=st.from_type(Inventory))
+def test_read_back_it_equals_what_was_saved(tmp_path_factory: pytest.TempPathFactory, inventory: Inventory) -> None:
+    path = tmp_path_factory.mktemp("saved") / "inventory.json"
+    snapshot.save(inventory, path)
+    assert snapshot.load(path) == inventory
+
+
+def test_the_file_is_versioned_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.json"
+    snapshot.save(EMPTY, path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["schema_version"], document["kind"]) == (1, "snapshot")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="utf-8")
+    path = tmp_path / "inventory.json"
+    path.symlink_to(victim)
+    snapshot.save(EMPTY, path)
+    assert victim.read_text(encoding="utf-8") == "precious"
+    assert snapshot.load(path) == EMPTY
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        snapshot.save(EMPTY, tmp_path / "none" / "inventory.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        ("", "is not a saved inventory"),
+        ("[]", "is not a saved inventory"),
+        ('{"kind": "inventory", "schema_version": 1}', "is not a saved inventory"),
+        ('{"kind": "snapshot", "schema_version": 2, "gpuops": "9.0"}', "version 2"),
+        ('{"kind": "snapshot", "schema_version": 1, "inventory": {"vcenter": "x"}}', "api_version"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, content: str | None, said: str) -> None:
+    path = tmp_path / "inventory.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(UsageError, match=said) as caught:
+        snapshot.load(path)
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message

@@ -1,0 +1,76 @@
+"""The configuration file: named targets, and one clear line for whatever is wrong in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.targets import read_configuration
+from gpuops.errors import TargetError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    configuration = read_configuration(tmp_path / "config.toml")
+    assert (configuration.default, configuration.targets) == (None, {})
+
+
+def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        default = "prod"
+        [targets.prod]
+        host = "vc.example.com"
+        port = 8443
+        username = "gpuops@vsphere.local"
+        password_file = "/etc/gpuops/prod"
+        ca_file = "/etc/gpuops/ca.pem"
+        verify = false
+        proxy = "proxy:3128"
+        """,
+    )
+    target = read_configuration(path).targets["prod"]
+    assert (target.host, target.port, target.username) == ("vc.example.com", 8443, "gpuops@vsphere.local")
+    assert (target.password_file, target.ca_file) == (Path("/etc/gpuops/prod"), Path("/etc/gpuops/ca.pem"))
+    assert (target.verify, target.proxy) == (False, "proxy:3128")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("default = 'prod'", "no [targets.prod]"),
+        ("[targets.a]", "targets.a.host"),
+        ("[targets.a]\nhost = 'vc'\nport = 0", "targets.a.port"),
+        ("[targets.a]\nhost = 'vc'\nverfy = false", "targets.a.verfy"),
+        ("[targets", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TargetError) as caught:
+        read_configuration(path)
+    assert said in caught.value.message
+    assert str(path) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_password_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    path = write(tmp_path, "[targets.a]\nhost = 'vc'\npassword = 'Cn4ry&'")
+    with pytest.raises(TargetError) as caught:
+        read_configuration(path)
+    assert "password_file" in caught.value.hint
+    assert "Cn4ry" not in f"{caught.value.message} {caught.value.hint} {caught.value.__cause__}"
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(TargetError, match="cannot be read"):
+        read_configuration(path)
