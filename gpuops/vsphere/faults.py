@@ -1,0 +1,227 @@
+"""Faults: what vCenter refuses with, as the errors of gpuops. One table, most specific fault first.
+
+`translate` is the only place where a vim or vmodl fault becomes an error of ours; the fault itself stays its cause.
+Fault names and fields: vSphere API reference (Web Services), fault types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, ProtocolError, StepFailed
+
+_MIB: Final = 1024 * 1024
+
+Wording = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault (`fault.X` of vim, `vmodl:X` of vmodl), the error it becomes, its words and the next move."""
+
+    fault: str
+    error: type[GpuopsError]
+    words: Wording | str
+    hint: str = ""
+
+
+def _text(fault: Any) -> str:
+    return str(getattr(fault, "msg", "") or type(fault).__name__)
+
+
+def _numbers(fault: Any) -> str:
+    requested, unreserved = getattr(fault, "requested", 0) or 0, getattr(fault, "unreserved", 0) or 0
+    if "Memory" in type(fault).__name__:
+        return f"not enough memory: needs {requested // _MIB} MiB, {unreserved // _MIB} unreserved"
+    return f"not enough CPU: needs {requested} MHz, {unreserved} unreserved"
+
+
+def _no_compatible_host(fault: Any) -> str:
+    first = next((_text(error) for error in getattr(fault, "error", None) or ()), "")
+    return "no host can take it" + (f": {first}" if first else "")
+
+
+def _no_permission(fault: Any) -> str:
+    missing = [
+        privilege for entity in getattr(fault, "missingPrivileges", None) or () for privilege in entity.privilegeIds
+    ] or [getattr(fault, "privilegeId", "")]
+    named = ", ".join(each for each in missing if each)
+    return f"this login lacks the privilege {named or '(vCenter does not say which)'}"
+
+
+def _power_state(fault: Any) -> str:
+    return f"it is {getattr(fault, 'existingState', None) or 'in another power state'} now"
+
+
+def _question(fault: Any) -> str:
+    return f"it asks a question: {getattr(fault, 'text', '') or _text(fault)}"
+
+
+TABLE: Final[Sequence[Row]] = (
+    # a login that ended, or never was; NotAuthenticated is a subclass of NoPermission, so it stands first
+    Row("fault.NotAuthenticated", LoginRefused, "the session is not logged in any more", "run the command again"),
+    Row("fault.PasswordExpired", LoginRefused, "the password has expired", "change it in vCenter first"),
+    Row(
+        "fault.InvalidLogin",
+        LoginRefused,
+        "user name or password refused",
+        "check the user name and where the password comes from",
+    ),
+    Row("fault.InvalidLocale", LoginRefused, "the session's locale is refused"),
+    Row("fault.NoPermission", NoPermission, _no_permission, "ask for it, or log in as somebody who has it"),
+    Row(
+        "fault.RestrictedByAdministrator", NoPermission, lambda fault: f"forbidden by an administrator: {fault.details}"
+    ),
+    Row("fault.RestrictedVersion", NoPermission, "this edition of the host forbids it"),
+    # no GPU, no memory, no host
+    Row(
+        "fault.InsufficientGraphicsResourcesFault",
+        StepFailed,
+        "no graphics resources: no free vGPU slot of that profile on the host",
+        "gpuops inventory shows who holds the GPUs",
+    ),
+    Row(
+        "fault.InsufficientHostMemoryCapacityFault",
+        StepFailed,
+        _numbers,
+        "the host is short of memory for a full reservation",
+    ),
+    Row("fault.InsufficientHostCpuCapacityFault", StepFailed, _numbers),
+    Row("fault.InsufficientMemoryResourcesFault", StepFailed, _numbers, "a VM with a GPU reserves all its memory"),
+    Row("fault.InsufficientCpuResourcesFault", StepFailed, _numbers),
+    Row("fault.InsufficientResourcesFault", StepFailed, lambda fault: f"not enough resources: {_text(fault)}"),
+    Row("fault.NoCompatibleHost", StepFailed, _no_compatible_host, "gpuops attach --explain shows why"),
+    Row(
+        "fault.NoDiskSpace",
+        StepFailed,
+        lambda fault: f"no space left on datastore {fault.datastore}",
+        "free some space there",
+    ),
+    # somebody else is at it
+    Row(
+        "fault.TaskInProgress",
+        StepFailed,
+        "another task is running on it",
+        "wait for that task, then run the command again",
+    ),
+    Row("fault.ConcurrentAccess", StepFailed, "it was changed by somebody else meanwhile", "run the command again"),
+    Row("fault.ResourceInUse", StepFailed, lambda fault: f"{fault.name or 'a resource'} is in use"),
+    Row(
+        "fault.MethodDisabled",
+        StepFailed,
+        "another product holds it (a backup, perhaps)",
+        "try again when that is over",
+    ),
+    # its state
+    Row("fault.QuestionPending", StepFailed, _question, "answer it in the vSphere Client"),
+    Row("fault.InvalidPowerState", StepFailed, _power_state, "run the command again"),
+    Row("fault.ToolsUnavailable", StepFailed, "VMware Tools does not run in the guest", "it can only be powered off"),
+    Row("fault.VmPowerOnDisabled", StepFailed, "power-on is disabled for it"),
+    Row("fault.InvalidHostState", StepFailed, lambda fault: f"the host is not in a state for it: {_text(fault)}"),
+    Row(
+        "fault.InvalidState",
+        StepFailed,
+        lambda fault: f"not possible in its state: {_text(fault)}",
+        "run the command again",
+    ),
+    # its devices and configuration
+    Row(
+        "fault.DeviceHotPlugNotSupported",
+        StepFailed,
+        "the device cannot be added while the VM runs",
+        "power it off first",
+    ),
+    Row(
+        "fault.DeviceBackingNotSupported",
+        StepFailed,
+        lambda fault: f"the host does not offer {fault.device or 'that device'}",
+        "gpuops inventory shows what each host offers",
+    ),
+    Row(
+        "fault.DeviceNotSupported",
+        StepFailed,
+        lambda fault: f"the host does not support {fault.device or 'that device'}",
+    ),
+    Row("fault.TooManyDevices", StepFailed, "the VM has no room for another device"),
+    Row("fault.InvalidDeviceSpec", StepFailed, lambda fault: f"the device change is refused: {_text(fault)}"),
+    Row("fault.FeatureRequirementsNotMet", StepFailed, "the host's CPU lacks features the VM was started with"),
+    Row("fault.GenericVmConfigFault", StepFailed, lambda fault: fault.reason or _text(fault)),
+    Row("fault.SuspendedRelocateNotSupported", StepFailed, "a suspended VM cannot move between these hosts"),
+    Row("fault.MigrationFault", StepFailed, lambda fault: f"it cannot be moved: {_text(fault)}"),
+    Row("fault.VmConfigFault", StepFailed, lambda fault: f"its configuration is refused: {_text(fault)}"),
+    Row("fault.InvalidDatastore", StepFailed, lambda fault: f"its datastore is not usable: {_text(fault)}"),
+    Row("fault.HostConfigFault", StepFailed, lambda fault: f"the host refused the setting: {_text(fault)}"),
+    Row("fault.FileFault", StepFailed, lambda fault: f"its file {fault.file or ''} is not usable: {_text(fault)}"),
+    # names and time
+    Row("fault.DuplicateName", StepFailed, lambda fault: f"the name {fault.name!r} is taken"),
+    Row("fault.InvalidName", StepFailed, lambda fault: f"the name {fault.name!r} is not valid there"),
+    Row("fault.AlreadyExists", StepFailed, lambda fault: f"{fault.name or 'it'} exists already"),
+    Row("fault.NotFound", StepFailed, lambda fault: f"not found: {_text(fault)}"),
+    Row("fault.InvalidPrivilege", StepFailed, lambda fault: f"unknown privilege {fault.privilege}"),
+    Row("fault.Timedout", StepFailed, "vCenter gave up waiting for it"),
+    # the host or vCenter itself; what happened to a change is then not known
+    Row("vmodl:ManagedObjectNotFound", StepFailed, "it is gone from vCenter", "gpuops inventory shows what is there"),
+    Row("vmodl:HostNotConnected", OutcomeUnknown, "vCenter lost the connection to its host"),
+    Row("vmodl:HostNotReachable", OutcomeUnknown, "vCenter cannot reach its host"),
+    Row("vmodl:HostCommunication", OutcomeUnknown, "vCenter cannot talk to its host"),
+    Row("vmodl:RequestCanceled", OutcomeUnknown, "the request was cancelled"),
+    Row("vmodl:InvalidCollectorVersion", OutcomeUnknown, "the property collector was reset"),
+    Row(
+        "vmodl:MethodNotFound",
+        ProtocolError,
+        lambda fault: f"this vCenter does not know {fault.method}",
+        "it may be older than vSphere 6.7",
+    ),
+    Row("vmodl:NotSupported", StepFailed, lambda fault: f"not supported there: {_text(fault)}"),
+    Row("vmodl:InvalidProperty", ProtocolError, lambda fault: f"this vCenter has no property {fault.name}"),
+    Row(
+        "vmodl:InvalidArgument",
+        StepFailed,
+        lambda fault: f"refused argument {fault.invalidProperty or ''}: {_text(fault)}",
+    ),
+    Row("vmodl:InvalidRequest", ProtocolError, lambda fault: f"vCenter could not read the request: {_text(fault)}"),
+    Row("vmodl:SystemError", StepFailed, lambda fault: f"vCenter failed inside: {fault.reason or _text(fault)}"),
+    Row("fault.VimFault", StepFailed, _text),
+    Row("vmodl:RuntimeFault", StepFailed, _text),
+    Row("vmodl:MethodFault", StepFailed, _text),
+)
+
+
+def translate(fault: Any, subject: str = "") -> GpuopsError:
+    """The error that says what `fault` means for `subject`, a VM's or host's name; chain it: `raise ... from fault`."""
+    row = next(row for kind, row in _rows() if isinstance(fault, kind))
+    words = row.words if isinstance(row.words, str) else row.words(fault)
+    return row.error(f"{subject}: {words}" if subject else words, hint=row.hint)
+
+
+def row_for(fault_type: type) -> Row:
+    """The row that a fault of this class meets; every class meets one."""
+    return next(row for kind, row in _rows() if issubclass(fault_type, kind))
+
+
+@cache
+def _rows() -> tuple[tuple[type, Row], ...]:
+    """The table with vmomi's classes in place of names; pyVmomi is imported when a fault is first met."""
+    from pyVmomi import vim, vmodl
+
+    found = []
+    for row in TABLE:
+        if row.fault.startswith("vmodl:"):
+            name = row.fault.removeprefix("vmodl:")
+            places = (vmodl.fault, vmodl, vmodl.query)
+            kind = next(kind for place in places if (kind := _member(place, name)) is not None)
+        else:
+            kind = _member(vim.fault, row.fault.removeprefix("fault."))
+            assert kind is not None, f"pyVmomi has no {row.fault}"
+        found.append((kind, row))
+    return tuple(found)
+
+
+def _member(place: Any, name: str) -> Any:
+    try:
+        return getattr(place, name)
+    except AttributeError:
+        return None

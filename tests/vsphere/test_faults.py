@@ -1,0 +1,89 @@
+"""The fault table: complete for what we call, most specific first, and worded with the fault's own numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed
+from gpuops.vsphere import faults
+
+CALLED = {
+    vim.VirtualMachine: (
+        "ReconfigVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SuspendVM_Task", "ShutdownGuest", "RelocateVM_Task",
+    ),
+    vim.CustomFieldsManager: ("AddCustomFieldDef", "SetField"),
+    vim.SessionManager: ("Login", "Logout"),
+    vim.EnvironmentBrowser: ("QueryConfigTarget",),
+    vim.option.OptionManager: ("QueryOptions",),
+    vmodl.query.PropertyCollector: (
+        "RetrievePropertiesEx", "ContinueRetrievePropertiesEx", "CreateFilter", "WaitForUpdatesEx",
+    ),
+}  # fmt: skip
+
+CATCH_ALL = ("fault.VimFault", "vmodl:RuntimeFault", "vmodl:MethodFault")
+
+
+def _declared() -> list[Any]:
+    return [
+        pytest.param(VmomiSupport.GetVmodlType(fault), id=f"{method}-{fault.rpartition('.')[2]}")
+        for kind, methods in CALLED.items()
+        for method in methods
+        for fault in VmomiSupport.GetWsdlMethod("urn:vim25", method).info.faults or ()
+    ]
+
+
+def test_some_faults_are_declared_at_all() -> None:
+    assert len(_declared()) > 20
+
+
+@pytest.mark.parametrize("declared", _declared())
+def test_every_declared_fault_has_a_row_of_its_own_or_of_its_family(declared: type) -> None:
+    row = faults.row_for(declared)
+    assert row.fault not in CATCH_ALL
+    assert row.error is not GpuopsError
+
+
+def test_no_row_hides_behind_a_more_general_one() -> None:
+    kinds = [kind for kind, _ in faults._rows()]
+    hidden = [
+        later.__name__
+        for position, later in enumerate(kinds)
+        for earlier in kinds[:position]
+        if issubclass(later, earlier)
+    ]
+    assert hidden == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        (vim.fault.NotAuthenticated(privilegeId="System.View"), LoginRefused, "not logged in"),
+        (
+            vim.fault.NoPermission(
+                missingPrivileges=[vim.fault.NoPermission.EntityPrivileges(privilegeIds=["VirtualMachine.Interact.PowerOn"])]
+            ),
+            NoPermission,
+            "VirtualMachine.Interact.PowerOn",
+        ),
+        (
+            vim.fault.InsufficientHostMemoryCapacityFault(requested=64 * 2**30, unreserved=32 * 2**30),
+            StepFailed,
+            "needs 65536 MiB, 32768 unreserved",
+        ),
+        (vim.fault.InvalidPowerState(existingState="suspended"), StepFailed, "it is suspended now"),
+        (vim.fault.GenericVmConfigFault(reason="no room on the PCI bus"), StepFailed, "no room on the PCI bus"),
+        (vim.fault.NoCompatibleHost(error=[vim.fault.TooManyDevices(msg="too many")]), StepFailed, "too many"),
+        (vim.fault.QuestionPending(text="Retry?"), StepFailed, "Retry?"),
+        (vmodl.fault.HostNotConnected(), OutcomeUnknown, "lost the connection"),
+        (vmodl.fault.ManagedObjectNotFound(), StepFailed, "gone"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)  # fmt: skip
+def test_a_fault_is_said_with_its_own_facts(fault: Exception, error: type[GpuopsError], words: str) -> None:
+    translated = faults.translate(fault, "ml-07")
+    assert type(translated) is error
+    assert translated.message.startswith("ml-07: ")
+    assert words in translated.message
