@@ -135,6 +135,46 @@ def test_printed_mixed_size_starts(name: str, starts: tuple[int, ...]) -> None:
     assert profile.verified_placement is Verified.DOC
 
 
+# Start offsets by board memory and profile size, GB, as printed (NVIDIA vGPU types).
+PRINTED_STARTS: dict[int, dict[int, tuple[int, ...]]] = {
+    94: {
+        47: (0, 47),
+        23: (0, 24, 47, 71),
+        15: (0, 32, 47, 79),
+        11: (0, 12, 23, 36, 47, 59, 70, 83),
+        6: (0, 17, 23, 41, 47, 64, 70, 88),
+        4: (0, 7, 11, 19, 23, 31, 35, 43, 47, 54, 58, 66, 70, 78, 82, 90),
+    },
+    80: {
+        40: (0, 40),
+        20: (0, 20, 40, 60),
+        16: (0, 24, 40, 64),
+        10: tuple(range(0, 80, 10)),
+        8: (0, 12, 20, 32, 40, 52, 60, 72),
+        5: tuple(range(0, 80, 5)),
+        4: (0, 6, 10, 16, 20, 26, 30, 36, 40, 46, 50, 56, 60, 66, 70, 76),
+    },
+    64: {32: (0, 32), 16: (0, 16, 32, 48), 8: tuple(range(0, 64, 8)), 4: tuple(range(0, 64, 4))},
+    40: {20: (0, 20), 10: (0, 10, 20, 30), 8: (0, 12, 20, 32), 5: tuple(range(0, 40, 5))},
+    24: {12: (0, 12), 8: (0, 16), 6: (0, 6, 12, 18), 4: (0, 8, 12, 20), 2: (0, 4, 6, 10, 12, 16, 18, 22)},
+    20: {10: (0, 10), 5: (0, 5, 10, 15), 4: (0, 6, 10, 16), 2: (0, 3, 5, 8, 10, 13, 15, 18)},
+    16: {8: (0, 8), 4: (0, 4, 8, 12), 2: tuple(range(0, 16, 2)), 1: tuple(range(16))},
+}
+
+
+def test_the_printed_table_of_starts_by_memory() -> None:
+    checked: set[tuple[int, int]] = set()
+    for board, profile in TIME_SLICED:
+        if board.mixed_size_rule is not MixedSizeRule.POWER_OF_TWO:
+            continue
+        memory_gb, size_gb = board.framebuffer_mib // 1024, profile.framebuffer_mib // 1024
+        printed = PRINTED_STARTS.get(memory_gb, {}).get(size_gb)
+        if printed is not None:
+            assert profile.placement_ids_mixed == printed, profile.name
+            checked.add((memory_gb, size_gb))
+    assert checked == {(memory, size) for memory, sizes in PRINTED_STARTS.items() for size in sizes}
+
+
 def test_mixed_size_starts_hold_the_documented_count_side_by_side() -> None:
     for board, profile in TIME_SLICED:
         starts, size_gb = profile.placement_ids_mixed, profile.framebuffer_mib / 1024

@@ -1,0 +1,88 @@
+"""How much room intervals with fixed starts leave for one more kind, over every way they can lie.
+
+vCenter shows which VMs are on a GPU, not where their vGPUs start, in mixed-size mode (placement ids) and in MIG (memory
+slices) alike. So the room for another kind is a range: from the worst to the best way the running ones can lie.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
+from typing import Final
+
+# States of the search below; beyond that (many sizes mixed on one GPU) an answer is not worth its seconds.
+_MOST_STATES: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """Something of one size that may lie at certain starts, in one unit for all shapes of a GPU."""
+
+    size: int
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The fewest and the most starts left free."""
+
+    fewest: int
+    most: int
+
+
+@lru_cache(maxsize=4096)
+def spread(wanted: Shape, taken: tuple[Shape, ...]) -> Spread | None:
+    """How many starts of `wanted` stay free of the taken shapes, in the worst and in the best case.
+
+    Starts of one shape never overlap each other (they do not on any GPU of the catalogue), so free starts can all be
+    used at once. None = the taken shapes cannot all lie there, or there are too many ways to look at.
+    """
+    counts = Counter(taken)
+    shapes = sorted(counts)
+    places = sorted((start, index) for index, shape in enumerate(shapes) for start in shape.starts)
+    begins = [start for start, _ in places]
+    if len(places) * prod(count + 1 for count in counts.values()) > _MOST_STATES:
+        return None
+
+    @cache
+    def hits(at: int, left: tuple[int, ...], last_hit: int) -> Spread | None:
+        """Fewest and most starts of `wanted` covered by placing what is left at `places[at:]`, beyond `last_hit`."""
+        if not any(left):
+            return Spread(0, 0)
+        if at == len(places):
+            return None
+        start, index = places[at]
+        skipped = hits(at + 1, left, last_hit)
+        if not left[index]:
+            return skipped
+        end = start + shapes[index].size
+        covered = _covered(wanted, start, end)
+        then = hits(
+            bisect_left(begins, end),
+            (*left[:index], left[index] - 1, *left[index + 1 :]),
+            # A start that ends before this place ends cannot be covered again: forgetting it halves the states.
+            covered[-1] if covered and wanted.starts[covered[-1]] + wanted.size > end else -1,
+        )
+        fresh = len(covered) - (last_hit in covered)
+        placed = None if then is None else Spread(then.fewest + fresh, then.most + fresh)
+        return _either(skipped, placed)
+
+    covered = hits(0, tuple(counts[shape] for shape in shapes), -1)
+    if covered is None:
+        return None
+    total = len(wanted.starts)
+    return Spread(total - covered.most, total - covered.fewest)
+
+
+def _covered(wanted: Shape, start: int, end: int) -> list[int]:
+    """Which starts of `wanted`, by number, something from `start` to `end` makes unusable."""
+    return [number for number, own in enumerate(wanted.starts) if own < end and start < own + wanted.size]
+
+
+def _either(one: Spread | None, other: Spread | None) -> Spread | None:
+    if one is None or other is None:
+        return one or other
+    return Spread(min(one.fewest, other.fewest), max(one.most, other.most))

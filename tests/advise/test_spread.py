@@ -1,0 +1,75 @@
+"""Room beside things whose places are not known, against trying every place."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuops.advise.spread import Shape, Spread, spread
+
+# A100/H100 class, in memory slices.
+ONE, DOUBLE, TWO = Shape(1, tuple(range(7))), Shape(2, (0, 2, 4, 6)), Shape(2, (0, 2, 4))
+THREE, FOUR, SEVEN = Shape(4, (0, 4)), Shape(4, (0,)), Shape(8, (0,))
+MIG = (ONE, DOUBLE, TWO, THREE, FOUR, SEVEN)
+# A 24 GB board in mixed-size mode, in GB.
+MIXED = (
+    Shape(24, (0,)),
+    Shape(12, (0, 12)),
+    Shape(8, (0, 16)),
+    Shape(6, (0, 6, 12, 18)),
+    Shape(4, (0, 8, 12, 20)),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken", "expected"),
+    [
+        (ONE, (), Spread(7, 7)),
+        (ONE, (THREE,), Spread(3, 4)),
+        (ONE, (THREE, THREE), Spread(0, 0)),
+        (ONE, (FOUR, THREE), Spread(0, 0)),
+        (FOUR, (ONE,), Spread(0, 1)),
+        (THREE, (ONE, ONE), Spread(0, 1)),
+        (SEVEN, (ONE,), Spread(0, 0)),
+        (MIXED[2], (MIXED[4],), Spread(1, 2)),  # at 0 or 20 it spoils a start of 8 GB, at 8 or 12 it lies between
+        (MIXED[4], (MIXED[4],), Spread(3, 3)),
+    ],
+)
+def test_room_left(wanted: Shape, taken: tuple[Shape, ...], expected: Spread) -> None:
+    assert spread(wanted, taken) == expected
+
+
+def test_what_cannot_be_there_together_leaves_no_answer() -> None:
+    assert spread(ONE, (FOUR, FOUR)) is None
+    assert spread(ONE, (SEVEN, ONE)) is None
+
+
+def test_too_many_ways_leave_no_answer() -> None:
+    several = tuple(Shape(1, tuple(range(offset, 64, 8))) for offset in range(8))
+    assert spread(Shape(8, (0, 8)), several * 3) is None
+
+
+def by_trying(wanted: Shape, taken: list[Shape]) -> Spread | None:
+    rooms = []
+    for starts in product(*(shape.starts for shape in taken)):
+        spans = sorted((start, start + shape.size) for start, shape in zip(starts, taken, strict=True))
+        if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+            continue
+        rooms.append(
+            sum(all(own >= end or own + wanted.size <= start for start, end in spans) for own in wanted.starts)
+        )
+    return Spread(min(rooms), max(rooms)) if rooms else None
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([MIG, MIXED]).flatmap(
+        lambda shapes: st.tuples(st.sampled_from(shapes), st.lists(st.sampled_from(shapes), max_size=4))
+    )
+)
+def test_it_is_what_trying_every_place_finds(case: tuple[Shape, list[Shape]]) -> None:
+    wanted, taken = case
+    assert spread(wanted, tuple(taken)) == by_trying(wanted, taken)
