@@ -14,8 +14,10 @@ def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """$GPUOPS_STATE_DIR, else $XDG_STATE_HOME/gpuops, else ~/.local/state/gpuops."""
     if own := environ.get("GPUOPS_STATE_DIR"):
         return Path(own)
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "gpuops"
+    # The XDG specification: a relative path in the variable is invalid and must be ignored.
+    base = Path(environ.get("XDG_STATE_HOME", ""))
+    home = Path(environ.get("HOME") or Path.home())
+    return (base if base.is_absolute() else home / ".local" / "state") / "gpuops"
 
 
 def prepare_state_dir(path: Path) -> None:

@@ -1,0 +1,263 @@
+"""One step at a time: nothing is sent without an intent on disk, and what is not known is looked for, not repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import NotConnected, StepFailed
+from gpuops.execute.doer import Doer
+from gpuops.execute.executor import execute
+from gpuops.execute.journal import IntentState, Journal
+from gpuops.execute.resume import settle_open
+from gpuops.model.rotation import Limits
+from gpuops.model.vm import PowerState
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.plan import Plan, Wave
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from tests.execute.small_vcenter import SmallVcenter, World, small_world
+
+LIMITS = Limits()
+Do = Callable[..., tuple[Outcome, ...]]
+
+
+@pytest.fixture
+def world() -> World:
+    return small_world()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, world: World) -> Journal:
+    return Journal.open(tmp_path / "state", "vc-uuid", lambda: world.now)
+
+
+@pytest.fixture
+def do(world: World, journal: Journal) -> Do:
+    def run(*waves: tuple[Step, ...], limits: Limits = LIMITS) -> tuple[Outcome, ...]:
+        plan = Plan(waves=tuple(Wave(str(number), steps) for number, steps in enumerate(waves)))
+        run_ = journal.begin("test")
+        doer = Doer(SmallVcenter(world), journal, run_, world.snapshot())
+        return execute(plan, doer, limits, lambda outcome: None)
+
+    return run
+
+
+def verdicts(outcomes: tuple[Outcome, ...]) -> dict[str, Verdict]:
+    return {outcome.step.vm: outcome.verdict for outcome in outcomes}
+
+
+def test_what_is_done_is_not_sent(do: Do, world: World) -> None:
+    world.set("vm-1", power=PowerState.SUSPENDED)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.ALREADY
+    assert world.requests == []
+
+
+def test_the_intent_is_on_disk_before_the_request_leaves(do: Do, world: World, tmp_path: Path) -> None:
+    seen: list[tuple[Step, IntentState]] = []
+
+    def look(step: Step) -> None:
+        other = Journal.open(tmp_path / "state", "vc-uuid", lambda: world.now)
+        [run] = other.open_runs(["test"])
+        seen.extend((intent.step, intent.state) for intent in other.open_intents(run))
+        other.close()
+
+    world.on_submit = look
+    do((SuspendVm("vm-1"),))
+    assert seen == [(SuspendVm("vm-1"), IntentState.INTENT)]
+
+
+@pytest.mark.parametrize("step", [SuspendVm("vm-1"), PowerOnVm("vm-92"), SetAttribute("vm-1", "a", "b")])
+def test_a_lost_reply_is_looked_for_not_repeated(do: Do, world: World, step: Step) -> None:
+    world.lose_after.add(type(step))
+    [outcome] = do((step,))
+    assert outcome.verdict is Verdict.DONE
+    assert world.requests == [step]
+    assert len(world.ledger) == 1
+
+
+def test_a_request_that_never_arrived_is_sent_once_more_after_looking(do: Do, world: World) -> None:
+    world.lose_before.add(SuspendVm)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.DONE
+    assert world.requests == [SuspendVm("vm-1")] * 2
+    assert len(world.ledger) == 1
+
+
+def test_a_change_of_devices_is_never_sent_twice(do: Do, world: World) -> None:
+    step = ReconfigureVm("vm-92", VmChange(memory_locked=False))
+    world.lose_before.add(ReconfigureVm)
+    [outcome] = do((step,))
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert "neither task nor effect" in outcome.reason
+    assert world.requests == [step]
+
+
+def test_success_without_the_state_is_unknown(do: Do, world: World, journal: Journal) -> None:
+    world.lying.add("vm-1")
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.UNKNOWN
+    [run] = journal.open_runs(["test"])
+    assert [intent.state for intent in journal.open_intents(run)] == [IntentState.UNKNOWN]
+
+
+def test_a_fault_with_the_state_reached_is_done(do: Do, world: World) -> None:
+    world.failing["vm-1"] = StepFailed("invalid power state")
+    world.on_submit = lambda step: world.set("vm-1", power=PowerState.SUSPENDED)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.DONE
+
+
+def test_one_failure_does_not_stop_the_others(do: Do, world: World) -> None:
+    world.failing["vm-1"] = StepFailed("no space on ssd")
+    outcomes = do(
+        (SuspendVm("vm-1"), SuspendVm("vm-2")), (SetAttribute("vm-1", "a", "b"), SetAttribute("vm-2", "a", "b"))
+    )
+    assert [(outcome.step.vm, outcome.verdict) for outcome in outcomes if isinstance(outcome.step, SuspendVm)] == [
+        ("vm-1", Verdict.FAILED),
+        ("vm-2", Verdict.DONE),
+    ]
+    skipped = next(outcome for outcome in outcomes if outcome.verdict is Verdict.SKIPPED)
+    assert skipped.step == SetAttribute("vm-1", "a", "b")
+    assert skipped.reason == "an earlier step failed: no space on ssd"
+
+
+def test_an_ml_vm_does_not_start_where_a_desktop_stayed(do: Do, world: World) -> None:
+    world.failing["vm-1"] = StepFailed("no space on ssd")
+    outcomes = do((SuspendVm("vm-1"),), (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2")))
+    assert verdicts(outcomes) == {"vm-1": Verdict.FAILED, "vm-91": Verdict.SKIPPED, "vm-92": Verdict.DONE}
+    assert "desktop-01 was not suspended on its host" in outcomes[1].reason
+
+
+def test_a_desktop_in_use_is_not_suspended_whatever_the_plan_says(do: Do, world: World) -> None:
+    run = do
+    world.set("vm-1", console_connections=1)
+    [outcome] = run((SuspendVm("vm-1"),))
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
+    assert world.requests == []
+
+
+@pytest.mark.parametrize(
+    ("step", "power", "reason"),
+    [
+        (ResumeVm("vm-1"), PowerState.OFF, "is powered off: its suspended state was discarded"),
+        (PowerOffVm("vm-1"), PowerState.SUSPENDED, "a power-off would discard"),
+        (ShutDownGuest("vm-1", then_off=True), PowerState.SUSPENDED, "a power-off would discard"),
+        (PowerOnVm("vm-1"), PowerState.SUSPENDED, "a cold boot would discard"),
+    ],
+)
+def test_what_a_guest_holds_is_never_discarded(
+    do: Do, world: World, step: Step, power: PowerState, reason: str
+) -> None:
+    world.set("vm-1", power=power)
+    [outcome] = do((step,))
+    assert outcome.verdict is Verdict.SKIPPED
+    assert reason in outcome.reason
+    assert world.requests == []
+
+
+def test_another_vm_under_the_same_id_is_not_touched(world: World, journal: Journal) -> None:
+    planned = world.snapshot()
+    world.set("vm-1", instance_uuid="other")
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), planned)
+    plan = Plan(waves=(Wave("", (SuspendVm("vm-1"),)),))
+    [outcome] = execute(plan, doer, Limits(), lambda outcome: None)
+    assert outcome.verdict is Verdict.SKIPPED
+    assert "another VM" in outcome.reason
+
+
+def test_a_vm_that_is_gone_is_named(do: Do, world: World) -> None:
+    world.on_submit = lambda step: None
+    del world.vms["vm-5"]
+    [outcome] = do((SuspendVm("vm-5"),))
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "is gone from vCenter")
+
+
+def test_no_more_is_in_flight_than_the_limits_say(do: Do, world: World) -> None:
+    steps = tuple(SuspendVm(f"vm-{number}") for number in range(1, 6))
+    assert set(verdicts(do(steps, limits=Limits(in_flight=2, per_host=4))).values()) == {Verdict.DONE}
+    assert world.in_flight_most == 2
+
+
+def test_no_more_is_in_flight_on_one_host_than_the_limits_say(do: Do, world: World) -> None:
+    steps = (*(SuspendVm(f"vm-{number}") for number in range(1, 6)), PowerOnVm("vm-92"))
+    assert set(verdicts(do(steps, limits=Limits(in_flight=8, per_host=1))).values()) == {Verdict.DONE}
+    assert world.in_flight_most == 2
+    assert world.requests[:2] == [SuspendVm("vm-1"), PowerOnVm("vm-92")], "order is kept on a host, not across hosts"
+
+
+def test_a_task_that_never_ends_is_given_up_and_named(do: Do, world: World) -> None:
+    world.hung.add("vm-1")
+    outcomes = do((SuspendVm("vm-1"), SuspendVm("vm-2")), limits=Limits(step_timeout_s=60))
+    assert verdicts(outcomes) == {"vm-1": Verdict.UNKNOWN, "vm-2": Verdict.DONE}
+    assert outcomes[-1].reason == "task-1 still runs after 60 s"
+
+
+def test_a_guest_shuts_down_within_its_grace(do: Do, world: World) -> None:
+    world.set("vm-1", tools_running=True)
+    [outcome] = do((ShutDownGuest("vm-1", grace_s=60, then_off=True),))
+    assert outcome == Outcome(ShutDownGuest("vm-1", grace_s=60, then_off=True), Verdict.DONE)
+    assert world.requests == [outcome.step]
+
+
+def test_a_stubborn_guest_is_powered_off_only_if_the_plan_says_so(do: Do, world: World) -> None:
+    world.stubborn |= {"vm-1", "vm-2"}
+    outcomes = do((ShutDownGuest("vm-1", 60, then_off=True), ShutDownGuest("vm-2", 60, then_off=False)))
+    assert verdicts(outcomes) == {"vm-1": Verdict.DONE, "vm-2": Verdict.FAILED}
+    reasons = {outcome.step.vm: outcome.reason for outcome in outcomes}
+    assert reasons == {
+        "vm-1": "the guest still runs after 60 s; powered off",
+        "vm-2": "the guest still runs after 60 s",
+    }
+    assert (world.power("desktop-01"), world.power("desktop-02")) == (PowerState.OFF, PowerState.ON)
+
+
+def test_a_guest_without_tools_is_powered_off_at_once(do: Do, world: World) -> None:
+    world.set("vm-1", tools_running=False)
+    [outcome] = do((ShutDownGuest("vm-1", 60, then_off=True),))
+    assert outcome.verdict is Verdict.DONE
+    assert "Tools" in outcome.reason
+    assert world.requests[-1] == PowerOffVm("vm-1")
+
+
+def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world: World, journal: Journal) -> None:
+    world.unreachable_for = SuspendVm
+    with pytest.raises(NotConnected):
+        do((SuspendVm("vm-1"),))
+    [run] = journal.open_runs(["test"])
+    [intent] = journal.open_intents(run)
+    assert intent.state is IntentState.INTENT
+    [outcome] = settle_open(Doer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert outcome.verdict is Verdict.FAILED
+    assert "did not reach vCenter" in outcome.reason
+    assert journal.open_intents(run) == ()
+
+
+def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
+    told: list[Outcome] = []
+    plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    assert execute(plan, doer, Limits(), told.append) == tuple(told)
+
+
+def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    before = doer.planned
+    world.set("vm-1", name="renamed")
+    doer.look(["vm-1"])
+    assert doer.planned is before
+    assert doer.inventory.vm("vm-1").name == "renamed"
+    assert doer.inventory.vm("vm-2") == replace(before.vm("vm-2"))

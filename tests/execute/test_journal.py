@@ -1,0 +1,277 @@
+"""The journal keeps what was intended, in a file of our own, and says so when it cannot."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pytest_mock import MockerFixture
+from sqlalchemy.exc import OperationalError
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal import FILE_NAME, IntentState, Journal
+from gpuops.execute.state import default_state_dir
+from gpuops.execute.step_json import dump_step, load_step
+from gpuops.model.gpu import PciAddress
+from gpuops.model.rotation import Original, Role
+from gpuops.plan.steps import (
+    NewDirectPath,
+    NewDynamic,
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from tests.execute.small_vcenter import small_world
+
+NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
+
+STEPS = (
+    ReconfigureVm(
+        "vm-1",
+        VmChange(
+            add=(
+                NewVgpu("grid_a100-3-20c", numa_node=1),
+                NewDirectPath(PciAddress.parse("0000:3b:00.0"), "A100", "sys-1", 0x10DE, 0x20F1),
+                NewDynamic(((0x10DE, 0x20F1),), label="ml"),
+            ),
+            remove=(13000,),
+            replace_profile=((13001, "nvidia_a40-8q"),),
+            extra_config={"pciPassthru.use64bitMMIO": "TRUE"},
+            memory_locked=True,
+        ),
+    ),
+    RelocateVm("vm-1", "host-2"),
+    PowerOnVm("vm-1", "host-2"),
+    ResumeVm("vm-1"),
+    SuspendVm("vm-1"),
+    PowerOffVm("vm-1"),
+    ShutDownGuest("vm-1", grace_s=60, then_off=True),
+    SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
+)
+
+
+class Ticking:
+    """A clock of one second per look."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=1)
+        return self.now
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.open(tmp_path / "state", "vc-1", Ticking())
+    yield journal
+    journal.close()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+def test_a_step_is_read_back_as_the_same_step(step: Step) -> None:
+    assert load_step(dump_step(step)) == step
+
+
+def test_every_kind_of_step_is_covered_here() -> None:
+    assert {type(step) for step in STEPS} == set(get_args(Step))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"Nuke": {"vm": "vm-1"}}', '{"SuspendVm": {}}', '["SuspendVm"]'])
+def test_a_step_of_another_version_is_refused(text: str) -> None:
+    with pytest.raises(StateDamaged, match="cannot read"):
+        load_step(text)
+
+
+def test_directory_and_files_belong_to_their_owner_alone(journal: Journal, tmp_path: Path) -> None:
+    journal.begin("test")
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
+    assert modes == dict.fromkeys((FILE_NAME, f"{FILE_NAME}-shm", f"{FILE_NAME}-wal"), 0o600)
+
+
+def test_every_commit_is_on_disk(journal: Journal, tmp_path: Path) -> None:
+    with journal._transaction() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
+
+
+def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_path: Path) -> None:
+    run = journal.begin("rotate night", night="2026-11-20", policy="text")
+    op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    other = Journal.open(tmp_path / "state", "vc-1", Ticking())
+    assert other.open_runs(["rotate night"]) == (run,)
+    [intent] = other.open_intents(run)
+    assert (intent.op_id, intent.step, intent.state, intent.task) == (
+        op_id,
+        SuspendVm("vm-1"),
+        IntentState.INTENT,
+        None,
+    )
+    journal.submitted(op_id, "task-7")
+    assert other.open_intents(run)[0].task == "task-7"
+    journal.settled(op_id, IntentState.DONE)
+    assert other.open_intents(run) == ()
+    journal.end(run)
+    assert other.open_runs(["rotate night"]) == ()
+    other.close()
+
+
+def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal) -> None:
+    run = journal.begin("test")
+    journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    with journal._transaction() as connection:
+        before = connection.exec_driver_sql("SELECT before FROM intents").scalar()
+    assert before == ('{"host": "host-1", "power": "poweredOn", "profiles": ["nvidia_a40-24q"], "name": "desktop-01"}')
+
+
+def test_vcenters_do_not_see_each_others_runs(journal: Journal, tmp_path: Path) -> None:
+    journal.begin("rotate night")
+    journal.save_originals([original("vm-1")])
+    other = Journal.open(tmp_path / "state", "vc-2", Ticking())
+    assert other.open_runs(["rotate night"]) == ()
+    assert other.originals() == ()
+    assert other.last_change() is None
+    other.close()
+
+
+def original(vm: str, night: str = "2026-11-20", host: str = "host-1") -> Original:
+    return Original(night, Role.DESKTOP, vm, f"50{vm}", f"desktop {vm}", host, ("nvidia_a40-24q",))
+
+
+def test_a_saved_original_is_never_overwritten(journal: Journal) -> None:
+    journal.save_originals([original("vm-1", host="host-1")])
+    journal.save_originals([original("vm-1", host="host-2"), original("vm-2", host="host-2")])
+    assert [(saved.vm, saved.host) for saved in journal.originals()] == [("vm-1", "host-1"), ("vm-2", "host-2")]
+
+
+def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> None:
+    journal.save_originals([original("vm-1"), original("vm-1", night="2026-11-21")])
+    journal.returned(original("vm-1"))
+    assert [saved.night for saved in journal.originals()] == ["2026-11-21"]
+    assert [(saved.night, saved.returned) for saved in journal.originals("2026-11-20")] == [
+        ("2026-11-20", True),
+        ("2026-11-21", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "taken"),
+    [
+        (None, True),
+        (IntentState.DONE, True),
+        (IntentState.UNKNOWN, True),
+        (IntentState.FAILED, False),
+    ],
+)
+def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentState | None, taken: bool) -> None:
+    run = journal.begin("rotate night", night="2026-11-20")
+    journal.save_originals([original("vm-1"), original("vm-2")])
+    op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    if state is not None:
+        journal.settled(op_id, state)
+    assert {saved.vm: saved.taken for saved in journal.originals()} == {"vm-1": taken, "vm-2": False}
+
+
+def test_the_last_change_is_the_youngest_row(journal: Journal) -> None:
+    assert journal.last_change() is None
+    run = journal.begin("attach")
+    assert journal.last_change() == run.started
+    op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    journal.settled(op_id, IntentState.DONE)
+    settled = journal.last_change()
+    assert settled is not None
+    assert settled > run.started
+    journal.end(run)
+    ended = journal.last_change()
+    assert ended is not None
+    assert ended > settled
+
+
+def test_a_file_that_is_no_journal_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / FILE_NAME).write_bytes(b"not a database, but long enough to have a header" * 100)
+    (state / FILE_NAME).chmod(0o600)
+    with pytest.raises(StateDamaged, match="file is not a database") as damaged:
+        Journal.open(state, "vc-1", Ticking())
+    assert damaged.value.exit_code == 7
+    assert "markers" in damaged.value.hint
+
+
+def test_another_schema_is_refused(journal: Journal, tmp_path: Path) -> None:
+    journal.close()
+    with sqlite3.connect(tmp_path / "state" / FILE_NAME) as database:
+        database.execute("UPDATE schema_version SET version = 99")
+    database.close()
+    with pytest.raises(StateDamaged, match="has schema 99, this version reads 1"):
+        Journal.open(tmp_path / "state", "vc-1", Ticking())
+
+
+@pytest.mark.parametrize("reason", ["database or disk is full", "disk I/O error"])
+def test_a_disk_that_does_not_take_the_row_is_an_error(journal: Journal, mocker: MockerFixture, reason: str) -> None:
+    run = journal.begin("test")
+    failing = OperationalError("COMMIT", {}, sqlite3.OperationalError(reason))
+    mocker.patch("sqlalchemy.engine.default.DefaultDialect.do_commit", side_effect=failing)
+    with pytest.raises(StateDamaged, match=reason):
+        journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    mocker.stopall()
+    assert journal.open_intents(run) == ()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_others_can_write_in_is_refused(tmp_path: Path, mode: int) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(mode)
+    with pytest.raises(StateDamaged, match="others can write") as refused:
+        Journal.open(state, "vc-1", Ticking())
+    assert refused.value.hint == f"chmod 700 {state}"
+    assert list(state.iterdir()) == []
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
+    state, target = tmp_path / "state", tmp_path / "target"
+    state.mkdir(mode=0o700)
+    target.write_text("precious")
+    (state / FILE_NAME).symlink_to(target)
+    with pytest.raises(StateDamaged):
+        Journal.open(state, "vc-1", Ticking())
+    assert target.read_text() == "precious"
+
+
+def test_a_hard_link_and_a_wide_mode_are_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / FILE_NAME).touch(mode=0o644)
+    with pytest.raises(StateDamaged, match="others can read or write"):
+        Journal.open(state, "vc-1", Ticking())
+    (state / FILE_NAME).chmod(0o600)
+    (tmp_path / "second").hardlink_to(state / FILE_NAME)
+    with pytest.raises(StateDamaged, match="not a plain file"):
+        Journal.open(state, "vc-1", Ticking())
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"GPUOPS_STATE_DIR": "/srv/gpuops", "XDG_STATE_HOME": "/x"}, "/srv/gpuops"),
+        ({"XDG_STATE_HOME": "/x", "HOME": "/home/op"}, "/x/gpuops"),
+        ({"XDG_STATE_HOME": "relative", "HOME": "/home/op"}, "/home/op/.local/state/gpuops"),
+        ({"HOME": "/home/op"}, "/home/op/.local/state/gpuops"),
+    ],
+)
+def test_where_the_state_lies(environ: dict[str, str], expected: str) -> None:
+    assert default_state_dir(environ) == Path(expected)

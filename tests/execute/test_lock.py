@@ -1,0 +1,72 @@
+"""One rotation at a time, and no single change beside it; single changes go side by side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import Locked
+from gpuops.execute.lock import locked
+
+NOW = datetime(2026, 11, 20, 21, 5, tzinfo=UTC)
+
+
+def test_a_second_rotation_is_told_who_holds_the_lock(tmp_path: Path) -> None:
+    with (
+        locked(tmp_path, "vc-1", NOW, alone=True),
+        pytest.raises(Locked) as refused,
+        locked(tmp_path, "vc-1", NOW, alone=True),
+    ):
+        pass
+    assert refused.value.message == f"pid {os.getpid()} since 2026-11-20T21:05:00Z is changing this vCenter"
+    assert refused.value.exit_code == 6
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
+def test_a_rotation_and_a_single_change_exclude_each_other(tmp_path: Path, first: bool, second: bool) -> None:
+    with (
+        locked(tmp_path, "vc-1", NOW, alone=first),
+        pytest.raises(Locked),
+        locked(tmp_path, "vc-1", NOW, alone=second),
+    ):
+        pass
+
+
+def test_single_changes_go_side_by_side(tmp_path: Path) -> None:
+    with locked(tmp_path, "vc-1", NOW, alone=False), locked(tmp_path, "vc-1", NOW, alone=False):
+        pass
+
+
+def test_vcenters_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    with locked(tmp_path, "vc-1", NOW, alone=True), locked(tmp_path, "vc-2", NOW, alone=True):
+        pass
+
+
+def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
+    for _ in range(2):
+        with locked(tmp_path, "vc-1", NOW, alone=True):
+            pass
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from datetime import UTC, datetime\n"
+        "from pathlib import Path\n"
+        "from gpuops.execute.lock import locked\n"
+        "with locked(Path(sys.argv[1]), 'vc-1', datetime(2026, 1, 1, tzinfo=UTC), alone=True):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    with locked(tmp_path, "vc-1", NOW, alone=True):
+        pass
+
+
+def test_a_vcenter_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    with locked(tmp_path / "state", "../../evil", NOW, alone=True):
+        assert [path.name for path in (tmp_path / "state").iterdir()] == ["______evil.lock"]
