@@ -1,0 +1,29 @@
+"""Target: where a vCenter is and how it is logged in to; found by `config`, used by `vsphere`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One vCenter's SDK endpoint and the login for it. TLS is verified unless `verify` is False."""
+
+    host: str
+    username: str
+    password: str = field(repr=False)
+    port: int = 443
+    tls: bool = True
+    """False = plain HTTP: a simulated vCenter, never one across a network."""
+    path: str = "/sdk"
+    ca_files: tuple[str, ...] = ()
+    """PEM files of authorities to trust instead of the system's; () = the system's."""
+    verify: bool = True
+    proxy: str | None = None
+    """`HOST:PORT` of an HTTP proxy that tunnels to it."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, an IPv6 address in brackets: what messages call it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
