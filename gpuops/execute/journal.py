@@ -17,7 +17,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as insert_or_keep
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpuops.errors import StateDamaged
@@ -25,7 +24,6 @@ from gpuops.execute import tables
 from gpuops.execute.state import prepare_state_dir, private_file
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Role
 from gpuops.plan.steps import Step
 
 FILE_NAME = "journal.sqlite"
@@ -79,8 +77,8 @@ class Journal:
 
     def __init__(self, engine: Engine, vcenter: str, clock: Callable[[], datetime]) -> None:
         self._engine = engine
-        self._vcenter = vcenter
-        self._clock = clock
+        self.vcenter = vcenter
+        self.clock = clock
 
     @classmethod
     def open(cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime]) -> Journal:
@@ -91,7 +89,7 @@ class Journal:
         engine = create_engine(f"sqlite:///{path}")
         event.listen(engine, "connect", _make_durable)
         journal = cls(engine, vcenter, clock)
-        with journal._transaction() as connection:
+        with journal.transaction() as connection:
             tables.metadata.create_all(connection)
             found = connection.scalars(select(tables.schema.c.version)).all()
             if not found:
@@ -110,8 +108,8 @@ class Journal:
 
     def begin(self, kind: str, *, night: str | None = None, policy: str = "", policy_digest: str = "") -> Run:
         """A run that is open until `end`."""
-        run = Run(uuid.uuid4().hex[:12], self._vcenter, kind, night, policy, os.getpid(), self._clock())
-        with self._transaction() as connection:
+        run = Run(uuid.uuid4().hex[:12], self.vcenter, kind, night, policy, os.getpid(), self.clock())
+        with self.transaction() as connection:
             connection.execute(
                 insert(tables.runs).values(
                     id=run.id,
@@ -127,18 +125,18 @@ class Journal:
         return run
 
     def end(self, run: Run) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(
-                update(tables.runs).where(tables.runs.c.id == run.id).values(ended=self._clock().isoformat())
+                update(tables.runs).where(tables.runs.c.id == run.id).values(ended=self.clock().isoformat())
             )
 
     def open_runs(self, kinds: Sequence[str]) -> tuple[Run, ...]:
         """Runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
         table = tables.runs
         query = select(table).where(
-            table.c.vcenter == self._vcenter, table.c.kind.in_(list(kinds)), table.c.ended.is_(None)
+            table.c.vcenter == self.vcenter, table.c.kind.in_(list(kinds)), table.c.ended.is_(None)
         )
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(query.order_by(table.c.started)).all()
         return tuple(
             Run(row.id, row.vcenter, row.kind, row.night, row.policy, row.pid, datetime.fromisoformat(row.started))
@@ -148,17 +146,17 @@ class Journal:
     def last_policy(self) -> str | None:
         """The text of the policy that the last night or day ran under."""
         table = tables.runs
-        query = select(table.c.policy).where(table.c.vcenter == self._vcenter, table.c.policy != "")
-        with self._transaction() as connection:
+        query = select(table.c.policy).where(table.c.vcenter == self.vcenter, table.c.policy != "")
+        with self.transaction() as connection:
             return connection.scalar(query.order_by(table.c.started.desc()).limit(1))
 
     def last_change(self) -> datetime | None:
         """When a run on this vCenter last began, ended or was given an outcome."""
         runs, intents = tables.runs, tables.intents
-        mine = select(runs.c.id).where(runs.c.vcenter == self._vcenter)
-        query = select(func.max(runs.c.started), func.max(runs.c.ended)).where(runs.c.vcenter == self._vcenter)
+        mine = select(runs.c.id).where(runs.c.vcenter == self.vcenter)
+        query = select(func.max(runs.c.started), func.max(runs.c.ended)).where(runs.c.vcenter == self.vcenter)
         effects = select(func.max(intents.c.ended)).where(intents.c.run.in_(mine))
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             moments = [*connection.execute(query).one(), connection.scalar(effects)]
         found = [moment for moment in moments if moment]
         return datetime.fromisoformat(max(found)) if found else None
@@ -169,7 +167,7 @@ class Journal:
         """The op id of an effect about to be sent. The caller sends nothing when this raises."""
         vm = before.vms.get(step.vm)
         was = {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             intents = tables.intents
             seq = connection.scalar(select(func.count()).select_from(intents).where(intents.c.run == run.id)) or 0
             op_id = f"gpuops-{run.id}-{seq + 1}"
@@ -184,7 +182,7 @@ class Journal:
                     before=json.dumps(was),
                     state=IntentState.INTENT,
                     seen=before.taken_at.isoformat(),
-                    intended=self._clock().isoformat(),
+                    intended=self.clock().isoformat(),
                 )
             )
         return op_id
@@ -193,17 +191,17 @@ class Journal:
         self._update(op_id, state=IntentState.SUBMITTED, task=task)
 
     def settled(self, op_id: str, state: IntentState, reason: str = "", duration_s: float | None = None) -> None:
-        self._update(op_id, state=state, reason=reason, duration_s=duration_s, ended=self._clock().isoformat())
+        self._update(op_id, state=state, reason=reason, duration_s=duration_s, ended=self.clock().isoformat())
 
     def _update(self, op_id: str, **values: object) -> None:
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(update(tables.intents).where(tables.intents.c.op_id == op_id).values(**values))
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
         """Effects of the run whose end nobody saw, in order."""
         table = tables.intents
         query = select(table).where(table.c.run == run.id, table.c.state.in_([str(state) for state in OPEN_STATES]))
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             rows = connection.execute(query.order_by(table.c.seq)).all()
         return tuple(
             Intent(
@@ -216,76 +214,9 @@ class Journal:
             for row in rows
         )
 
-    # originals
-
-    def save_originals(self, originals: Sequence[Original]) -> None:
-        """Keeps what the morning must restore. What is already saved of this night stays as it was saved."""
-        if not originals:
-            return
-        saved = self._clock().isoformat()
-        rows = [
-            {
-                "vcenter": self._vcenter,
-                "night": original.night,
-                "vm": original.vm,
-                "role": str(original.role),
-                "uuid": original.uuid,
-                "name": original.name,
-                "host": original.host,
-                "profiles": json.dumps(original.profiles),
-                "saved": saved,
-            }
-            for original in originals
-        ]
-        with self._transaction() as connection:
-            connection.execute(insert_or_keep(tables.originals).on_conflict_do_nothing(), rows)
-
-    def returned(self, original: Original) -> None:
-        """The VM was seen as it was before the night."""
-        table = tables.originals
-        mine = (table.c.vcenter == self._vcenter, table.c.night == original.night, table.c.vm == original.vm)
-        with self._transaction() as connection:
-            connection.execute(
-                update(table).where(*mine, table.c.returned.is_(None)).values(returned=self._clock().isoformat())
-            )
-
-    def originals(self, night: str | None = None) -> tuple[Original, ...]:
-        """What nights have saved and not seen returned; with `night`, that night's returned ones too."""
-        table, intents, runs = tables.originals, tables.intents, tables.runs
-        # An effect that failed for certain did not take the VM; any other intent may have.
-        took = (
-            select(intents.c.op_id)
-            .join(runs, runs.c.id == intents.c.run)
-            .where(
-                runs.c.vcenter == table.c.vcenter,
-                runs.c.night == table.c.night,
-                intents.c.vm == table.c.vm,
-                intents.c.kind.in_(["SuspendVm", "PowerOnVm"]),
-                intents.c.state != IntentState.FAILED,
-            )
-            .exists()
-        )
-        wanted = table.c.returned.is_(None) if night is None else table.c.returned.is_(None) | (table.c.night == night)
-        query = select(table, took.label("taken")).where(table.c.vcenter == self._vcenter, wanted)
-        with self._transaction() as connection:
-            rows = connection.execute(query.order_by(table.c.night, table.c.name)).all()
-        return tuple(
-            Original(
-                night=row.night,
-                role=Role(row.role),
-                vm=row.vm,
-                uuid=row.uuid,
-                name=row.name,
-                host=row.host,
-                profiles=tuple(json.loads(row.profiles)),
-                taken=bool(row.taken),
-                returned=row.returned is not None,
-            )
-            for row in rows
-        )
-
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[Connection]:
+        """One commit; what it wrote is on disk when the block ends."""
         try:
             with self._engine.begin() as connection:
                 yield connection

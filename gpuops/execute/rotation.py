@@ -10,6 +10,7 @@ from gpuops.errors import UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.originals import Originals
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
@@ -68,7 +69,7 @@ def status(site: Site) -> RotationStatus:
         policy = parse_policy(text, "the journal") if text else None
         if policy:
             now = _tagged(policy, site, now)
-        found = ours(policy, journal.originals() if journal else (), now)
+        found = ours(policy, Originals(journal).all() if journal else (), now)
     last = left_open[-1] if left_open else None
     return RotationStatus(
         vcenter=now.vcenter,
@@ -103,7 +104,7 @@ def _do(
         run = journal.begin(half, night=night, policy=policy.text, policy_digest=policy.digest)
         _end(journal, left_open)
         if isinstance(request, RotateNight):
-            journal.save_originals(request.saved(report.plan, report.before, site.clock()))
+            Originals(journal).save(request.saved(report.plan, report.before, site.clock()))
         doer = Doer(site.vcenter, journal, run, report.before)
         outcomes = execute(report.plan, doer, policy.limits, site.progress)
         _close_returned(half, journal, report.before, site)
@@ -120,14 +121,14 @@ def _settle(run: Run, journal: Journal, before: Inventory, site: Site, policy: P
 
 def _close_returned(half: Half, journal: Journal, before: Inventory, site: Site) -> None:
     """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
-    originals = [original for original in journal.originals() if half is Half.DAY]
+    originals = [original for original in Originals(journal).all() if half is Half.DAY]
     if not originals:
         return
     after = site.vcenter.observe(before, {original.vm for original in originals})
     for original in originals:
         # One that is gone has been named in this morning's report; nothing more can be done for it.
         if original.vm not in after.vms or is_returned(original, after):
-            journal.returned(original)
+            Originals(journal).returned(original)
 
 
 def _end(journal: Journal, runs: Sequence[Run]) -> None:
@@ -138,7 +139,7 @@ def _end(journal: Journal, runs: Sequence[Run]) -> None:
 def _originals(journal: Journal | None, policy: Policy, site: Site) -> tuple[Original, ...]:
     if journal is None:
         return ()
-    return journal.originals(policy.night(site.clock()) if policy.window else None)
+    return Originals(journal).all(policy.night(site.clock()) if policy.window else None)
 
 
 def _remembered_policy(journal: Journal | None) -> Policy:

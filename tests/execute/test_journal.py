@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
+from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.gpu import PciAddress
@@ -103,7 +104,7 @@ def test_directory_and_files_belong_to_their_owner_alone(journal: Journal, tmp_p
 
 
 def test_every_commit_is_on_disk(journal: Journal, tmp_path: Path) -> None:
-    with journal._transaction() as connection:
+    with journal.transaction() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
 
@@ -132,17 +133,17 @@ def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_pa
 def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal) -> None:
     run = journal.begin("test")
     journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    with journal._transaction() as connection:
+    with journal.transaction() as connection:
         before = connection.exec_driver_sql("SELECT before FROM intents").scalar()
     assert before == ('{"host": "host-1", "power": "poweredOn", "profiles": ["nvidia_a40-24q"], "name": "desktop-01"}')
 
 
 def test_vcenters_do_not_see_each_others_runs(journal: Journal, tmp_path: Path) -> None:
     journal.begin("rotate night")
-    journal.save_originals([original("vm-1")])
+    Originals(journal).save([original("vm-1")])
     other = Journal.open(tmp_path / "state", "vc-2", Ticking())
     assert other.open_runs(["rotate night"]) == ()
-    assert other.originals() == ()
+    assert Originals(other).all() == ()
     assert other.last_change() is None
     other.close()
 
@@ -152,16 +153,16 @@ def original(vm: str, night: str = "2026-11-20", host: str = "host-1") -> Origin
 
 
 def test_a_saved_original_is_never_overwritten(journal: Journal) -> None:
-    journal.save_originals([original("vm-1", host="host-1")])
-    journal.save_originals([original("vm-1", host="host-2"), original("vm-2", host="host-2")])
-    assert [(saved.vm, saved.host) for saved in journal.originals()] == [("vm-1", "host-1"), ("vm-2", "host-2")]
+    Originals(journal).save([original("vm-1", host="host-1")])
+    Originals(journal).save([original("vm-1", host="host-2"), original("vm-2", host="host-2")])
+    assert [(saved.vm, saved.host) for saved in Originals(journal).all()] == [("vm-1", "host-1"), ("vm-2", "host-2")]
 
 
 def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> None:
-    journal.save_originals([original("vm-1"), original("vm-1", night="2026-11-21")])
-    journal.returned(original("vm-1"))
-    assert [saved.night for saved in journal.originals()] == ["2026-11-21"]
-    assert [(saved.night, saved.returned) for saved in journal.originals("2026-11-20")] == [
+    Originals(journal).save([original("vm-1"), original("vm-1", night="2026-11-21")])
+    Originals(journal).returned(original("vm-1"))
+    assert [saved.night for saved in Originals(journal).all()] == ["2026-11-21"]
+    assert [(saved.night, saved.returned) for saved in Originals(journal).all("2026-11-20")] == [
         ("2026-11-20", True),
         ("2026-11-21", False),
     ]
@@ -178,11 +179,11 @@ def test_a_returned_original_is_kept_and_no_longer_owed(journal: Journal) -> Non
 )
 def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentState | None, taken: bool) -> None:
     run = journal.begin("rotate night", night="2026-11-20")
-    journal.save_originals([original("vm-1"), original("vm-2")])
+    Originals(journal).save([original("vm-1"), original("vm-2")])
     op_id = journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
     if state is not None:
         journal.settled(op_id, state)
-    assert {saved.vm: saved.taken for saved in journal.originals()} == {"vm-1": taken, "vm-2": False}
+    assert {saved.vm: saved.taken for saved in Originals(journal).all()} == {"vm-1": taken, "vm-2": False}
 
 
 def test_the_last_change_is_the_youngest_row(journal: Journal) -> None:
