@@ -1,0 +1,16 @@
+"""Placement: on which host, NUMA node and GPUs a VM's devices go, and why not elsewhere.
+
+Feasible, rank, select; each reads in a minute:
+
+* `wanted.py`     what is looked for (`Wanted`) and what is found (`Placement`)
+* `filters.py`    hosts that cannot take it, cheapest question first
+* `gpus.py`       GPUs that cannot take a vGPU; `directpath.py` devices that cannot be given whole
+* `seating.py`    which GPU each device gets on one host, as that host would choose
+* `nodes.py`      NUMA nodes with the cores and memory beside the GPU
+* `scorers.py`    which of the hosts left is best: the first difference decides, in the order of the list
+* `select.py`     `place`: all of it in order
+
+Why seats are predicted and not given: the host chooses the GPU at power-on. gpuops chooses the host, foresees the
+GPU by the host's documented policy, and pins one only where a promise depends on it (`--numa required`).
+Why a powered-off VM holds nothing: slots are taken at power-on. Who would compete is said, not reserved.
+"""

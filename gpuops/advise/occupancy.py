@@ -1,0 +1,106 @@
+"""Occupancy: which vGPUs run on each GPU of a host, as far as vCenter tells.
+
+vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). What cannot be told
+is counted wherever it may be: a GPU may be thought fuller than it is, never emptier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One running vGPU on a GPU."""
+
+    vm: str
+    name: str
+    """The VM's name."""
+    profile: str
+    certain: bool = True
+    """False: it may as well be on another GPU of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU and what runs on it."""
+
+    gpu: PhysicalGpu
+    tenants: tuple[Tenant, ...] = ()
+    unclear: str = ""
+    """Why nobody can say what runs on it; empty = `tenants` is all there can be."""
+
+    @property
+    def holders(self) -> tuple[str, ...] | None:
+        """Profile of each vGPU on it, at the most; None = not known."""
+        return None if self.unclear else tuple(tenant.profile for tenant in self.tenants)
+
+    @property
+    def vm_names(self) -> tuple[str, ...]:
+        """Names of the VMs on it, each once, sorted."""
+        return tuple(sorted({tenant.name for tenant in self.tenants}))
+
+    def with_tenants(self, *tenants: Tenant) -> GpuState:
+        return replace(self, tenants=(*self.tenants, *tenants))
+
+    def without(self, vm: str) -> GpuState:
+        return replace(self, tenants=tuple(tenant for tenant in self.tenants if tenant.vm != vm))
+
+
+def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:
+    """Whether the GPU is of the model that the profile is made for, whatever its mode; None = not known."""
+    facts = catalog.profile(profile)
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    return None if facts is None or board is None else facts.board == board.key
+
+
+def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
+    """The GPUs of a host with the vGPUs that run on each, by PCI address."""
+    gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
+    tenants: list[list[Tenant]] = [[] for _ in gpus]
+    for vm in inventory.vms_on(host):
+        if vm.vgpus and _runs(vm):
+            for index, tenant in _seats(vm, gpus, catalog):
+                tenants[index].append(tenant)
+    return tuple(
+        GpuState(gpu, tuple(there), _unclear(gpu, inventory.vms)) for gpu, there in zip(gpus, tenants, strict=True)
+    )
+
+
+def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
+    if gpu.vms is None:
+        return "the host does not tell which VMs run on it"
+    for ref in gpu.vms:
+        vm = vms.get(ref)
+        if vm is None:
+            return f"it runs {ref}, a VM that this login cannot see"
+        if vm.devices is None and _runs(vm):
+            return f"it runs {vm.name}, whose devices cannot be read"
+    return ""
+
+
+def _runs(vm: Vm) -> bool:
+    """Whether the VM may hold a slot; one that is off or suspended holds none, though a host may list it a while."""
+    return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
+
+
+def _seats(vm: Vm, gpus: list[PhysicalGpu], catalog: Catalog) -> Iterable[tuple[int, Tenant]]:
+    """Each (GPU, vGPU) there may be of a running VM: on the GPUs that list it, or on all of its model if none does."""
+    where = [index for index, gpu in enumerate(gpus) if vm.ref in (gpu.vms or ())]
+    listed = bool(where)
+    for index in where or range(len(gpus)):
+        here = [profile for profile in vm.profiles if may_run(gpus[index], profile, catalog) is not False]
+        alike = len(set(here)) == 1
+        if listed and alike:
+            # Every GPU that lists the VM has at least one, so this one has no more than the others leave.
+            here = here[: max(1, len(vm.profiles) - len(where) + 1)]
+        for number, profile in enumerate(here):
+            certain = listed and (len(where) == 1 or (alike and number == 0))
+            yield index, Tenant(vm.ref, vm.name, profile, certain)

@@ -1,0 +1,111 @@
+"""Seating: which GPU each device of a VM gets on one host, as that host is expected to choose at power-on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.directpath import any_given, given
+from gpuops.plan.placement.gpus import in_order_of_choice, slot_on
+from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
+from gpuops.plan.plan import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """A seat for every demand, or every reason why there is not one for each."""
+
+    seats: Mapping[int, PciAddress] = field(default_factory=dict)
+    """By ordinal of the device."""
+    rejections: tuple[Rejection, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return not self.rejections
+
+
+def seat(
+    vm: Vm, demands: Iterable[Demand], host: Host, inventory: Inventory, catalog: Catalog, node: int | None = None
+) -> Seating:
+    """Where the VM's devices go on this host; with `node`, only GPUs of that NUMA node count.
+
+    Pinned vGPUs are seated first, then the others in the VM's order, each where the host would put it. All or none:
+    one that finds no seat refuses the whole.
+    """
+    states = {
+        state.gpu.address: state.without(vm.ref)
+        for state in gpu_states(host, inventory, catalog)
+        if node is None or state.gpu.numa_node == node
+    }
+    seats: dict[int, PciAddress] = {}
+    rejections: list[Rejection] = []
+    doubts: list[str] = []
+    for demand in sorted(demands, key=_pinned_first):
+        found: PciAddress | tuple[Rejection, ...]
+        match demand:
+            case WantsVgpu():
+                found, doubt = _seat_vgpu(demand, states, host, catalog)
+                if isinstance(found, PciAddress):
+                    states[found] = states[found].with_tenants(Tenant(vm.ref, vm.name, demand.profile))
+            case WantsDirectPath():
+                found, doubt = _seat_device(demand, vm, host, inventory, node)
+            case WantsDynamic():
+                device = any_given(demand, seats.values(), host, inventory)
+                found, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
+            case _:
+                assert_never(demand)
+        if isinstance(found, PciAddress):
+            seats[demand.ordinal] = found
+            doubts += [doubt] if doubt else []
+        else:
+            rejections += found
+    return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
+
+
+def _pinned_first(demand: Demand) -> tuple[bool, int]:
+    return (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal)
+
+
+def _seat_vgpu(
+    demand: WantsVgpu, states: Mapping[PciAddress, GpuState], host: Host, catalog: Catalog
+) -> tuple[PciAddress | tuple[Rejection, ...], str]:
+    """The first GPU in the host's order that surely has a slot, else the first that may have one."""
+    rejections = []
+    doubtful: tuple[PciAddress, str] | None = None
+    for state in in_order_of_choice(states.values(), host, catalog):
+        if demand.pin not in (None, state.gpu.address):
+            continue
+        answer = slot_on(state, demand, host, catalog)
+        if answer == "":
+            return state.gpu.address, ""
+        if isinstance(answer, Rejection):
+            rejections.append(answer)
+        elif doubtful is None:
+            doubtful = (state.gpu.address, answer)
+    if doubtful is not None:
+        return doubtful
+    nothing = Rejection(host.name, f"{demand.pin} is no GPU of this host" if demand.pin else "has no GPU to look at")
+    return tuple(rejections) or (nothing,), ""
+
+
+def _seat_device(
+    demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory, node: int | None
+) -> tuple[PciAddress | tuple[Rejection, ...], str]:
+    gpu = host.gpu(demand.address)
+    if node is not None and gpu is not None and gpu.numa_node != node:
+        rule = f"is not on NUMA node {node}"
+        return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""
+    answer = given(demand, vm, host, inventory)
+    return ((answer,), "") if isinstance(answer, Rejection) else (demand.address, answer)
+
+
+def _node(number: int | None) -> int | str:
+    return "unknown" if number is None else number

@@ -1,0 +1,122 @@
+"""Wanted: the devices a VM must find at its next power-on; Placement: where they are found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, assert_never
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.plan import Choice
+from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+
+_PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
+
+
+class PinPolicy(StrEnum):
+    """Whether gpuops may pin a vGPU to a physical GPU (`pciPassthru<N>.cfg.gpu-pci-id`)."""
+
+    AUTO = "auto"
+    """Where a promise depends on it: NUMA locality that is required, on a host with GPUs elsewhere too."""
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class WantsVgpu:
+    """A vGPU. `ordinal` is its place among the VM's passthrough devices, `pin` the GPU it is bound to."""
+
+    ordinal: int
+    profile: str
+    pin: PciAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WantsDirectPath:
+    """One given PCI device, whole."""
+
+    ordinal: int
+    address: PciAddress
+
+
+@dataclass(frozen=True, slots=True)
+class WantsDynamic:
+    """Any one PCI device of these types, with the label if one is set, whole."""
+
+    ordinal: int
+    allowed: tuple[tuple[int, int], ...]
+    label: str | None = None
+
+
+Demand = WantsVgpu | WantsDirectPath | WantsDynamic
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for, and where it may be."""
+
+    vm: Vm
+    demands: tuple[Demand, ...]
+    hosts: tuple[str, ...]
+    """Refs of the hosts it may go to."""
+    numa: NumaPolicy = NumaPolicy.NONE
+    pin: PinPolicy = PinPolicy.NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the VM goes. Seats are the GPUs its devices are expected on; those in `pins` must be bound to theirs."""
+
+    host: Host
+    seats: Mapping[int, PciAddress] = field(default_factory=dict)
+    """By ordinal."""
+    pins: Mapping[int, PciAddress] = field(default_factory=dict)
+    numa_node: int | None = None
+    """The host's node that holds the GPUs and has the cores and memory; None = no such node, or not looked for."""
+    doubts: tuple[str, ...] = ()
+    """What could not be checked, or fits only if it lies well: worth a line, no reason to refuse."""
+    choices: tuple[Choice, ...] = ()
+
+
+def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciAddress]) -> tuple[Demand, ...]:
+    """What these devices, in the VM's order, need of a host. Passthrough devices of other kinds need nothing of us."""
+    found = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in enumerate(devices))
+    return tuple(demand for demand in found if demand is not None)
+
+
+def pins_of(vm: Vm) -> dict[int, PciAddress]:
+    """The GPUs that the VM's vGPUs are bound to, by ordinal of the device. A value that is no address binds nothing."""
+    pins = {}
+    for key, value in (vm.extra_config or {}).items():
+        match = _PIN.fullmatch(key)
+        if match is None or not value:
+            continue
+        try:
+            pins[int(match[1])] = PciAddress.parse(value)
+        except UsageError:
+            continue
+    return pins
+
+
+def pin_key(ordinal: int) -> str:
+    """The extraConfig key that binds a vGPU to a physical GPU (ESXi field notes on H100 and H200 hosts)."""
+    return f"pciPassthru{ordinal}.cfg.gpu-pci-id"
+
+
+def _demand(device: GpuDevice | NewDevice, ordinal: int, pin: PciAddress | None) -> Demand | None:
+    match device:
+        case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
+            return WantsVgpu(ordinal, profile, pin)
+        case DirectPathDevice(address=address) | NewDirectPath(address=address):
+            return WantsDirectPath(ordinal, address)
+        case DynamicDevice(allowed=allowed, label=label) | NewDynamic(allowed=allowed, label=label):
+            return WantsDynamic(ordinal, allowed, label)
+        case OtherPassthrough():
+            return None
+        case _:
+            assert_never(device)
