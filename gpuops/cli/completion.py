@@ -58,9 +58,14 @@ def targets(context: typer.Context, incomplete: str) -> list[str]:
     return _fitting([*_configuration().get("targets", {}), "sim:lab", "sim:vdi"], incomplete)
 
 
+def key(flag: str | None) -> str | None:
+    """What the names of the vCenter in use are kept under; None = nothing is configured."""
+    return label(flag, os.environ, _configuration().get("default"))
+
+
 def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]:
-    flag = context.params.get("vcenter") or (context.parent.params.get("vcenter") if context.parent else None)
-    name = label(flag, os.environ, _configuration().get("default"))
+    flag = context.params.get("vcenter") or context.find_root().params.get("vcenter")
+    name = key(flag)
     if name is None:
         return []
     import time

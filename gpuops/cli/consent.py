@@ -12,7 +12,7 @@ from gpuops.plan.outcome import Report
 
 
 class Consent:
-    """Called with a plan that is about to be done; returns when it may be, raises when not."""
+    """Called with a plan that is about to be done; returns when it may be, raises UsageError or Refused when not."""
 
     def __init__(self, *, yes: bool) -> None:
         self.yes = yes

@@ -62,11 +62,14 @@ class Acting:
         bool, typer.Option("--yes", "-y", help="Do not ask before something is stopped, moved or rebooted.")
     ] = False
     explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
-    inventory: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Plan on a saved inventory, without a vCenter; nothing is changed."),
-    ] = None
 
+
+Saved = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory", metavar="FILE", help="Plan on a saved inventory, without a vCenter; nothing is changed."
+    ),
+]
 
 _GROUPS: Final = (Common, Acting)
 Command = TypeVar("Command", bound=Callable[..., Any])

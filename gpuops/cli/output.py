@@ -97,8 +97,11 @@ def console_for(stream: TextIO) -> Console:
 
 
 def _yaml(document: Document) -> str:
+    import json
+
     import yaml
 
     dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    text: str = yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=False, width=_PLAIN_WIDTH)
+    plain = json.loads(json.dumps(document))  # the same values as in JSON: enums as their text
+    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=False, width=_PLAIN_WIDTH)
     return text

@@ -53,7 +53,7 @@ def title(step: Step, inventory: Inventory) -> str:
         case ReconfigureVm():
             return f"reconfigure {vm}"
         case RelocateVm(host=host):
-            return f"move {vm} to {host_name(host, inventory)}"
+            return f"move {vm} from {_host_of(step.vm, inventory)} to {host_name(host, inventory)}"
         case PowerOnVm(host=host):
             return f"power on {vm}" + (f" on {host_name(host, inventory)}" if host else "")
         case ResumeVm(host=host):
@@ -64,10 +64,15 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"power off {vm}"
         case ShutDownGuest():
             return f"shut down the guest of {vm}"
-        case SetAttribute(name=name):
-            return f"set attribute {name} of {vm}"
+        case SetAttribute(name=name, value=value):
+            return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
         case _:
             assert_never(step)
+
+
+def _host_of(ref: str, inventory: Inventory) -> str:
+    vm = inventory.vms.get(ref)
+    return (host_name(vm.host, inventory) if vm else None) or "unknown"
 
 
 def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
@@ -144,7 +149,7 @@ def _dynamic(allowed: tuple[tuple[int, int], ...], label: str | None) -> str:
 def _memory(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
     found = []
     if change.memory_reservation_mib is not None:
-        before = size(vm.memory_reservation_mib) if vm and vm.memory_reservation_mib is not None else None
+        before = size(vm.memory_reservation_mib if vm else None)
         found.append(Change("memory reservation", before, size(change.memory_reservation_mib)))
     if change.memory_locked is not None:
         found.append(Change("all memory reserved", _yes(vm.memory_locked if vm else None), _yes(change.memory_locked)))
@@ -163,8 +168,11 @@ def _cpu(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
 
 def _extra_config(change: VmChange, vm: Vm | None) -> tuple[Change, ...]:
     """Each key that differs; an empty value is none (vSphere API, OptionValue: it removes the key)."""
-    known = (vm.extra_config if vm else None) or {}
-    pairs = ((key, known.get(key) or None, value or None) for key, value in sorted(change.extra_config.items()))
+    known = vm.extra_config if vm else None
+    pairs = (
+        (key, (known.get(key) or None) if known is not None else "unknown", value or None)
+        for key, value in sorted(change.extra_config.items())
+    )
     return tuple(Change(key, before, after) for key, before, after in pairs if before != after)
 
 
@@ -172,9 +180,9 @@ def _power(vm: Vm | None) -> str | None:
     return str(vm.power) if vm and vm.power else None
 
 
-def _yes(value: bool | None) -> str | None:
-    return None if value is None else ("yes" if value else "no")
+def _yes(value: bool | None) -> str:
+    return "unknown" if value is None else ("yes" if value else "no")
 
 
-def _cores(value: int | None) -> str | None:
-    return "automatic" if value == 0 else None if value is None else str(value)
+def _cores(value: int | None) -> str:
+    return "unknown" if value is None else "automatic" if value == 0 else str(value)

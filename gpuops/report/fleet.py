@@ -12,7 +12,9 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, OtherPassthrough, PowerState, Vm
+from gpuops.model.profile_name import resolve
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.devices import is_gpu
 
 Free = Callable[[Host, PhysicalGpu], Mapping[str, int | None]]
 """How many more vGPUs of each offered profile a GPU takes now; None = unknown."""
@@ -62,19 +64,34 @@ class Fleet:
     inventory: Inventory
     hosts: tuple[HostView, ...]
     hosts_without_gpus: int
+    vms: tuple[Vm, ...]
+    """Those that carry a GPU device, by path."""
 
 
-def fleet(inventory: Inventory, free: Free, *, host: Host | None = None, profile: str | None = None) -> Fleet:
-    """The snapshot arranged; with `host` only that one, with `profile` only hosts that offer it, and its figures."""
-    wanted = [host] if host is not None else sorted(inventory.hosts.values(), key=lambda host: host.name)
-    with_gpus = [one for one in wanted if one.gpus and (profile is None or one.offers(profile))]
-    views = tuple(_host(one, inventory, free, profile) for one in with_gpus)
-    return Fleet(inventory, views, hosts_without_gpus=sum(not one.gpus for one in wanted))
+def fleet(inventory: Inventory, free: Free, *, host: str | None = None, profile: str | None = None) -> Fleet:
+    """The snapshot arranged; with `host` only that one, with `profile` only hosts that offer it, and its figures.
+
+    Raises HostNotFound, ProfileUnknown, ProfileAmbiguous.
+    """
+    one = inventory.find_host(host) if host is not None else None
+    name = resolve(profile, inventory.offered_profiles) if profile is not None else None
+    wanted = [one] if one is not None else sorted(inventory.hosts.values(), key=lambda host: host.name)
+    with_gpus = [host for host in wanted if host.gpus and (name is None or host.offers(name))]
+    return Fleet(
+        inventory,
+        hosts=tuple(_host(host, inventory, free, name) for host in with_gpus),
+        hosts_without_gpus=sum(not host.gpus for host in wanted),
+        vms=_gpu_vms(inventory, one, name),
+    )
 
 
-def gpu_vms(inventory: Inventory) -> tuple[Vm, ...]:
-    """Every VM that carries a GPU device, by path."""
-    return tuple(sorted((vm for vm in inventory.vms.values() if _gpu_devices(vm)), key=lambda vm: vm.path or vm.name))
+def _gpu_vms(inventory: Inventory, host: Host | None, profile: str | None) -> tuple[Vm, ...]:
+    found = [
+        vm
+        for vm in inventory.vms.values()
+        if _gpu_devices(vm) and (host is None or vm.host == host.ref) and (profile is None or profile in vm.profiles)
+    ]
+    return tuple(sorted(found, key=lambda vm: vm.path or vm.name))
 
 
 def mode(gpu: PhysicalGpu) -> str:
@@ -152,7 +169,7 @@ def _total(figures: Iterable[Mapping[str, int | None]]) -> Mapping[str, int | No
 
 
 def _gpu_devices(vm: Vm) -> bool:
-    return any(not isinstance(device, OtherPassthrough) for device in vm.devices or ())
+    return any(is_gpu(device) for device in vm.devices or ())
 
 
 def _direct(vm: Vm) -> set[PciAddress]:

@@ -10,7 +10,7 @@ from gpuops.report.fleet import Fleet, GpuView, HostView, NodeView
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 
 
-def fleet_document(fleet: Fleet, vms: tuple[Vm, ...]) -> Document:
+def fleet_document(fleet: Fleet) -> Document:
     """Hosts > NUMA nodes > GPUs > free profiles and holders, and the VMs with GPU devices."""
     inventory = fleet.inventory
     return {
@@ -21,7 +21,7 @@ def fleet_document(fleet: Fleet, vms: tuple[Vm, ...]) -> Document:
         "read_at": inventory.taken_at.isoformat(),
         "hosts": [_host(view) for view in fleet.hosts],
         "hosts_without_gpus": fleet.hosts_without_gpus,
-        "vms": [_vm(vm, inventory) for vm in vms],
+        "vms": [_vm(vm, inventory) for vm in fleet.vms],
         "vms_total": len(inventory.vms),
     }
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.report.changes import describe
 from gpuops.report.fleet import Fleet, GpuView, HostView, NodeView
@@ -23,7 +21,7 @@ _POWER = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "sus
 
 def fleet_text(fleet: Fleet) -> RenderableType:
     """The heading, a tree per host with GPUs, and a line for the hosts without."""
-    trees = [_host(view, fleet.inventory) for view in fleet.hosts]
+    trees = [_host(view) for view in fleet.hosts]
     rest = [Text(f"{count(fleet.hosts_without_gpus, 'host')} without GPUs", "dim")] if fleet.hosts_without_gpus else []
     return Group(Text(heading(fleet), "bold"), *trees, *rest)
 
@@ -38,13 +36,13 @@ def heading(fleet: Fleet) -> str:
     )
 
 
-def vms_text(vms: tuple[Vm, ...], inventory: Inventory) -> RenderableType:
+def vms_text(fleet: Fleet) -> RenderableType:
     """A table: each VM, its power, host, size and GPU devices."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("VM", "power", "host", "vCPUs", "memory", "GPU devices", "path"):
         table.add_column(column, overflow="fold")
-    for vm in vms:
-        host = inventory.host_of(vm)
+    for vm in fleet.vms:
+        host = fleet.inventory.host_of(vm)
         table.add_row(
             _plain(vm.name),
             _POWER[vm.power],
@@ -57,14 +55,14 @@ def vms_text(vms: tuple[Vm, ...], inventory: Inventory) -> RenderableType:
     return table
 
 
-def _host(view: HostView, inventory: Inventory) -> Tree:
+def _host(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster), guide_style="dim")
     for node in view.nodes:
         _node(tree.add(_node_label(node)), node)
     if view.free:
         tree.add(Text("free on this host: ").append(_free(view.free), "green"))
     for vm in view.waiting:
-        tree.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(_plain(_devices(vm)), "dim"))
+        tree.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
     return tree
 
 
@@ -97,7 +95,7 @@ def _node(tree: Tree, node: NodeView) -> None:
         if view.free:
             branch.add(Text("free: ").append(_free(view.free), "green"))
         for vm in view.holders or ():
-            branch.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(_plain(_devices(vm)), "dim"))
+            branch.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
         if view.holders is None:
             branch.add(Text("holders unknown", "yellow"))
 

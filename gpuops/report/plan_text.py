@@ -10,7 +10,7 @@ from rich.text import Text
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.steps import ReconfigureVm, RelocateVm, SetAttribute, Step
+from gpuops.plan.steps import ReconfigureVm, Step
 from gpuops.report.changes import Change, changes, title
 from gpuops.report.units import count, duration
 from gpuops.report.visible import visible
@@ -86,15 +86,9 @@ def _done(outcomes: tuple[Outcome, ...]) -> str:
 
 def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
     line = outcome_line(outcome, before) if outcome else Text(visible(title(step, before)))
-    details = changes(step, before)
-    match step:
-        case ReconfigureVm():
-            yield Text("  ").append(line)
-            yield from _table(details)
-        case RelocateVm() | SetAttribute():
-            yield Text("  ").append(line).append("  ").append(_arrow(details[0]))
-        case _:
-            yield Text("  ").append(line)
+    yield Text("  ").append(line)
+    if isinstance(step, ReconfigureVm):
+        yield from _table(changes(step, before))
 
 
 def _table(details: tuple[Change, ...]) -> Iterator[Text]:

@@ -1,0 +1,54 @@
+"""`gpuops inventory`: what is there, who holds it, what is free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common, spread
+
+
+@spread
+def inventory(
+    common: Common,
+    vms: Annotated[bool, typer.Option("--vms", help="A table of the VMs with GPU devices.")] = False,
+    host: Annotated[
+        str | None, typer.Option(help="Only this host.", metavar="NAME", autocompletion=completion.hosts)
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Only hosts that offer this vGPU profile.", metavar="NAME", autocompletion=completion.profiles
+        ),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the snapshot, to plan on it later.")] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Show a saved snapshot, without a vCenter.")
+    ] = None,
+) -> None:
+    """Show hosts, NUMA nodes, GPUs, who holds them, and what is free.
+
+    \b
+    Examples:
+      gpuops inventory --vcenter sim:lab
+      gpuops inventory --profile a100-3-20c --output json --vcenter sim:lab
+      gpuops inventory --save fleet.json --vcenter sim:lab
+    """
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.report.fleet import fleet
+    from gpuops.report.inventory_json import fleet_document
+    from gpuops.report.inventory_text import fleet_text, vms_text
+
+    with open_site(common, saved=saved) as site:
+        seen = read_inventory(site, common, saved=saved)
+    if save is not None:
+        from gpuops.config import snapshot
+
+        snapshot.save(seen, save)
+    found = fleet(
+        seen, lambda host, gpu: {offered.name: None for offered in host.profiles or ()}, host=host, profile=profile
+    )
+    output.show(vms_text(found) if vms else fleet_text(found), fleet_document(found))

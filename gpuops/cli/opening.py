@@ -1,0 +1,126 @@
+"""Opening: from the options of a command to a site to work on: a vCenter, a private simulated one, or a saved file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common
+from gpuops.errors import NotTrusted, Refused, UsageError
+from gpuops.model.inventory import Inventory
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.config.sources import Destination, Simulated
+
+
+def open_site(common: Common, *, saved: Path | None = None, guarded: bool = False) -> Site:
+    """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
+
+    `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
+    own entry says so. Raises TargetError, NotConnected, Refused.
+    """
+    from gpuops.api import connect, offline
+
+    if saved is not None:
+        from gpuops.config.snapshot import load
+
+        return offline(load(saved))
+    where = _where(common)
+    _warn_unverified(where, guarded=guarded)
+    return connect(where, ask=_ask if sys.stdin.isatty() else None)
+
+
+def read_inventory(site: Site, common: Common, *, saved: Path | None = None) -> Inventory:
+    """One bulk read; the names seen are kept for the shell's completion."""
+    inventory = site.vcenter.inventory()
+    if saved is None:
+        remember(common, inventory)
+    return inventory
+
+
+def remember(common: Common, inventory: Inventory) -> None:
+    """Keeps the names of this vCenter for the shell's completion."""
+    if name := completion.key(common.vcenter):
+        completion.remember(name, inventory)
+
+
+def _where(common: Common) -> Destination | Simulated:
+    from gpuops.config.layers import Flags
+    from gpuops.config.places import config_file
+    from gpuops.config.sources import resolve
+    from gpuops.config.targets import read_configuration
+
+    if common.password_stdin and common.password_file is not None:
+        raise UsageError("--password-stdin and --password-file exclude each other", hint="give one of them")
+    flags = Flags(
+        vcenter=common.vcenter,
+        username=common.username,
+        password_file=common.password_file,
+        password=_first_line() if common.password_stdin else None,
+        ca_file=common.ca_file,
+        insecure=common.insecure,
+        proxy=common.proxy,
+    )
+    return resolve(flags, os.environ, read_configuration(config_file(os.environ)))
+
+
+def _first_line() -> str:
+    line = sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+    if not line:
+        raise UsageError("--password-stdin: nothing came on stdin", hint="pipe the password in: ... < FILE")
+    return line
+
+
+def _ask(prompt: str) -> str:
+    from getpass import getpass
+
+    return getpass(prompt, stream=sys.stderr)
+
+
+def _warn_unverified(where: Destination | Simulated, *, guarded: bool) -> None:
+    """A red line and an audit entry for a connection whose other end anybody could be."""
+    from gpuops.config.sources import Simulated
+
+    if isinstance(where, Simulated) or (where.verify and _protected(where)):
+        return
+    if where.verify:
+        raise NotTrusted(
+            f"{where.address} is not encrypted: the password would be readable on the way",
+            hint="use https://, or --insecure if that is meant",
+        )
+    if guarded and not where.insecure_by_target and not sys.stdin.isatty():
+        raise Refused(
+            f"{where.verify_origin} is refused for an unattended rotation: nobody would see the warning",
+            hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
+        )
+    from rich.text import Text
+
+    output.note(
+        Text(f"warning: the certificate of {where.address} is not verified ({where.verify_origin})", "bold red")
+    )
+    _audit(where)
+
+
+def _protected(where: Destination) -> bool:
+    return where.address.tls or where.address.host in ("localhost", "::1") or where.address.host.startswith("127.")
+
+
+def _audit(where: Destination) -> None:
+    from gpuops.api import wall_clock
+    from gpuops.cli.audit import append
+    from gpuops.execute.state import default_state_dir
+
+    append(
+        default_state_dir(),
+        wall_clock().isoformat(timespec="seconds"),
+        "certificate-not-verified",
+        vcenter=str(where.address),
+        said_by=where.verify_origin,
+        username=where.username,
+        uid=os.getuid(),
+        command=sys.argv[1:3],
+    )

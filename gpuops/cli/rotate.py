@@ -1,0 +1,108 @@
+"""`gpuops rotate`: desktops by day, ML by night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Acting, Common, Saved, spread
+
+rotate = typer.Typer(
+    name="rotate",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
+)
+
+PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
+
+
+@rotate.command()
+@spread
+def night(common: Common, acting: Acting, policy: Annotated[Path, PolicyFile], saved: Saved = None) -> None:
+    """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
+
+    \b
+    Example:
+      gpuops rotate night --policy templates/policy.yaml --dry-run --vcenter sim:vdi
+    """
+    from gpuops.api import rotate_night
+    from gpuops.cli.running import carry_out
+    from gpuops.config.policy import load_policy
+
+    wanted = load_policy(policy)
+    carry_out(
+        lambda site, apply, consent: rotate_night(wanted, site, apply=apply, consent=consent),
+        "rotate-night",
+        common,
+        acting,
+        saved=saved,
+        guarded=True,
+    )
+
+
+@rotate.command()
+@spread
+def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFile] = None) -> None:
+    """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
+
+    Without --policy it goes by the policy that the last night ran under.
+
+    \b
+    Example:
+      gpuops rotate day --yes --vcenter prod
+    """
+    from gpuops.api import rotate_day
+    from gpuops.cli.running import carry_out
+    from gpuops.config.policy import load_policy
+
+    wanted = load_policy(policy) if policy is not None else None
+    carry_out(
+        lambda site, apply, consent: rotate_day(wanted, site, apply=apply, consent=consent),
+        "rotate-day",
+        common,
+        acting,
+        guarded=True,
+    )
+
+
+@rotate.command()
+@spread
+def resume(common: Common, acting: Acting) -> None:
+    """Finish a night or a morning that was cut off, under the policy it began with.
+
+    \b
+    Example:
+      gpuops rotate resume --yes --vcenter prod
+    """
+    from gpuops.api import rotate_resume
+    from gpuops.cli.running import carry_out
+
+    carry_out(
+        lambda site, apply, consent: rotate_resume(site, apply=apply, consent=consent),
+        "rotate-resume",
+        common,
+        acting,
+        guarded=True,
+    )
+
+
+@rotate.command()
+@spread
+def status(common: Common) -> None:
+    """Show what the nights took, where each VM is now, and whether a run was cut off. Changes nothing.
+
+    \b
+    Example:
+      gpuops rotate status --output json --vcenter prod
+    """
+    from gpuops.api import rotate_status
+    from gpuops.cli.opening import open_site
+    from gpuops.report.rotation_status import status_document, status_text
+
+    with open_site(common) as site:
+        found = rotate_status(site)
+    output.show(status_text(found), status_document(found))

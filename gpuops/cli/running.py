@@ -1,0 +1,75 @@
+"""Running: what every command that carries out a plan does: open, run, ask, report, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Acting, Common
+
+if TYPE_CHECKING:
+    from gpuops.api import Consent, Site
+    from gpuops.plan.outcome import Report
+
+Corridor = Callable[["Site", bool, "Consent"], "Report | None"]
+"""The function of the API to run: site, whether to apply, whom to ask."""
+
+
+def carry_out(
+    corridor: Corridor,
+    kind: str,
+    common: Common,
+    acting: Acting,
+    *,
+    saved: Path | None = None,
+    guarded: bool = False,
+) -> None:
+    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    from gpuops.cli.consent import Consent
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.cli.progress import Progress
+
+    progress = Progress()
+    asked = Consent(yes=acting.yes)
+
+    def consent(report: Report) -> None:
+        asked(report)
+        progress.begin(report)
+
+    with open_site(common, saved=saved, guarded=guarded) as site:
+        site.progress = progress
+        report = corridor(site, not acting.dry_run and saved is None, consent)
+    if report is None:
+        _nothing_open(kind)
+        return
+    if saved is None:
+        remember(common, report.before)
+    _show(report, kind, explain=acting.explain, saved=saved)
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)
+
+
+def _show(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
+
+    text = report_text(report, explain=explain)
+    if saved is not None:
+        text = Group(text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
+    output.show(text, report_document(report, kind))
+
+
+def _nothing_open(kind: str) -> None:
+    from rich.text import Text
+
+    from gpuops.report.plan_json import SCHEMA_VERSION
+
+    document = {"schema_version": SCHEMA_VERSION, "kind": kind, "changed": False, "because": ["no run was cut off"]}
+    output.show(Text("nothing to do: no run was cut off"), document)

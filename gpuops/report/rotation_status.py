@@ -1,0 +1,87 @@
+"""The state of a rotation, for people and for programs: what the nights took, and where each VM is now."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpuops.plan.rotation_ours import Ours, Whereabouts
+from gpuops.plan.rotation_status import RotationStatus
+from gpuops.report.plan_json import SCHEMA_VERSION, Document
+from gpuops.report.units import count
+from gpuops.report.visible import visible
+
+_STYLES = {
+    Whereabouts.AWAY: "yellow",
+    Whereabouts.BACK: "green",
+    Whereabouts.UNTOUCHED: "dim",
+    Whereabouts.LOST: "bold red",
+    Whereabouts.GONE: "bold red",
+    Whereabouts.FOREIGN: "yellow",
+    Whereabouts.UNKNOWN: "yellow",
+}
+
+
+def status_text(status: RotationStatus) -> RenderableType:
+    """What is open, VM by VM, and the command that closes it."""
+    lines: list[RenderableType] = []
+    if status.cut_off is not None:
+        lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
+        lines.append(Text("next: gpuops rotate resume finishes it"))
+    if not status.vms:
+        return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"))
+    policy = f"policy {visible(status.policy)}: " if status.policy else ""
+    return Group(*lines, Text(f"{policy}{count(len(status.away), 'VM')} away", "bold"), _table(status))
+
+
+def status_document(status: RotationStatus) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "rotation-status",
+        "vcenter": status.vcenter,
+        "policy": status.policy,
+        "cut_off": status.cut_off,
+        "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
+        "away": len(status.away),
+        "vms": [_vm(mine, status) for mine in status.vms],
+    }
+
+
+def _since(status: RotationStatus) -> str:
+    return f"at {status.cut_off_since:%Y-%m-%d %H:%M %Z} " if status.cut_off_since else ""
+
+
+def _table(status: RotationStatus) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("VM", "role", "night", "was on", "now", "why", "next"):
+        table.add_column(column, overflow="fold")
+    for mine in status.vms:
+        original = mine.original
+        table.add_row(
+            Text(visible(original.name)),
+            original.role.value,
+            Text(visible(original.night)),
+            Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
+            Text(mine.whereabouts.value, _STYLES[mine.whereabouts]),
+            Text(visible(mine.reason)),
+            Text(visible(mine.command)),
+        )
+    return table
+
+
+def _vm(mine: Ours, status: RotationStatus) -> Document:
+    original = mine.original
+    return {
+        "ref": original.vm,
+        "name": original.name,
+        "instance_uuid": original.uuid,
+        "role": original.role.value,
+        "night": original.night,
+        "host": status.names.get(original.host or "", original.host),
+        "profiles": list(original.profiles),
+        "whereabouts": mine.whereabouts.value,
+        "reason": mine.reason,
+        "command": mine.command,
+    }

@@ -1,0 +1,26 @@
+"""What several floors' tests share: golden text, refreshed by one flag and reviewed as a diff."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--refresh-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares with a file beside the test; `--refresh-golden` writes it anew, to be reviewed as a diff."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(str(request.path)).parent / "golden" / name
+        if request.config.getoption("--refresh-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"pytest {request.node.nodeid} --refresh-golden renews {name}"
+
+    return compare

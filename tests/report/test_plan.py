@@ -1,0 +1,173 @@
+"""Plans and outcomes, for people and for programs: the same facts in both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from rich.console import RenderableType
+
+from gpuops.model.gpu import PciAddress
+from gpuops.model.inventory import Inventory
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.steps import (
+    NewDirectPath,
+    NewDynamic,
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from gpuops.report.plan_json import error_document, report_document
+from gpuops.report.plan_text import plan_text, report_text, summary
+
+Render = Callable[[RenderableType], str]
+Golden = Callable[[str, str], None]
+
+ADDRESS = PciAddress.parse("0000:3b:00.0")
+EVERY_STEP: tuple[Step, ...] = (
+    ReconfigureVm(
+        "vm-1",
+        VmChange(
+            add=(
+                NewVgpu("grid_a100-4c", numa_node=0),
+                NewDirectPath(ADDRESS, "A100", "uuid", 0x10DE, 0x20F1),
+                NewDynamic(((0x10DE, 0x20F1),), "nvlink"),
+            ),
+            replace_profile=((13000, "grid_a100-1-5c"),),
+            extra_config={"pciPassthru.use64bitMMIO": "TRUE", "gpuops.before": ""},
+            memory_locked=True,
+            memory_reservation_mib=65536,
+            cpu_hot_add=False,
+            cores_per_numa_node=0,
+        ),
+    ),
+    ReconfigureVm("vm-3", VmChange(remove=(13001, 99), device_group="Nvidia:2@a100%NVLink")),
+    RelocateVm("vm-4", "host-1"),
+    PowerOnVm("vm-4"),
+    PowerOnVm("vm-4", "host-1"),
+    ResumeVm("vm-3"),
+    SuspendVm("vm-1"),
+    PowerOffVm("vm-1"),
+    ShutDownGuest("vm-2"),
+    SetAttribute("vm-1", "gpuops.rotation", "2026-11-02 ml"),
+    SetAttribute("vm-unseen", "gpuops.rotation", ""),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as every verb's is: fields and nothing else."""
+
+    vm: str = "ml-01"
+    count: int | None = None
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan(
+        waves=(Wave("make room", EVERY_STEP[:6]), Wave("start\x1b", EVERY_STEP[6:])),
+        unmet=(Rejection("train", "DirectPath VMs are never suspended", hint="stop it yourself"),),
+        warnings=("BIOS firmware\nand more",),
+        because=("checked less: the catalogue lacks grid_x",),
+        choices=(
+            Choice("esx-02 0000:3b:00.0", chosen=False, reason="in maintenance"),
+            Choice("esx-01 0000:3b:00.0", chosen=True, reason="beside NUMA node 0"),
+        ),
+        disruptive=True,
+    )
+
+
+@pytest.fixture
+def refused() -> Plan:
+    return Plan(
+        rejections=(
+            Rejection("numa0", "memory beside the GPU", 65536, 32768, "MiB"),
+            Rejection("ml-01", "is running", hint="--power cycle restarts it"),
+        )
+    )
+
+
+def outcomes(plan: Plan) -> tuple[Outcome, ...]:
+    verdicts = [Verdict.DONE, Verdict.ALREADY, Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED]
+    return tuple(
+        Outcome(
+            step,
+            verdict := verdicts[index % len(verdicts)],
+            "" if verdict is Verdict.DONE else "for this\nreason",
+            1.25 if verdict is Verdict.DONE else None,
+        )
+        for index, step in enumerate(plan.steps)
+    )
+
+
+def test_a_dry_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
+    report = Report(Request(), inventory, plan)
+    golden("plan.txt", plain(report_text(report, explain=True)))
+    golden("plan.json", json.dumps(report_document(report, "attach"), indent=2) + "\n")
+
+
+def test_a_run(inventory: Inventory, plan: Plan, plain: Render, golden: Golden) -> None:
+    report = Report(Request(), inventory, plan, outcomes(plan), applied=True)
+    golden("outcomes.txt", plain(report_text(report)))
+    golden("outcomes.json", json.dumps(report_document(report, "attach"), indent=2) + "\n")
+
+
+def test_a_refusal_gives_every_reason_with_its_numbers(
+    inventory: Inventory, refused: Plan, plain: Render, golden: Golden
+) -> None:
+    report = Report(Request(), inventory, refused)
+    golden("refused.txt", plain(report_text(report)))
+    document = report_document(report, "attach")
+    assert (document["feasible"], document["exit_code"], document["changed"]) == (False, 3, False)
+    assert document["rejections"][0]["needed"] == 65536
+
+
+def test_nothing_to_do_says_why(inventory: Inventory, plain: Render) -> None:
+    report = Report(Request(), inventory, Plan(because=("ml-01 already has grid_a100-3-20c",)))
+    assert plain(report_text(report)) == "nothing to do: ml-01 already has grid_a100-3-20c\n"
+    assert report_document(report, "attach")["changed"] is False
+
+
+def test_what_a_person_is_asked_about_is_the_plan(inventory: Inventory, plan: Plan, plain: Render) -> None:
+    text = plain(plan_text(plan, inventory))
+    assert "suspend ml-01" in text
+    assert "left out: train" in text
+
+
+def test_text_and_document_name_the_same_steps(inventory: Inventory, plan: Plan, plain: Render) -> None:
+    report = Report(Request(), inventory, plan)
+    text = plain(report_text(report))
+    titles = [step["title"] for wave in report_document(report, "attach")["waves"] for step in wave["steps"]]
+    assert len(titles) == len(EVERY_STEP)
+    assert all(title.replace("\x1b", "\\u{1b}").replace("\u202e", "\\u{202e}") in text for title in titles)
+
+
+def test_no_control_character_in_any_text(inventory: Inventory, plan: Plan, plain: Render) -> None:
+    for report in (Report(None, inventory, plan), Report(None, inventory, plan, outcomes(plan), applied=True)):
+        assert all(line.isprintable() for line in plain(report_text(report, explain=True)).splitlines())
+
+
+def test_the_closing_line_counts(inventory: Inventory, plan: Plan) -> None:
+    report = Report(None, inventory, plan, outcomes(plan), applied=True)
+    assert summary(report) == "3 steps done, 2 already so, 2 failed, 2 with unknown outcome, 2 not tried"
+
+
+def test_an_error_is_a_document_too() -> None:
+    assert error_document("no VM 'x'", "gpuops inventory --vms", 2) == {
+        "schema_version": 1,
+        "kind": "error",
+        "message": "no VM 'x'",
+        "hint": "gpuops inventory --vms",
+        "exit_code": 2,
+    }
