@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.vsphere.api_version import version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,17 +118,13 @@ def _present(devices: Sequence[Any], key: int) -> Any:
 
 
 def _check_version(change: VmChange, api_version: str) -> None:
-    have = _version(api_version)
+    have = version_numbers(api_version)
     for needed, what, asked in _NEEDS:
-        if asked(change) and have < _version(needed):
+        if asked(change) and have < version_numbers(needed):
             raise Refused(
                 f"this vCenter speaks API {api_version}; {what} needs {needed}",
                 hint="leave that option out, or use a newer vCenter",
             )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:4] if part.isdigit())
 
 
 # Source: "since" of each field and type in the vSphere API reference (Web Services).

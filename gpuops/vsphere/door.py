@@ -1,0 +1,122 @@
+"""Door: the way to a vCenter's socket, and what it means when the way is barred.
+
+Every connection gets an SSLContext of our own that nobody else shares: pyVmomi's `thumbprint=` switches verification
+off on the context it was given, for all later connections.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from typing import Final
+from xml.parsers.expat import ExpatError
+
+from gpuops.errors import GpuopsError, NotTrusted, ProtocolError, VcenterUnreachable
+from gpuops.model.target import Target
+
+SILENCE_S: Final = 30
+"""The longest silence on a connection."""
+
+LOST_ERRORS: Final = (OSError, http.client.HTTPException)
+"""What a broken connection raises; TLS errors are OSErrors."""
+
+UNREADABLE_ERRORS: Final = (ExpatError, KeyError, TypeError, AttributeError, ValueError)
+"""What pyVmomi's deserialiser raises for a reply that no vCenter would send."""
+
+# OpenSSL's X509_V_ERR_* codes (x509_vfy.h) worth words of their own
+_EXPIRED: Final = 10
+_NOT_YET_VALID: Final = 9
+_WRONG_NAME: Final = frozenset({62, 64})
+_UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
+
+
+def tls_context(target: Target) -> ssl.SSLContext | None:
+    """A fresh context for this target: verifying unless the target says otherwise; None without TLS.
+
+    Raises NotTrusted when a CA file cannot be read.
+    """
+    if not target.tls:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not target.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    if not target.ca_files:
+        context.load_default_certs()
+    for ca_file in target.ca_files:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise NotTrusted(
+                f"CA file {ca_file}: {error.strerror or 'not a PEM certificate'}", hint="name another with --ca-file"
+            ) from error
+    return context
+
+
+def open_connection(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
+    """A connection to the target, through its proxy if it has one; nothing is sent yet."""
+    host, port = proxy_of(target) or (target.host, target.port)
+    if context is None:
+        connection = http.client.HTTPConnection(host, port, timeout=SILENCE_S)
+    else:
+        connection = http.client.HTTPSConnection(host, port, timeout=SILENCE_S, context=context)
+    if target.proxy is not None:
+        connection.set_tunnel(target.host, target.port)
+    return connection
+
+
+def proxy_of(target: Target) -> tuple[str, int] | None:
+    """Host and port of the target's HTTP proxy; port 80 unless it says another."""
+    if target.proxy is None:
+        return None
+    host, _, port = target.proxy.rpartition(":")
+    return (host, int(port)) if host and port.isdigit() else (target.proxy, 80)
+
+
+def barred(target: Target, error: BaseException) -> GpuopsError:
+    """The error that says why the door stayed shut."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return _untrusted(target, error)
+        case ssl.SSLError():
+            return ProtocolError(
+                f"{target.address} does not speak TLS as expected: {error.reason or error}",
+                hint="check the port; a vCenter without TLS is http://HOST",
+            )
+        case socket.gaierror():
+            return VcenterUnreachable(f"no address for {target.host}: {error.strerror}", hint="check the name and DNS")
+        case TimeoutError():
+            return VcenterUnreachable(
+                f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"
+            )
+        case OSError():
+            reason = error.strerror or str(error) or type(error).__name__
+            return VcenterUnreachable(f"{target.address} is not reachable: {reason}", hint="check the address and port")
+        case http.client.HTTPException() if "503" in str(error):
+            return VcenterUnreachable(
+                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
+            )
+        case _:
+            return ProtocolError(
+                f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
+            )
+
+
+def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
+    if error.verify_code == _EXPIRED:
+        return NotTrusted(f"the certificate of {target.address} has expired", hint="renew it in vCenter")
+    if error.verify_code == _NOT_YET_VALID:
+        return NotTrusted(f"the certificate of {target.address} is not valid yet", hint="check this machine's clock")
+    if error.verify_code in _WRONG_NAME:
+        return NotTrusted(
+            f"the certificate of {target.address} is made out to another name", hint="use the name it is made out to"
+        )
+    if error.verify_code in _UNKNOWN_ISSUER:
+        return NotTrusted(
+            f"the certificate of {target.address} is from an issuer that is not trusted here",
+            hint="give its CA with --ca-file FILE (vCenter offers it at /certs/download.zip)",
+        )
+    return NotTrusted(f"the certificate of {target.address} is not trusted: {error.verify_message}")
