@@ -1,0 +1,35 @@
+"""What `vsphere` connects to, whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.address import Address
+from gpuops.config.login import login
+from gpuops.config.sources import Destination
+from gpuops.errors import LoginRefused
+from gpuops.model.target import Target
+
+THERE = Destination(
+    label="prod",
+    address=Address("vc.example.com", 8443),
+    username="me",
+    password="Cn4ry",
+    verify=False,
+    ca_files=(Path("/ca.pem"),),
+    proxy="proxy:3128",
+)
+
+
+def test_everything_arrives() -> None:
+    expected = Target("vc.example.com", "me", "Cn4ry", 8443, ca_files=("/ca.pem",), verify=False, proxy="proxy:3128")
+    assert login(THERE, {}, None) == expected
+    assert "Cn4ry" not in repr(expected)
+
+
+def test_without_a_user_name_nobody_is_asked_for_a_password() -> None:
+    with pytest.raises(LoginRefused, match="no user name"):
+        login(replace(THERE, username=None), {}, lambda prompt: pytest.fail("asked"))
