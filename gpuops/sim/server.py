@@ -18,7 +18,6 @@ from gpuops.errors import UsageError
 from gpuops.sim import certificates
 from gpuops.sim.endpoint import Endpoint
 from gpuops.sim.handler import Handler
-from gpuops.sim.services import add_services
 
 if TYPE_CHECKING:
     import ssl
@@ -52,7 +51,6 @@ class SimServer:
         self.password = password or secrets.token_urlsafe(12)
         self.pid = os.getpid()
         world.sessions.passwords[username] = self.password
-        add_services(world)
         self._directory = tempfile.TemporaryDirectory(prefix="gpuops-sim-") if tls and made is None else None
         if self._directory is not None:
             made = certificates.create(Path(self._directory.name))

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.objects.authorization_manager import AuthorizationManager
+from gpuops.sim.objects.custom_fields_manager import CustomFieldsManager
+from gpuops.sim.objects.event_manager import EventManager
+from gpuops.sim.objects.option_manager import VCENTER_MOID, VCENTER_OPTIONS, OptionManager
+from gpuops.sim.objects.performance_manager import PerformanceManager
+from gpuops.sim.objects.search_index import SearchIndex
 from gpuops.sim.objects.service_instance import ServiceInstance
 from gpuops.sim.objects.session_manager import SessionManager
+from gpuops.sim.objects.task_manager import TaskManager
 from gpuops.sim.objects.view_manager import ViewManager
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
 
+_SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
+    (SessionManager, "SessionManager"),
+    (ViewManager, "ViewManager"),
+    (SearchIndex, "SearchIndex"),
+    (TaskManager, "TaskManager"),
+    (EventManager, "EventManager"),
+    (CustomFieldsManager, "CustomFieldsManager"),
+    (AuthorizationManager, "AuthorizationManager"),
+    (PerformanceManager, "PerfMgr"),
+)
+"""Types and the moids that every vCenter gives them."""
+
 
 def add_services(world: World) -> None:
-    """Register the service objects that are not there yet."""
-    if world.find("ServiceInstance") is not None:
-        return
+    """Register the service objects of a new world."""
     world.register(ServiceInstance(world))
-    world.register(SessionManager(world, "SessionManager"))
-    world.register(ViewManager(world, "ViewManager"))
+    for kind, moid in _SERVICES:
+        world.register(kind(world, moid))
+    world.register(OptionManager(world, VCENTER_MOID, VCENTER_OPTIONS))

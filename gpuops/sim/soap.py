@@ -149,8 +149,6 @@ def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
 
 def decode(element: Any, expected: Any, version: str) -> Any:
     """The typed value of an XML element. Raises vmodl.fault.InvalidRequest for one that the API does not have."""
-    if expected in (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath):
-        return (element.text or "").rsplit(":", 1)[-1] if expected is type else element.text or ""
     deserializer = SoapAdapter.SoapDeserializer(version=version)
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.buffer_text = True

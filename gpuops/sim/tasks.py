@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 RETIREMENT_S: Final = 600.0
 """How long a finished task stays readable; after that the state of its object is all there is."""
 
+KEPT: Final = 10_000
+"""Tasks that history collectors remember."""
+
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""
 
@@ -28,7 +31,7 @@ class Tasks:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.finished: list[Task] = []
+        self._history: deque[Task] = deque(maxlen=KEPT)
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
         self._running: dict[str, Task] = {}
@@ -70,6 +73,7 @@ class Tasks:
             cancelable=cancelable,
         )
         self.world.register(task)
+        self._history.append(task)
         self._of_entity[entity.moid].append(task)
         if exclusive:
             self._running[entity.moid] = task
@@ -89,7 +93,15 @@ class Tasks:
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
-        return [task for tasks in self._of_entity.values() for task in tasks if not task.ended]
+        return [task for task in self.readable() if not task.ended]
+
+    def readable(self) -> list[Task]:
+        """The tasks whose objects still exist, oldest first."""
+        return [task for task in self._history if self.world.find(task.moid) is task]
+
+    def history(self) -> list[Task]:
+        """The tasks that a history collector finds, oldest first."""
+        return list(self._history)
 
     def refuse_if_busy(self, entity: ManagedObject) -> None:
         """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
@@ -145,7 +157,6 @@ class Tasks:
         task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
         if self._running.get(task.entity.moid) is task:
             del self._running[task.entity.moid]
-        self.finished.append(task)
         self._entity_changed(task)
         self.world.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
 

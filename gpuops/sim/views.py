@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
-from gpuops.sim.managed_object import UNSET, ManagedObject
+from gpuops.sim.inventory_tree import linked
+from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.registry import is_kind_of
 
 # What a ContainerView of each kind of container holds (vSphere API reference, ContainerView): the properties that lead
@@ -44,7 +45,7 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
 
 def _children(obj: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
     for path in _paths(obj.wsdl_name, first=first, within_pool=within_pool):
-        yield from _linked(obj, path)
+        yield from linked(obj, path)
 
 
 def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]:
@@ -53,12 +54,3 @@ def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]
             if is_kind_of(wsdl_name, kind):
                 return paths
     return next((paths for kind, paths in CHILDREN if is_kind_of(wsdl_name, kind)), ())
-
-
-def _linked(obj: ManagedObject, path: str) -> Iterable[ManagedObject]:
-    value: Any = obj.read(path)
-    if value is UNSET or value is None:
-        return ()
-    links = value if isinstance(value, (list, tuple)) else (value,)
-    found = (link if isinstance(link, ManagedObject) else obj.world.find(link._moId) for link in links)
-    return [child for child in found if child is not None]

@@ -9,17 +9,28 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
+from gpuops.sim.authority import Authority
 from gpuops.sim.call import Call
 from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
+from gpuops.sim.events import Events
 from gpuops.sim.fragments import Fragments
 from gpuops.sim.inject import Injector
 from gpuops.sim.ledger import Ledger
 from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.objects.option_manager import VCENTER_MOID
 from gpuops.sim.registry import Registry
+from gpuops.sim.services import add_services
 from gpuops.sim.sessions import Sessions
+from gpuops.sim.tagging import TagStore
 from gpuops.sim.tasks import Tasks
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.custom_fields_manager import CustomFieldsManager
+    from gpuops.sim.objects.option_manager import OptionManager
+    from gpuops.sim.objects.performance_manager import PerformanceManager
 
 API_VERSION: Final = "8.0.3.0"
 
@@ -57,6 +68,9 @@ class World:
         self.injector = Injector(self)
         self.tasks = Tasks(self)
         self.sessions = Sessions(self)
+        self.events = Events(self)
+        self.authority = Authority(self)
+        self.tags = TagStore(self._new_uuid, self._record_tag)
         self.bugs: list[str] = []
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
@@ -65,6 +79,7 @@ class World:
         self._calls = threading.local()
         self._numbers = itertools.count(1)
         self.closing = False
+        add_services(self)
 
     # --- objects ------------------------------------------------------------------------------------------------
 
@@ -122,6 +137,26 @@ class World:
         finally:
             self._calls.current = outer
 
+    # --- services -----------------------------------------------------------------------------------------------
+
+    @property
+    def custom_fields(self) -> CustomFieldsManager:
+        """The custom attribute definitions; `define(name)` makes one."""
+        found: CustomFieldsManager = self.get("CustomFieldsManager")
+        return found
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """vCenter's advanced settings by key, such as `vgpu.hotmigrate.enabled`."""
+        settings: OptionManager = self.get(VCENTER_MOID)
+        return settings.options
+
+    @property
+    def performance(self) -> PerformanceManager:
+        """The counters; set its `provider` to say what entities measure."""
+        found: PerformanceManager = self.get("PerfMgr")
+        return found
+
     # --- time ---------------------------------------------------------------------------------------------------
 
     def wait(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
@@ -171,6 +206,18 @@ class World:
         manager = self.find("TaskManager")
         if manager is not None:
             manager.touch("recentTask")
+
+    def _new_uuid(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128), version=4)
+
+    def _record_tag(self, operation: str, target: tuple[str, str], tag_id: str) -> None:
+        """Write an attached or detached tag to the ledger."""
+        call = self.current_call or Call(method=operation, version="")
+        entity = self.find(target[1])
+        if entity is not None:
+            attached = operation == "attach"
+            before, after = ([], [tag_id]) if attached else ([tag_id], [])
+            self.ledger.record(call, entity, before={"tags": before}, after={"tags": after}, method=operation)
 
     # --- faults of our own --------------------------------------------------------------------------------------
 

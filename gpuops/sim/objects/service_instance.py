@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.managed_object import ManagedObject, method, prop
+from gpuops.sim.objects.option_manager import VCENTER_MOID
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -20,7 +21,6 @@ ROOT_FOLDER_MOID: Final = "group-d1"
 # ServiceContent field -> the type whose first object it names; a field whose object this world lacks stays unset.
 _CONTENT: Final = {
     "viewManager": "ViewManager",
-    "setting": "OptionManager",
     "userDirectory": "UserDirectory",
     "sessionManager": "SessionManager",
     "authorizationManager": "AuthorizationManager",
@@ -66,10 +66,11 @@ class ServiceInstance(ManagedObject):
             propertyCollector=vmodl.query.PropertyCollector("propertyCollector"),
             about=self._about(),
         )
-        for field, wsdl_name in _CONTENT.items():
-            first = next(self.world.by_type(wsdl_name), None)
-            if first is not None:
-                setattr(content, field, first.ref)
+        settings = self.world.find(VCENTER_MOID)
+        found = {field: next(self.world.by_type(wsdl_name), None) for field, wsdl_name in _CONTENT.items()}
+        for field, obj in (("setting", settings), *found.items()):
+            if obj is not None:
+                setattr(content, field, obj.ref)
         return content
 
     def _about(self) -> Any:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.sim.managed_object import ManagedObject, method, prop
-from gpuops.sim.registry import vmomi_type
 from gpuops.sim.views import members
 
 if TYPE_CHECKING:
@@ -140,12 +139,9 @@ class ViewManager(ManagedObject):
         return [] if session is None else [obj for obj in session.objects if isinstance(obj, View)]
 
     @method
-    def CreateContainerView(self, call: Call, container: Any, type: list[str], recursive: bool) -> ContainerView:
-        for name in type:
-            _require_type(name)
-        return ContainerView(
-            self.world, _session(call), self.world.get(container), tuple(type), recursive=bool(recursive)
-        )
+    def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:
+        names = tuple(VmomiSupport.GetWsdlName(each) for each in type)
+        return ContainerView(self.world, _session(call), self.world.get(container), names, recursive=recursive)
 
     @method
     def CreateListView(self, call: Call, obj: Any) -> ListView:
@@ -163,12 +159,3 @@ def _session(call: Call) -> Session:
     if call.session is None:
         raise vmodl.fault.InvalidRequest(msg="A view belongs to a session.")
     return call.session
-
-
-def _require_type(name: str) -> None:
-    try:
-        vmomi_type(name)
-    except KeyError:
-        raise vmodl.fault.InvalidArgument(
-            msg=f"A specified parameter was not correct: type ({name})", invalidProperty="type"
-        ) from None

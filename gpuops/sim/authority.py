@@ -1,0 +1,136 @@
+"""Authority: roles, and who has which role where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.inventory_tree import ancestors
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.world import World
+
+ADMIN: Final = -1
+READ_ONLY: Final = -2
+NO_ACCESS: Final = -5
+
+# Privileges that no method of the API declares but vCenter checks (vSphere API reference, ConfigSpec; VMware security
+# guide, required privileges).
+UNDECLARED: Final = (
+    "System.Anonymous", "System.Read", "System.View",
+    "Global.SetCustomField",
+    "InventoryService.Tagging.AttachTag", "InventoryService.Tagging.CreateCategory",
+    "InventoryService.Tagging.CreateTag", "InventoryService.Tagging.ObjectAttachable",
+    "Network.Assign", "Resource.AssignVMToPool", "Resource.QueryVMotion", "Datastore.AllocateSpace",
+    "VirtualMachine.Config.AddRemoveDevice", "VirtualMachine.Config.AdvancedConfig", "VirtualMachine.Config.CPUCount",
+    "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
+    "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
+    "VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Modify",
+    "VirtualMachine.GuestOperations.Query",
+    "VirtualMachine.Interact.AnswerQuestion", "VirtualMachine.Interact.ConsoleInteract",
+)  # fmt: skip
+
+
+@cache
+def all_privileges() -> tuple[str, ...]:
+    """Every privilege id that the API's tables or the vendor's guides name, sorted."""
+    found = set(UNDECLARED)
+    for key in list(VmomiSupport._managedDefMap):
+        if not key.startswith(("vim.", "vmodl.")):
+            continue
+        cls = VmomiSupport.GetVmodlType(key)
+        for info in (*cls._methodInfo.values(), *cls._propList):
+            found.add(info.privId or "System.View")
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A named set of privileges; None = every privilege there is."""
+
+    id: int
+    name: str
+    privileges: frozenset[str] | None
+    system: bool = False
+
+    def grants(self, privilege: str) -> bool:
+        return self.privileges is None or privilege in self.privileges
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A user has a role on an entity, and below it if it propagates."""
+
+    moid: str
+    user: str
+    role_id: int
+    propagate: bool = True
+
+
+_READING: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})
+SYSTEM_ROLES: Final = (
+    Role(ADMIN, "Admin", None, system=True),
+    Role(READ_ONLY, "ReadOnly", _READING, system=True),
+    Role(-3, "View", frozenset({"System.Anonymous", "System.View"}), system=True),
+    Role(-4, "Anonymous", frozenset({"System.Anonymous"}), system=True),
+    Role(NO_ACCESS, "NoAccess", frozenset(), system=True),
+)
+
+
+class Authority:
+    """Who may do what. A user of whom no permission speaks is an administrator."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.roles: dict[int, Role] = {role.id: role for role in SYSTEM_ROLES}
+        self.permissions: list[Permission] = []
+
+    def add_role(self, name: str, privileges: Iterable[str]) -> Role:
+        """A new role."""
+        role = Role(max(0, *self.roles) + 1, name, frozenset(privileges) | _READING)
+        self.roles[role.id] = role
+        return role
+
+    def permit(self, user: str, role: Role | int, moid: str = "group-d1", *, propagate: bool = True) -> None:
+        """Give a user a role on an entity, in place of the one they have there."""
+        self.withdraw(user, moid)
+        self.permissions.append(Permission(moid, user, role if isinstance(role, int) else role.id, propagate))
+
+    def withdraw(self, user: str, moid: str) -> None:
+        """Forget a user's permission on an entity."""
+        self.permissions = [each for each in self.permissions if (each.user, each.moid) != (user, moid)]
+
+    def role_of(self, user: str, entity: ManagedObject) -> Role:
+        """The role in force: of the nearest permission on the entity or above it; objects outside the tree count as
+        the root folder."""
+        mine = {each.moid: each for each in self.permissions if each.user == user}
+        if not mine:
+            return self.roles[ADMIN]
+        for place in (entity, *ancestors(entity)):
+            found = mine.get(place.moid)
+            if found is not None and (found.propagate or place is entity):
+                return self.roles[found.role_id]
+        at_root = mine.get("group-d1")
+        return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]
+
+    def may(self, user: str, entity: ManagedObject, privilege: str) -> bool:
+        """Whether a user has a privilege on an entity."""
+        return not self.permissions or self.role_of(user, entity).grants(privilege)
+
+    def require(self, call: Call, entity: ManagedObject, privilege: str) -> None:
+        """Raises vim.fault.NoPermission{object, privilegeId} unless the caller has the privilege there."""
+        if not self.may(call.user, entity, privilege):
+            raise vim.fault.NoPermission(
+                msg="Permission to perform this operation was denied.",
+                object=entity.ref,
+                privilegeId=privilege,
+                missingPrivileges=[
+                    vim.fault.NoPermission.EntityPrivileges(entity=entity.ref, privilegeIds=[privilege])
+                ],
+            )
