@@ -48,9 +48,9 @@ soak: setup  ## the long suites
 	$(BIN)/python -m pytest -m long
 
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header -p 3.11 \
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \
 	  pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-emit-index-url --no-annotate --no-header -p 3.11 \
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \
 	  --group dev pyproject.toml -o requirements-dev.lock
 
 clean:  ## drop what the targets made

@@ -1,0 +1,87 @@
+"""The wheel holds what the program reads: facts, scenarios, templates. Nothing names a machine or a registry host."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return frozenset(archive.namelist())
+
+
+def _tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+def test_every_data_file_of_the_package_is_in_the_wheel(wheel_names: frozenset[str]) -> None:
+    expected = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "gpuops").rglob("*.yaml")
+        if "ansible_collections" not in path.parts
+    }
+    assert expected
+    assert expected <= wheel_names
+
+
+def test_templates_land_beside_the_package(wheel_names: frozenset[str]) -> None:
+    assert "gpuops/_templates/policy.yaml" in wheel_names
+
+
+def test_tests_and_tools_stay_out_of_the_wheel(wheel_names: frozenset[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"gpuops"}
+
+
+def test_every_dependency_says_what_it_is_for() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    extras = [requirement for group in project["optional-dependencies"].values() for requirement in group]
+    silent = [
+        requirement
+        for requirement in [*project["dependencies"], *extras]
+        if not re.search(re.escape(f'"{requirement}"') + r"\]?,?\s+# \w", text)
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_lock_files_hold_pins_and_hashes_and_no_host(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "--hash=sha256:" in text
+    assert "://" not in text
+    assert "--index" not in text
+
+
+def test_no_file_names_a_registry_host() -> None:
+    # go.sum and the locks name modules, not hosts; an https link to documentation is fine, a package index is not
+    index = re.compile(r"index.url|://[^\s/]*(?:pypi|registry|proxy\.golang)[^\s]*")
+    named = [
+        str(path.relative_to(ROOT))
+        for path in _tracked("*.py", "*.toml", "*.yaml", "*.yml", "*.md", "*.lock", "*.mod", "*.sum", "Makefile", ".ci")
+        if path != Path(__file__) and path.exists() and index.search(path.read_text(encoding="utf-8"))
+    ]
+    assert named == []
