@@ -37,6 +37,7 @@ def inventory(
       gpuops inventory --profile a100-3-20c --output json --vcenter sim:lab
       gpuops inventory --save fleet.json --vcenter sim:lab
     """
+    from gpuops.api import catalog_of
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.report.fleet import fleet
     from gpuops.report.inventory_json import fleet_document
@@ -48,7 +49,5 @@ def inventory(
         from gpuops.config import snapshot
 
         snapshot.save(seen, save)
-    found = fleet(
-        seen, lambda host, gpu: {offered.name: None for offered in host.profiles or ()}, host=host, profile=profile
-    )
+    found = fleet(seen, catalog_of(seen), host=host, profile=profile)
     output.show(vms_text(found) if vms else fleet_text(found), fleet_document(found))

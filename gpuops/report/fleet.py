@@ -5,9 +5,12 @@ Text and JSON are two renderings of these values, so that they cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpuops.advise.capacity import Slots, free_slots
+from gpuops.advise.occupancy import GpuState, gpu_states, may_run
+from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -16,8 +19,8 @@ from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.devices import is_gpu
 
-Free = Callable[[Host, PhysicalGpu], Mapping[str, int | None]]
-"""How many more vGPUs of each offered profile a GPU takes now; None = unknown."""
+Free = Mapping[str, Slots]
+"""Room for more vGPUs, by profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,12 @@ class GpuView:
     reboot_pending: bool
     holders: tuple[Vm, ...] | None
     """None = the host does not tell."""
-    free: Mapping[str, int | None]
+    free: Free
+
+    @property
+    def whole(self) -> bool:
+        """Given to VMs as a whole device, so that no vGPU has room on it."""
+        return self.gpu.passthrough is not None and self.gpu.passthrough.active
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,7 @@ class HostView:
     host: Host
     cluster: str | None
     nodes: tuple[NodeView, ...]
-    free: Mapping[str, int | None]
+    free: Free
     """Over all of its GPUs."""
     waiting: tuple[Vm, ...]
     """VMs registered here that carry a GPU device and hold none now: off or suspended."""
@@ -68,7 +76,7 @@ class Fleet:
     """Those that carry a GPU device, by path."""
 
 
-def fleet(inventory: Inventory, free: Free, *, host: str | None = None, profile: str | None = None) -> Fleet:
+def fleet(inventory: Inventory, catalog: Catalog, *, host: str | None = None, profile: str | None = None) -> Fleet:
     """The snapshot arranged; with `host` only that one, with `profile` only hosts that offer it, and its figures.
 
     Raises HostNotFound, ProfileUnknown, ProfileAmbiguous.
@@ -79,7 +87,7 @@ def fleet(inventory: Inventory, free: Free, *, host: str | None = None, profile:
     with_gpus = [host for host in wanted if host.gpus and (name is None or host.offers(name))]
     return Fleet(
         inventory,
-        hosts=tuple(_host(host, inventory, free, name) for host in with_gpus),
+        hosts=tuple(_host(host, inventory, catalog, name) for host in with_gpus),
         hosts_without_gpus=sum(not host.gpus for host in wanted),
         vms=_gpu_vms(inventory, one, name),
     )
@@ -138,8 +146,9 @@ def holders(gpu: PhysicalGpu, host: Host, inventory: Inventory) -> tuple[Vm, ...
     return tuple(sorted(found, key=lambda vm: vm.name))
 
 
-def _host(host: Host, inventory: Inventory, free: Free, profile: str | None) -> HostView:
-    gpus = [_gpu(gpu, host, inventory, free, profile) for gpu in sorted(host.gpus, key=lambda gpu: gpu.address)]
+def _host(host: Host, inventory: Inventory, catalog: Catalog, profile: str | None) -> HostView:
+    offered = [offer.name for offer in host.profiles or () if profile in (None, offer.name)]
+    gpus = [_gpu(state, offered, host, inventory, catalog) for state in gpu_states(host, inventory, catalog)]
     nodes = [NodeView(node, tuple(view for view in gpus if view.gpu.numa_node == node.id)) for node in host.numa_nodes]
     known = {node.id for node in host.numa_nodes}
     elsewhere = tuple(view for view in gpus if view.gpu.numa_node not in known)
@@ -154,18 +163,31 @@ def _host(host: Host, inventory: Inventory, free: Free, profile: str | None) -> 
     )
 
 
-def _gpu(gpu: PhysicalGpu, host: Host, inventory: Inventory, free: Free, profile: str | None) -> GpuView:
-    figures = {name: number for name, number in free(host, gpu).items() if profile is None or name == profile}
-    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, inventory), figures)
+def _gpu(state: GpuState, offered: Iterable[str], host: Host, inventory: Inventory, catalog: Catalog) -> GpuView:
+    gpu = state.gpu
+    free = {
+        name: free_slots(gpu, state.holders, name, catalog)
+        for name in offered
+        if may_run(gpu, name, catalog) is not False
+    }
+    return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, inventory), free)
 
 
-def _total(figures: Iterable[Mapping[str, int | None]]) -> Mapping[str, int | None]:
-    total: dict[str, int | None] = {}
-    for one in figures:
-        for name, number in one.items():
-            before = total.get(name, 0)
-            total[name] = None if number is None or before is None else before + number
+def _total(figures: Iterable[Free]) -> Free:
+    total: dict[str, Slots] = {}
+    for free in figures:
+        for name, slots in free.items():
+            total[name] = _sum(total[name], slots) if name in total else slots
     return dict(sorted(total.items()))
+
+
+def _sum(one: Slots, other: Slots) -> Slots:
+    known = one.at_most is not None and other.at_most is not None
+    return Slots(
+        at_least=one.at_least + other.at_least,
+        at_most=(one.at_most or 0) + (other.at_most or 0) if known else None,
+        because=one.because or other.because,
+    )
 
 
 def _gpu_devices(vm: Vm) -> bool:

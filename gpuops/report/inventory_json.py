@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from gpuops.advise.capacity import Slots
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.report.fleet import Fleet, GpuView, HostView, NodeView
@@ -53,7 +54,7 @@ def _profiles(view: HostView) -> list[Document] | None:
     return [
         {
             "name": offered.name,
-            "free": view.free.get(offered.name),
+            "free": _slots(view.free[offered.name]) if offered.name in view.free else None,
             "suspend": offered.suspend,
             "migrate": offered.migrate,
             "disk_snapshot": offered.disk_snapshot,
@@ -89,8 +90,12 @@ def _gpu(view: GpuView) -> Document:
         "passthrough_active": gpu.passthrough.active if gpu.passthrough else None,
         "reboot_pending": view.reboot_pending,
         "holders": None if view.holders is None else [_named(vm) for vm in view.holders],
-        "free": dict(view.free),
+        "free": {name: _slots(slots) for name, slots in view.free.items()},
     }
+
+
+def _slots(slots: Slots) -> Document:
+    return {"at_least": slots.at_least, "at_most": slots.at_most, "because": slots.because}
 
 
 def _vm(vm: Vm, inventory: Inventory) -> Document:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from gpuops.advise.capacity import Slots
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.report.changes import describe
-from gpuops.report.fleet import Fleet, GpuView, HostView, NodeView
+from gpuops.report.fleet import Fleet, Free, GpuView, HostView, NodeView
 from gpuops.report.units import count, size
 from gpuops.report.visible import visible
 
@@ -92,7 +91,7 @@ def _node_label(view: NodeView) -> Text:
 def _node(tree: Tree, node: NodeView) -> None:
     for view in node.gpus:
         branch = tree.add(_gpu_label(view))
-        if view.free:
+        if view.free and not view.whole:
             branch.add(Text("free: ").append(_free(view.free), "green"))
         for vm in view.holders or ():
             branch.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
@@ -109,10 +108,16 @@ def _gpu_label(view: GpuView) -> Text:
     return label
 
 
-def _free(figures: Mapping[str, int | None]) -> str:
-    """`7 grid_a100-1-5c, 3 grid_a100-2-10c`; what has none left is not named unless nothing has."""
-    some = [f"{'?' if number is None else number} {visible(name)}" for name, number in figures.items() if number != 0]
+def _free(free: Free) -> str:
+    """`7 grid_a100-1-5c, 1 to 3 grid_a100-2-10c`; profiles without room are left out unless none has any."""
+    some = [f"{_figure(slots)} {visible(name)}" for name, slots in free.items() if slots.possible]
     return ", ".join(some) or "none"
+
+
+def _figure(slots: Slots) -> str:
+    if slots.at_most is None:
+        return f"at least {slots.at_least}" if slots.at_least else "?"
+    return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
 
 
 def _devices(vm: Vm) -> str:

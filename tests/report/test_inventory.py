@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 from rich.console import RenderableType
 
 from gpuops.errors import HostNotFound, ProfileUnknown
-from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.execute.site import catalog_of
+from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.report.fleet import Fleet, fleet
 from gpuops.report.inventory_json import fleet_document
@@ -20,16 +20,14 @@ Render = Callable[[RenderableType], str]
 Golden = Callable[[str, str], None]
 
 
-def free(host: Host, gpu: PhysicalGpu) -> Mapping[str, int | None]:
-    """A stand-in for capacity: its own rules are tested where they live."""
-    if gpu.passthrough is not None:
-        return {}
-    return {offered.name: 1 + index for index, offered in enumerate(host.profiles or ())}
+@pytest.fixture
+def catalog(inventory: Inventory) -> Catalog:
+    return catalog_of(inventory)
 
 
 @pytest.fixture
-def whole(inventory: Inventory) -> Fleet:
-    return fleet(inventory, free)
+def whole(inventory: Inventory, catalog: Catalog) -> Fleet:
+    return fleet(inventory, catalog)
 
 
 def test_text(whole: Fleet, plain: Render, golden: Golden) -> None:
@@ -51,33 +49,36 @@ def test_names_cannot_move_the_cursor(whole: Fleet, plain: Render) -> None:
         assert "evil\\u{1b}[2J\\u{202e}" in text
 
 
-def test_one_host(inventory: Inventory) -> None:
-    found = fleet(inventory, free, host="esx-02")
+def test_one_host(inventory: Inventory, catalog: Catalog) -> None:
+    found = fleet(inventory, catalog, host="esx-02")
     assert [view.host.name for view in found.hosts] == ["esx-02.example.com"]
     assert [vm.name for vm in found.vms] == ["dynamic"]
 
 
-def test_one_profile_by_its_short_name(inventory: Inventory) -> None:
-    found = fleet(inventory, free, profile="A100-3-20C")
+def test_one_profile_by_its_short_name(inventory: Inventory, catalog: Catalog) -> None:
+    found = fleet(inventory, catalog, profile="A100-3-20C")
     assert [view.host.name for view in found.hosts] == ["esx-01.example.com"]
-    assert found.hosts[0].free == {"grid_a100-3-20c": 2}
+    assert list(found.hosts[0].free) == ["grid_a100-3-20c"]
     assert [vm.name for vm in found.vms] == ["ml-01"]
 
 
-def test_names_that_mean_nothing_here(inventory: Inventory) -> None:
+def test_names_that_mean_nothing_here(inventory: Inventory, catalog: Catalog) -> None:
     with pytest.raises(HostNotFound):
-        fleet(inventory, free, host="esx-99")
+        fleet(inventory, catalog, host="esx-99")
     with pytest.raises(ProfileUnknown):
-        fleet(inventory, free, profile="a40-8q")
+        fleet(inventory, catalog, profile="a40-8q")
 
 
 def test_unknown_is_not_zero(inventory: Inventory, plain: Render) -> None:
-    found = fleet(inventory, lambda host, gpu: {"grid_a100-4c": None, "grid_a100-3-20c": 0})
-    assert found.hosts[0].free == {"grid_a100-3-20c": 0, "grid_a100-4c": None}
-    assert "free: ? grid_a100-4c\n" in plain(fleet_text(found))
-    assert fleet_document(found)["hosts"][0]["numa_nodes"][0]["gpus"][0]["free"]["grid_a100-4c"] is None
+    found = fleet(inventory, Catalog())
+    slots = found.hosts[0].free["grid_a100-4c"]
+    assert (slots.at_least, slots.at_most) == (0, None)
+    assert "free: ? grid_a100-3-20c, ? grid_a100-4c\n" in plain(fleet_text(found))
+    figures = fleet_document(found)["hosts"][0]["numa_nodes"][0]["gpus"][0]["free"]["grid_a100-4c"]
+    assert figures["at_most"] is None
+    assert "not in the catalogue" in figures["because"]
 
 
-def test_who_holds_a_gpu_is_unknown_when_the_host_does_not_tell(inventory: Inventory) -> None:
-    found = fleet(inventory, free, host="esx-02")
+def test_who_holds_a_gpu_is_unknown_when_the_host_does_not_tell(inventory: Inventory, catalog: Catalog) -> None:
+    found = fleet(inventory, catalog, host="esx-02")
     assert found.hosts[0].gpus[0].holders is None
