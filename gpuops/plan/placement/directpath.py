@@ -52,18 +52,24 @@ def _not_active(gpu: PhysicalGpu, subject: str) -> Rejection | None:
 
 
 def any_given(
-    demand: WantsDynamic, taken: Collection[PciAddress], host: Host, inventory: Inventory
+    demand: WantsDynamic,
+    vm: Vm,
+    taken: Collection[PciAddress],
+    host: Host,
+    inventory: Inventory,
+    node: int | None = None,
 ) -> PciAddress | Rejection:
-    """A device of the host that fits and nobody holds, the lowest address first; or why there is none."""
-    fitting = [gpu for gpu in sorted(host.gpus, key=lambda gpu: gpu.address) if _fits(gpu, demand)]
-    active = [gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active]
-    held = holders(host, inventory)
+    """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none."""
+    fitting = [gpu for gpu in host.gpus if _fits(gpu, demand) and node in (None, gpu.numa_node)]
+    active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
+    held = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
     free = [address for address in active if address not in held and address not in taken]
     if free:
         return free[0]
     wanted = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
     if not active:
-        return Rejection(host.name, f"has no {wanted} in passthrough")
+        where = "" if node is None else f" on NUMA node {node}"
+        return Rejection(host.name, f"has no {wanted} in passthrough{where}")
     names = {held[address] for address in active if address in held}
     who = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in names))
     rule = f"{wanted} that is free ({len(active)} there" + (f", held by {who})" if who else ")")

@@ -45,6 +45,7 @@ def seat(
         for state in gpu_states(host, inventory, catalog)
         if node is None or state.gpu.numa_node == node
     }
+    subject = host.name if node is None else f"{host.name} numa{node}"
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
     doubts: list[str] = []
@@ -52,13 +53,13 @@ def seat(
         found: PciAddress | tuple[Rejection, ...]
         match demand:
             case WantsVgpu():
-                found, doubt = _seat_vgpu(demand, states, host, catalog)
+                found, doubt = _seat_vgpu(demand, vm, states, host, subject, catalog)
                 if isinstance(found, PciAddress):
                     states[found] = states[found].with_tenants(Tenant(vm.ref, vm.name, demand.profile))
             case WantsDirectPath():
                 found, doubt = _seat_device(demand, vm, host, inventory, node)
             case WantsDynamic():
-                device = any_given(demand, seats.values(), host, inventory)
+                device = any_given(demand, vm, seats.values(), host, inventory, node)
                 found, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
@@ -75,7 +76,7 @@ def _pinned_first(demand: Demand) -> tuple[bool, int]:
 
 
 def _seat_vgpu(
-    demand: WantsVgpu, states: Mapping[PciAddress, GpuState], host: Host, catalog: Catalog
+    demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
     """The first GPU in the host's order that surely has a slot, else the first that may have one."""
     rejections = []
@@ -92,8 +93,8 @@ def _seat_vgpu(
             doubtful = (state.gpu.address, answer)
     if doubtful is not None:
         return doubtful
-    nothing = Rejection(host.name, f"{demand.pin} is no GPU of this host" if demand.pin else "has no GPU to look at")
-    return tuple(rejections) or (nothing,), ""
+    nothing = f"has no GPU {demand.pin}, which {vm.name} is pinned to" if demand.pin else "has no GPU"
+    return tuple(rejections) or (Rejection(subject, nothing),), ""
 
 
 def _seat_device(

@@ -1,0 +1,114 @@
+"""Scorers: which of the feasible places is best. The first difference decides, in the order of `SCORERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.advise.capacity import free_slots
+from gpuops.advise.occupancy import gpu_states
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode, NumaPolicy
+from gpuops.plan.placement.nodes import node_of, short_beside
+from gpuops.plan.placement.seating import Seating
+from gpuops.plan.placement.wanted import Wanted, WantsVgpu
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One feasible place: a host, the node the VM would be bound to if one is required, and the seats there."""
+
+    host: Host
+    seating: Seating
+    node: NumaNode | None = None
+
+    @property
+    def subject(self) -> str:
+        return self.host.name if self.node is None else f"{self.host.name} numa{self.node.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What scorers may look at."""
+
+    wanted: Wanted
+    inventory: Inventory
+    catalog: Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Higher is better; `reason` in words."""
+
+    value: float
+    reason: str
+
+
+Scorer = Callable[[Candidate, World], Score]
+
+
+def stays(candidate: Candidate, world: World) -> Score:
+    here = candidate.host.ref == world.wanted.vm.host
+    return Score(here, "the VM is registered there" if here else "the VM must move there")
+
+
+def certain(candidate: Candidate, world: World) -> Score:
+    doubts = len(candidate.seating.doubts)
+    return Score(-doubts, f"{doubts} open question(s)" if doubts else "every check was possible")
+
+
+def beside_gpu(candidate: Candidate, world: World) -> Score:
+    """Whether cores, memory and GPU can share a NUMA node."""
+    if world.wanted.numa is NumaPolicy.NONE:
+        return Score(0, "NUMA does not count")
+    node = local_node(candidate, world)
+    if node is None:
+        return Score(0, "cores and memory may be remote from the GPU")
+    return Score(1, f"cores and memory beside the GPU on NUMA node {node}")
+
+
+def same_cluster(candidate: Candidate, world: World) -> Score:
+    own = world.inventory.host_of(world.wanted.vm)
+    same = own is not None and own.cluster is not None and candidate.host.cluster == own.cluster
+    return Score(same, "the same cluster" if same else "another cluster, or none")
+
+
+def fullest(candidate: Candidate, world: World) -> Score:
+    """Fill what is begun: a GPU left empty takes any profile tomorrow, a half-full one only its own size."""
+    left = slots_left(candidate.host, world)
+    return Score(-left, f"{left} slot(s) for it on the host")
+
+
+SCORERS: Final[tuple[Scorer, ...]] = (
+    stays,  # moving a VM is the dearest thing a plan can do
+    certain,  # then a power-on that will not be refused
+    beside_gpu,  # then speed inside the guest
+    same_cluster,  # then what vMotion, HA and DRS can still reach
+    fullest,  # last: keep whole GPUs free for what needs them
+)
+
+
+def local_node(candidate: Candidate, world: World) -> int | None:
+    """The NUMA node that holds the GPUs the VM is expected on, and has its cores and memory."""
+    if candidate.node is not None:
+        return candidate.node.id
+    gpus = [candidate.host.gpu(address) for address in candidate.seating.seats.values()]
+    number = node_of(gpu.numa_node if gpu else None for gpu in gpus)
+    node = next((node for node in candidate.host.numa_nodes if node.id == number), None)
+    if node is None or short_beside(world.wanted.vm, node, candidate.host, world.inventory):
+        return None
+    return node.id
+
+
+def slots_left(host: Host, world: World) -> int:
+    """Slots for the VM's vGPU profiles on the host now, at least."""
+    states = gpu_states(host, world.inventory, world.catalog)
+    profiles = {demand.profile for demand in world.wanted.demands if isinstance(demand, WantsVgpu)}
+    return sum(
+        free_slots(state.gpu, state.holders, profile, world.catalog).at_least
+        for state in states
+        for profile in profiles
+    )
