@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.plan.plan import Plan, Wave
+from gpuops.plan.project import project
 from gpuops.plan.steps import (
     NewDevice,
     NewDirectPath,
@@ -33,6 +36,17 @@ class Change:
     what: str
     before: str | None
     after: str | None
+
+
+def stages(plan: Plan, before: Inventory) -> Iterator[tuple[Wave, Inventory]]:
+    """Each wave with the snapshot it is expected to find: what the waves before it change is already changed there."""
+    world = before
+    for number, wave in enumerate(plan.waves, 1):
+        yield wave, world
+        later = {step.vm for other in plan.waves[number:] for step in other.steps}
+        for step in wave.steps:
+            if step.vm in later and step.vm in world.vms:
+                world = project(step, world)
 
 
 def vm_name(ref: str, inventory: Inventory) -> str:

@@ -22,7 +22,7 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.report.changes import changes, host_name, title, vm_name
+from gpuops.report.changes import changes, host_name, stages, title, vm_name
 
 SCHEMA_VERSION: Final = 1
 
@@ -43,7 +43,7 @@ def report_document(report: Report, kind: str) -> Document:
         "changed": report.changed,
         "exit_code": report.exit_code,
         "disruptive": plan.disruptive,
-        "waves": [_wave(wave, before) for wave in plan.waves],
+        "waves": [_wave(wave, world) for wave, world in stages(plan, before)],
         "rejections": [_rejection(rejection) for rejection in plan.rejections],
         "unmet": [_rejection(rejection) for rejection in plan.unmet],
         "warnings": list(plan.warnings),

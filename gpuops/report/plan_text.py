@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.steps import ReconfigureVm, Step
-from gpuops.report.changes import Change, changes, title
+from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.units import count, duration
 from gpuops.report.visible import visible
 
@@ -42,11 +42,11 @@ def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
         yield from _choices(plan)
     yield from _rejections("refused", plan.rejections, "bold red")
     ended = {_key(outcome.step): outcome for outcome in report.outcomes}
-    for number, wave in enumerate(plan.waves, 1):
+    for number, (wave, world) in enumerate(stages(plan, report.before), 1):
         if len(plan.waves) > 1:
             yield Text(f"{number}. {visible(wave.title)}", "bold")
         for step in wave.steps:
-            yield from _step(step, ended.get(_key(step)), report.before)
+            yield from _step(step, ended.get(_key(step)), world)
     yield from _rejections("left out", plan.unmet, "yellow")
 
 
