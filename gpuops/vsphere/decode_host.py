@@ -1,0 +1,244 @@
+"""Hosts, out of the XML of a bulk read: graphics, passthrough, NUMA, and the PCI devices behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import (
+    NVIDIA_VENDOR_ID,
+    AssignmentPolicy,
+    GraphicsType,
+    Passthrough,
+    PciAddress,
+    PhysicalGpu,
+    VgpuMode,
+)
+from gpuops.model.host import DeviceBinding, Host, OfferedProfile
+from gpuops.model.numa import NumaNode
+from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, unsigned, word
+from gpuops.vsphere.reader import Found
+
+# PCI class codes (PCI Code and ID Assignment Specification): base class 03 display controllers, 12 accelerators
+_DISPLAY_CLASS: Final = 0x03
+_ACCELERATOR_CLASS: Final = 0x12
+_GPU_VENDORS: Final = frozenset({NVIDIA_VENDOR_ID, 0x1002, 0x8086})
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphics:
+    """One HostGraphicsInfo."""
+
+    name: str
+    graphics_type: GraphicsType | None
+    mode: VgpuMode | None
+    memory_mib: int | None
+    vms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThinHost:
+    """A host before its PCI devices are read, and what its GPUs will be made of."""
+
+    host: Host
+    parent: str | None
+    graphics: Mapping[PciAddress, _Graphics]
+    configured: Mapping[PciAddress, GraphicsType]
+    passthrough: Mapping[PciAddress, Passthrough]
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether its PCI devices are worth reading: it shows a GPU, or a device for passthrough."""
+        return bool(self.graphics) or any(state.enabled or state.active for state in self.passthrough.values())
+
+
+def thin_host(found: Found) -> ThinHost:
+    """A host as the thin read shows it, without GPUs yet."""
+    values = found.properties
+    config = values.get("config.graphicsConfig")
+    connection = text(values.get("runtime.connectionState"))
+    cpu = values.get("hardware.cpuInfo")
+    host = Host(
+        ref=found.ref,
+        name=text(values.get("name")) or found.ref,
+        connected=None if connection is None else connection == "connected",
+        in_maintenance=flag(values.get("runtime.inMaintenanceMode")),
+        version=text(values.get("config.product.version")),
+        memory_mib=mebibytes(number(values.get("hardware.memorySize"))),
+        memory_used_mib=number(values.get("summary.quickStats.overallMemoryUsage")),
+        cpu_cores=number(cpu, "numCpuCores"),
+        cpu_threads=number(cpu, "numCpuThreads"),
+        cpu_mhz=_megahertz(number(cpu, "hz")),
+        numa_nodes=_numa_nodes(values.get("hardware.numaInfo")),
+        profiles=_profiles(values),
+        default_graphics_type=word(GraphicsType, config, "hostDefaultGraphicsType"),
+        assignment_policy=word(AssignmentPolicy, config, "sharedPassthruAssignmentPolicy"),
+        bindings=_bindings(values.get("config.assignableHardwareBinding")),
+        unreadable=found.unreadable,
+    )
+    return ThinHost(
+        host,
+        parent=text(values.get("parent")),
+        graphics=_graphics(values.get("config.graphicsInfo")),
+        configured=_configured(config),
+        passthrough=_passthrough(values.get("config.pciPassthruInfo")),
+    )
+
+
+def host_with_gpus(thin: ThinHost, devices: tuple[PhysicalGpu, ...]) -> Host:
+    """The host with its GPUs: `devices` from its PCI list, or the graphics list alone where that was not readable."""
+    nodes = {address: node.id for node in thin.host.numa_nodes for address in node.devices}
+    known = {device.address for device in devices}
+    listed = [
+        PhysicalGpu(address, graphics.name, vendor_id=0, device_id=0)
+        for address, graphics in thin.graphics.items()
+        if address not in known and graphics.graphics_type is not GraphicsType.BASIC
+    ]
+    gpus = [_gpu(thin, device, nodes.get(device.address)) for device in (*devices, *listed)]
+    return replace(thin.host, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.address)))
+
+
+def pci_gpus(found: Found) -> tuple[PhysicalGpu, ...]:
+    """The GPUs in a host's `hardware.pciDevice`; their graphics and passthrough state come from the thin read."""
+    return tuple(
+        gpu for device in children(found.properties.get("hardware.pciDevice")) if (gpu := _pci_gpu(device)) is not None
+    )
+
+
+def _pci_gpu(device: Any) -> PhysicalGpu | None:
+    address = _address(text(device, "id"))
+    vendor = unsigned(number(device, "vendorId"))
+    subsystem = unsigned(number(device, "subDeviceId"))
+    base_class = unsigned(number(device, "classId")) >> 8
+    if address is None or vendor not in _GPU_VENDORS or base_class not in (_DISPLAY_CLASS, _ACCELERATOR_CLASS):
+        return None
+    if vendor == NVIDIA_VENDOR_ID and subsystem == 0:
+        return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
+    return PhysicalGpu(
+        address,
+        name=text(device, "deviceName") or "GPU",
+        vendor_id=vendor,
+        device_id=unsigned(number(device, "deviceId")),
+        subsystem_id=subsystem or None,
+    )
+
+
+def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu:
+    graphics = thin.graphics.get(gpu.address)
+    merged = replace(
+        gpu,
+        numa_node=numa_node,
+        passthrough=thin.passthrough.get(gpu.address),
+        configured_graphics_type=thin.configured.get(gpu.address),
+    )
+    if graphics is None:
+        return merged
+    return replace(
+        merged,
+        name=graphics.name or gpu.name,
+        memory_mib=graphics.memory_mib,
+        graphics_type=graphics.graphics_type,
+        vgpu_mode=graphics.mode,
+        vms=graphics.vms,
+    )
+
+
+def _graphics(value: Any) -> dict[PciAddress, _Graphics]:
+    found = {}
+    for each in children(value):
+        address = _address(text(each, "pciId"))
+        kib = number(each, "memorySizeInKB")
+        if address is not None:
+            found[address] = _Graphics(
+                name=text(each, "deviceName") or "",
+                graphics_type=word(GraphicsType, each, "graphicsType"),
+                mode=word(VgpuMode, each, "vgpuMode"),
+                memory_mib=kib // 1024 if kib else None,
+                vms=tuple(vm.text for vm in children(each, "vm") if vm.text),
+            )
+    return found
+
+
+def _configured(config: Any) -> dict[PciAddress, GraphicsType]:
+    return {
+        address: graphics_type
+        for each in children(config, "deviceType")
+        if (address := _address(text(each, "deviceId"))) is not None
+        and (graphics_type := word(GraphicsType, each, "graphicsType")) is not None
+    }
+
+
+def _passthrough(value: Any) -> dict[PciAddress, Passthrough]:
+    return {
+        address: Passthrough(
+            capable=bool(flag(each, "passthruCapable")),
+            enabled=bool(flag(each, "passthruEnabled")),
+            active=bool(flag(each, "passthruActive")),
+            label=text(each, "hardwareLabel"),
+        )
+        for each in children(value)
+        if (address := _address(text(each, "id"))) is not None
+    }
+
+
+def _numa_nodes(value: Any) -> tuple[NumaNode, ...]:
+    nodes = []
+    for each in children(value, "numaNode"):
+        identity = number(each, "typeId")
+        # memorySize is 8.0's name for what memoryRangeLength was before (vSphere API, HostNumaNode)
+        memory = number(each, "memorySize") or number(each, "memoryRangeLength")
+        if identity is not None:
+            nodes.append(
+                NumaNode(
+                    id=identity,
+                    logical_cpus=sum(1 for _ in children(each, "cpuID")),
+                    memory_mib=mebibytes(memory) or 0,
+                    devices=tuple(
+                        address for pci in children(each, "pciId") if (address := _address(pci.text)) is not None
+                    ),
+                )
+            )
+    return tuple(nodes)
+
+
+def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
+    """What the host offers now; the flags come from its capabilities, where it tells them (vSphere API 6.7)."""
+    offered = values.get("config.sharedPassthruGpuTypes")
+    capabilities = values.get("config.sharedGpuCapabilities")
+    flags = {
+        name: OfferedProfile(
+            name,
+            suspend=flag(each, "suspendSupported"),
+            migrate=flag(each, "migrateSupported"),
+            disk_snapshot=flag(each, "diskSnapshotSupported"),
+            memory_snapshot=flag(each, "memorySnapshotSupported"),
+        )
+        for each in children(capabilities)
+        if (name := text(each, "vgpu"))
+    }
+    if offered is None:
+        # an empty list is absent too: with capabilities told the host speaks of vGPU, and offers none now
+        return () if flags else None
+    return tuple(flags.get(name, OfferedProfile(name)) for each in children(offered) if (name := each.text))
+
+
+def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
+    return tuple(
+        DeviceBinding(address, vm)
+        for each in children(value)
+        if (address := _address(text(each, "pciId") or text(each, "instanceId"))) is not None
+        and (vm := text(child(each, "vm")))
+    )
+
+
+def _address(written: str | None) -> PciAddress | None:
+    try:
+        return PciAddress.parse(written or "")
+    except UsageError:
+        return None
+
+
+def _megahertz(hertz: int | None) -> int | None:
+    return None if hertz is None else hertz // 1_000_000
