@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import typer
-
 from gpuops.cli import output
 from gpuops.errors import Refused, UsageError
 from gpuops.plan.outcome import Report
@@ -28,5 +26,8 @@ class Consent:
                 f"this stops, moves or reboots something ({summary(report)}) and nobody is there to ask",
                 hint="look at it with --dry-run, then add --yes",
             )
-        if not typer.confirm("Go ahead?", default=False, err=True):
+        # not typer.confirm: it writes a blank to stdout, where only the result belongs
+        sys.stderr.write("Go ahead? [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise Refused("not confirmed: nothing was changed")

@@ -1,0 +1,97 @@
+"""`gpuops sim`: the simulated vCenter, with GPUs that refuse what real ones refuse."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.output import OutputFormat
+
+sim = typer.Typer(
+    name="sim",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Serve a simulated vCenter on this machine, and read what was done to it.",
+)
+
+
+class SimClock(StrEnum):
+    """Whose seconds a simulated task takes: virtual time moves when a client waits."""
+
+    VIRTUAL = "virtual"
+    REAL = "real"
+
+
+@sim.command()
+def serve(
+    scenario: Annotated[str, typer.Option(metavar="NAME|FILE", help="lab, vdi, fleet, or a YAML file.")] = "lab",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Written once it listens (url, username, password, ca_file, pid)."),
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Begin with this state if it is there, and keep it there.")
+    ] = None,
+    clock: Annotated[SimClock, typer.Option(help="Whose seconds its tasks take.")] = SimClock.VIRTUAL,
+    http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
+) -> None:
+    """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
+
+    \b
+    Example:
+      gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
+      gpuops inventory --vcenter sim@ready.json
+    """
+    from gpuops.sim import ready_file as ready
+    from gpuops.sim.server import start
+
+    with _stopping() as stopped, start(scenario, port=port, tls=not http, clock=clock.value, state=state) as server:
+        try:
+            if ready_file is not None:
+                ready.write(ready_file, ready.of(server))
+            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)", err=True)
+            stopped.wait()
+        finally:
+            if ready_file is not None:
+                ready_file.unlink(missing_ok=True)
+
+
+@sim.command()
+def ledger(
+    ready_file: Annotated[Path, typer.Option(metavar="FILE", help="The file that `sim serve` wrote.")],
+    format: Annotated[OutputFormat, typer.Option("--output", "-o", help="text, json or yaml.")] = OutputFormat.TEXT,
+) -> None:
+    """Print every effect that was applied to a served simulated vCenter, in order.
+
+    \b
+    Example:
+      gpuops sim ledger --ready-file ready.json --output json
+    """
+    from gpuops.report.ledger import ledger_document, ledger_text
+    from gpuops.sim import ready_file as ready
+    from gpuops.sim.remote import Remote
+
+    output.choose(format)
+    entries = Remote(ready.read(ready_file)).ledger()
+    output.show(ledger_text(entries), ledger_document(entries))
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets: to stop what serves is its usual end, not an error."""
+    stopped = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
