@@ -26,19 +26,21 @@ def load(
     *,
     profiles: Iterable[str] = (),
     pci: Iterable[tuple[int, int, int | None]] = (),
+    boards: Iterable[str] = (),
     everything: bool = False,
 ) -> Catalog:
-    """The catalogue of the boards that these profile names and PCI ids lead to; unknown ones lead nowhere.
+    """The catalogue of the boards that these profile names, PCI ids and keys lead to; unknown ones lead nowhere.
 
-    `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None). Where boards
-    share a device id all of them are loaded, and `Catalog.board_by_pci` tells them apart. The same boards are the same
+    `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None), `boards` the
+    keys of board files (`a100`). Where boards share a device id all of them are loaded, and `Catalog.board_by_pci` tells them apart. The same boards are the same
     `Catalog`. Raises UsageError where a file of the catalogue cannot be read as meant.
     """
     if everything:
         return _catalog(_index().keys)
     wanted = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
-    return _catalog(_index().find(wanted, devices)) if wanted or devices else Catalog()
+    keys = set(boards) | (set(_index().find(wanted, devices)) if wanted or devices else set())
+    return _catalog(tuple(key for key in _index().keys if key in keys)) if keys else Catalog()
 
 
 @dataclass(frozen=True, slots=True)
