@@ -15,8 +15,8 @@ from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy
-from gpuops.plan.outcome import Outcome, Report
-from gpuops.plan.rotation_day import RotateDay, is_returned
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.rotation_day import RotateDay, explained, is_returned
 from gpuops.plan.rotation_night import RotateNight
 from gpuops.plan.rotation_ours import ours
 from gpuops.plan.rotation_status import RotationStatus
@@ -43,6 +43,8 @@ def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consen
         policy = policy or _remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         settled = [outcome for run in left_open for outcome in _settle(run, journal, before, site, policy)]
+        # What did not happen is planned anew below, and counts there.
+        settled = [outcome for outcome in settled if outcome.verdict is not Verdict.FAILED]
         # Read again under the lock: what was read before may be from before another run.
         before = _tagged(policy, site, site.vcenter.inventory())
         report = _look(half, policy, _originals(journal, policy, site), before, site)
@@ -107,7 +109,8 @@ def _do(
             Originals(journal).save(request.saved(report.plan, report.before, site.clock()))
         doer = Doer(site.vcenter, journal, run, report.before)
         outcomes = execute(report.plan, doer, policy.limits, site.progress)
-        _close_returned(half, journal, report.before, site)
+        after = _close_returned(half, journal, report.before, site)
+        outcomes = explained(outcomes, after) if half is Half.DAY else outcomes
         _end(journal, [run])
     else:
         _close_returned(half, journal, report.before, site)
@@ -119,16 +122,17 @@ def _settle(run: Run, journal: Journal, before: Inventory, site: Site, policy: P
     return settle_open(Doer(site.vcenter, journal, run, before), timeout_s=policy.limits.step_timeout_s)
 
 
-def _close_returned(half: Half, journal: Journal, before: Inventory, site: Site) -> None:
+def _close_returned(half: Half, journal: Journal, before: Inventory, site: Site) -> Inventory:
     """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
-    originals = [original for original in Originals(journal).all() if half is Half.DAY]
-    if not originals:
-        return
+    if half is Half.NIGHT:
+        return before
+    originals = Originals(journal).all()
     after = site.vcenter.observe(before, {original.vm for original in originals})
     for original in originals:
         # One that is gone has been named in this morning's report; nothing more can be done for it.
         if original.vm not in after.vms or is_returned(original, after):
             Originals(journal).returned(original)
+    return after
 
 
 def _end(journal: Journal, runs: Sequence[Run]) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, VcenterUnreachable
 from gpuops.execute.port import TaskEnd, TaskRef
-from gpuops.model.gpu import PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
@@ -177,7 +177,7 @@ class World:
             self.on_gpu[ref] = (vm.host or "", number)
         else:
             self.on_gpu.pop(ref, None)
-        self.set(ref, power=power)
+        self.set(ref, power=power, tools_running=power is ON)
 
 
 class SmallVcenter:
@@ -297,6 +297,7 @@ def _gpu(slot: int) -> PhysicalGpu:
         vendor_id=0x10DE,
         device_id=0x2235,
         memory_mib=49152,
+        graphics_type=GraphicsType.SHARED_DIRECT,
         vgpu_mode=VgpuMode.SAME_SIZE,
         numa_node=slot,
     )

@@ -1,0 +1,106 @@
+"""Rotation, the morning: ML VMs that the night started stop, every desktop that it suspended comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Original, Policy, Role
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
+from gpuops.plan.rotation_return import return_order
+from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
+
+
+@dataclass(frozen=True, slots=True)
+class RotateDay:
+    """Undo whatever nights did and nobody returned: from the journal's originals, vCenter's markers, or both."""
+
+    policy: Policy
+    originals: tuple[Original, ...] = ()
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """Stop, resume, clear the markers; a VM that cannot be returned is named in `unmet` with one safe command."""
+        found = ours(self.policy, self.originals, inventory)
+        away = [mine for mine in found if mine.whereabouts is Whereabouts.AWAY]
+        stops = [ShutDownGuest(mine.original.vm, self.policy.ml_stop.grace_s, self.policy.ml_stop.then_off)
+                 for mine in away if mine.original.role is Role.ML]  # fmt: skip
+        desktops = [mine.vm for mine in away if mine.original.role is Role.DESKTOP and mine.vm is not None]
+        seeds, others = return_order(desktops, inventory, catalog)
+        waves = (
+            Wave("stop the ML VMs of the night", tuple(stops)),
+            Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
+            Wave("resume the others, the largest profile first", _resume(others)),
+            Wave("clear the markers", tuple(self._unmark(found))),
+        )
+        return Plan(
+            waves=tuple(wave for wave in waves if wave.steps),
+            unmet=tuple(_unmet(mine) for mine in found if mine.whereabouts in _NAMED),
+            because=() if found else ("no night has taken anything that is not back",),
+            choices=tuple(_choice(mine) for mine in found),
+            disruptive=bool(stops),
+        )
+
+    def _unmark(self, found: Iterable[Ours]) -> list[SetAttribute]:
+        returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
+        return [
+            SetAttribute(mine.vm.ref, self.policy.marker, "")
+            for mine in found
+            if mine.vm is not None
+            and mine.whereabouts in returnable
+            and (mine.vm.attributes.get(self.policy.marker) or mine.whereabouts is Whereabouts.AWAY)
+        ]
+
+
+_NAMED = (Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
+
+
+def _unmet(mine: Ours) -> Rejection:
+    return Rejection(mine.original.name, mine.reason, hint=mine.command)
+
+
+def _choice(mine: Ours) -> Choice:
+    return Choice(mine.original.name, chosen=mine.whereabouts is Whereabouts.AWAY, reason=mine.reason)
+
+
+def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm, ...]:
+    """On the host where each is registered now: HA or an administrator may have moved it since it was suspended."""
+    return tuple(ResumeVm(vm.ref, vm.host) for vm in desktops)
+
+
+def is_returned(original: Original, inventory: Inventory) -> bool:
+    """Whether a VM is as it was before the night, so that the journal may close it."""
+    vm = inventory.vms.get(original.vm)
+    if vm is None or vm.power is None:
+        return False
+    if original.role is Role.ML:
+        return vm.power is not PowerState.ON or not original.taken
+    return vm.power is PowerState.ON or not original.taken
+
+
+def explained(outcomes: Iterable[Outcome], after: Inventory) -> tuple[Outcome, ...]:
+    """The outcomes, each desktop that did not come back with who is in its way and one safe command."""
+    return tuple(_explained(outcome, after) if _not_back(outcome) else outcome for outcome in outcomes)
+
+
+def _not_back(outcome: Outcome) -> bool:
+    return isinstance(outcome.step, ResumeVm) and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+
+
+def _explained(outcome: Outcome, after: Inventory) -> Outcome:
+    vm = after.vms.get(outcome.step.vm)
+    host = after.host_of(vm) if vm else None
+    if vm is None or host is None or vm.power is PowerState.OFF:
+        return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
+    on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+    holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
+    held = f"; the GPUs of {host.name} are held by {', '.join(holders)}" if holders else ""
+    return replace(outcome, reason=f"{outcome.reason}{held}; try again: {RETURN_COMMAND}")

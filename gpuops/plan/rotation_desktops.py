@@ -1,0 +1,146 @@
+"""Rotation, the desktops: which ones a night may suspend, and why the others stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.advise.idle import busy
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Policy, Pool
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.plan import Choice
+
+SPACE_FACTOR: Final = 1.1
+SPACE_MARGIN_MIB: Final = 200
+"""A suspend writes the VM's memory and its vGPUs' frame buffers beside the VM (vSphere API reference 5.3: suspend
+files); a tenth more and a margin, since a datastore that fills up stops other VMs too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Every VM of the policy's pools: those that may be suspended, and a reason for each that stays."""
+
+    free_to_take: tuple[Vm, ...]
+    kept: tuple[Choice, ...]
+    other_vms: int
+    """VMs that are in no pool."""
+
+
+def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: Mapping[str, str]) -> Survey:
+    """Which desktops may be suspended now. `left_alone`: VM ref -> why tonight's history speaks against it."""
+    kept: list[Choice] = []
+    candidates: list[tuple[Pool, Vm]] = []
+    pooled = [(pool, vm) for vm in inventory.vms.values() if (pool := policy.pool_of(vm)) is not None]
+    queued = {queued.name for queued in policy.ml}
+    for pool, vm in pooled:
+        reason = (
+            left_alone.get(vm.ref) or _kept_by_policy(policy, pool, vm, queued) or _kept_by_state(pool, vm, inventory)
+        )
+        if reason is None:
+            candidates.append((pool, vm))
+        else:
+            kept.append(Choice(vm.name, chosen=False, reason=reason))
+    # The idlest first, so that the floor keeps the busiest; the name makes the order the same every night.
+    candidates.sort(key=lambda candidate: (candidate[1].cpu_usage_mhz or 0, candidate[1].name))
+    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, kept)
+    return Survey(
+        tuple(taken), tuple(sorted(kept, key=lambda choice: choice.subject)), len(inventory.vms) - len(pooled)
+    )
+
+
+def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Iterable[str]) -> str | None:
+    if not pool.parked:
+        return f"pool {pool.name} is not declared parked"
+    opted_out = policy.opt_out.on(vm)
+    if opted_out is not False:
+        return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
+    if pool.owner is not None and pool.owner.on(vm) is not True:
+        return f"its owner has not agreed ({pool.owner})"
+    if vm.name in queued:
+        return "is in the ML queue of the same policy"
+    return None
+
+
+def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
+    if vm.template:
+        return "is a template"
+    if vm.power is PowerState.OFF:
+        return "is powered off"
+    return busy(vm, pool.cpu_below_mhz) or _cannot_suspend(vm, inventory.host_of(vm))
+
+
+def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
+    """Sources: vSphere API, HostSharedGpuCapabilities.suspendSupported; VMware vSphere 8 documentation: a passthrough
+    device other than a vGPU excludes suspend for the whole VM."""
+    if vm.devices is None:
+        return "its devices cannot be read"
+    if vm.has_passthrough:
+        return "has a DirectPath device: such a VM cannot be suspended"
+    if not vm.vgpus:
+        return "has no vGPU: suspending it frees none"
+    if host is None or host.connected is not True:
+        return "its host is not connected, or not known"
+    if host.in_maintenance is not False:
+        return f"{host.name} is in maintenance mode, or does not tell"
+    for profile in vm.profiles:
+        offered = host.offers(profile)
+        if offered is None or offered.suspend is not True:
+            return f"{host.name} does not say that {profile} can be suspended"
+    return None
+
+
+def _above_floor(
+    candidates: Iterable[tuple[Pool, Vm]], pooled: Iterable[tuple[Pool, Vm]], kept: list[Choice]
+) -> list[Vm]:
+    running = Counter(pool.name for pool, vm in pooled if vm.power is PowerState.ON)
+    taken: list[Vm] = []
+    for pool, vm in candidates:
+        if running[pool.name] > pool.floor:
+            running[pool.name] -= 1
+            taken.append(vm)
+        else:
+            kept.append(Choice(vm.name, chosen=False, reason=f"floor: {pool.floor} of pool {pool.name} stay running"))
+    return taken
+
+
+def _within_space(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog, kept: list[Choice]) -> list[Vm]:
+    free_mib = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
+    taken: list[Vm] = []
+    for vm in vms:
+        needed_mib = suspend_size_mib(vm, catalog)
+        reason = _no_space(vm, needed_mib, free_mib, inventory)
+        if reason is not None or needed_mib is None:
+            kept.append(Choice(vm.name, chosen=False, reason=reason or "the size of its suspend file is unknown"))
+            continue
+        for ref in vm.datastores:
+            free_mib[ref] = (free_mib[ref] or 0) - needed_mib
+        taken.append(vm)
+    return taken
+
+
+def _no_space(vm: Vm, needed_mib: int | None, free_mib: Mapping[str, int | None], inventory: Inventory) -> str | None:
+    """Which of its datastores the suspend file goes to is not read, so each must have room."""
+    if not vm.datastores:
+        return "its datastore is unknown"
+    for ref in vm.datastores:
+        free = free_mib.get(ref)
+        name = inventory.datastores[ref].name if ref in inventory.datastores else ref
+        if free is None:
+            return f"the free space of datastore {name} is unknown"
+        if needed_mib is not None and free < needed_mib + SPACE_MARGIN_MIB:
+            return f"datastore {name}: its suspend file needs {needed_mib} MiB, {max(free, 0)} free"
+    return None
+
+
+def suspend_size_mib(vm: Vm, catalog: Catalog) -> int | None:
+    """What suspending the VM writes, at most; None = not known."""
+    profiles = [catalog.profile(name) for name in vm.profiles]
+    if vm.memory_mib is None or any(profile is None for profile in profiles):
+        return None
+    framebuffers_mib = sum(profile.framebuffer_mib for profile in profiles if profile is not None)
+    return round(SPACE_FACTOR * (vm.memory_mib + framebuffers_mib))

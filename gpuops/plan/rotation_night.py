@@ -1,0 +1,147 @@
+"""Rotation, the evening: idle desktops that the policy selects make room for the ML VMs that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Original, Policy, Role, marker_value
+from gpuops.model.vm import PowerState
+from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.rotation_desktops import Survey, survey
+from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
+from gpuops.plan.rotation_queue import Served, serve
+from gpuops.plan.rotation_return import may_return
+from gpuops.plan.rotation_room import Room
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, Step, SuspendVm
+
+
+@dataclass(frozen=True, slots=True)
+class RotateNight:
+    """Suspend what the policy allows, start what fits. `originals` is what the journal knows of earlier nights."""
+
+    policy: Policy
+    originals: tuple[Original, ...] = ()
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def night(self, inventory: Inventory, now: datetime) -> str:
+        """The night this is: tonight's, or without a window the one that is still open."""
+        if self.policy.window is None:
+            nights = {mine.original.night for mine in self._away(inventory)}
+            if nights:
+                return max(nights)
+        return self.policy.night(now)
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """Mark, suspend, start; refused outside the window, and while an earlier night is not returned."""
+        night = self.night(inventory, now)
+        refusals = self._refusals(night, inventory, now)
+        if refusals:
+            return refuse(*refusals)
+        if self._is_over(night, inventory):
+            return Plan(because=(f"night {night} is over: its desktops are back",))
+        found = survey(self.policy, inventory, catalog, self._left_alone(night, inventory))
+        way_back = may_return(inventory, catalog, Room(catalog, certain=False))
+        served = serve(self.policy.ml, found.free_to_take, inventory, Room(catalog, certain=True), way_back)
+        return Plan(
+            waves=self._waves(night, served, inventory),
+            warnings=self._warnings(),
+            because=self._because(night, found, served),
+            choices=(*served.choices, *_desktop_choices(found, served)),
+            disruptive=bool(served.starts),
+        )
+
+    def saved(self, plan: Plan, inventory: Inventory, now: datetime) -> tuple[Original, ...]:
+        """What the morning will need of every VM this plan touches."""
+        night = self.night(inventory, now)
+        roles = {
+            step.vm: Role.DESKTOP if isinstance(step, SuspendVm) else Role.ML
+            for step in plan.steps
+            if isinstance(step, SuspendVm | PowerOnVm)
+        }
+        found = [(inventory.vms[ref], role) for ref, role in roles.items()]
+        return tuple(
+            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles) for vm, role in found
+        )
+
+    def _away(self, inventory: Inventory) -> list[Ours]:
+        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts is Whereabouts.AWAY]
+
+    def _refusals(self, night: str, inventory: Inventory, now: datetime) -> list[Rejection]:
+        window = self.policy.window
+        if window is not None and not window.contains(now):
+            local = f"{now.astimezone(window.zone):%Y-%m-%d %H:%M} {window.zone}"
+            rule = f"outside the window: it is {local}, the window is {window.opens:%H:%M} to {window.closes:%H:%M}"
+            return [Rejection(self.policy.name, rule, hint=f"{RETURN_COMMAND} brings back what a night took")]
+        return [
+            Rejection(
+                mine.original.name, f"night {mine.original.night} is not over: {mine.reason}", hint=RETURN_COMMAND
+            )
+            for mine in self._away(inventory)
+            if mine.original.night != night
+        ]
+
+    def _is_over(self, night: str, inventory: Inventory) -> bool:
+        """One window is one night: what came back in it is not taken again, whatever cron does."""
+        tonight = [original for original in self.originals if original.night == night and original.taken]
+        return any(original.returned for original in tonight)
+
+    def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
+        """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""
+        told: dict[str, str] = {}
+        for mine in ours(self.policy, self.originals, inventory):
+            if mine.original.night != night or mine.vm is None or not mine.original.taken:
+                continue
+            if mine.whereabouts is Whereabouts.AWAY:
+                told[mine.vm.ref] = "suspended tonight"
+            elif mine.vm.power is PowerState.ON:
+                told[mine.vm.ref] = "came back by itself tonight: left alone"
+        return told
+
+    def _waves(self, night: str, served: Served, inventory: Inventory) -> tuple[Wave, ...]:
+        marks = [(vm, Role.DESKTOP) for vm in served.desktops] + [(start.vm, Role.ML) for start in served.starts]
+        waves = (
+            Wave("mark what is taken", tuple(_mark(self.policy.marker, night, vm.ref, role) for vm, role in marks)),
+            Wave("suspend idle desktops", tuple(SuspendVm(vm.ref) for vm in served.desktops)),
+            Wave(
+                "move ML VMs to their hosts",
+                tuple(RelocateVm(start.vm.ref, start.host.ref) for start in served.starts if start.moves),
+            ),
+            Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in served.starts)),
+        )
+        return tuple(wave for wave in waves if wave.steps)
+
+    def _warnings(self) -> tuple[str, ...]:
+        return tuple(
+            f"pool {pool.name}: no `owner` in the policy, so this file alone selects its desktops"
+            for pool in self.policy.pools
+            if pool.owner is None and pool.parked
+        )
+
+    def _because(self, night: str, found: Survey, served: Served) -> tuple[str, ...]:
+        lines = [f"night {night}", f"{found.other_vms} other VMs are in no pool of this policy"]
+        if not self.policy.ml:
+            lines.append("the ML queue is empty: no desktop is suspended for nothing")
+        elif not served.starts:
+            lines.append("no VM of the ML queue starts, so no desktop is suspended")
+        return tuple(lines)
+
+
+def _mark(attribute: str, night: str, vm: str, role: Role) -> Step:
+    return SetAttribute(vm, attribute, marker_value(night, role))
+
+
+def _desktop_choices(found: Survey, served: Served) -> Iterable[Choice]:
+    room_for = {desktop.ref: start.vm.name for start in served.starts for desktop in start.desktops}
+    taken = [
+        Choice(vm.name, chosen=vm.ref in room_for, reason=f"makes room for {room_for[vm.ref]}")
+        if vm.ref in room_for
+        else Choice(vm.name, chosen=False, reason="idle; no VM of the queue needs its GPU")
+        for vm in found.free_to_take
+    ]
+    return sorted((*taken, *found.kept), key=lambda choice: choice.subject)

@@ -1,0 +1,84 @@
+"""Rotation, the way back: in which order suspended desktops resume, and whether all of them can.
+
+Order decides whether they fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
+over empty GPUs. So first one VM of each profile for every GPU that the profile needs, and only when each GPU is spoken
+for, the rest. On a mixed-size or MIG GPU a large profile needs a start offset that small ones may sit on: the largest
+first, strictly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.plan import Rejection
+from gpuops.plan.project import project
+from gpuops.plan.rotation_room import Room
+from gpuops.plan.steps import ResumeVm, SuspendVm
+
+
+def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
+    """A question: why desktops, once suspended, could not come back to their hosts when the ML VMs are stopped."""
+
+    def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+        world = inventory
+        for vm in desktops:
+            world = project(SuspendVm(vm.ref), world)
+        refusals: list[Rejection] = []
+        for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
+            host = world.host_of(vm)
+            reasons = room.refusals(world.vm(vm.ref), host, world) if host else (Rejection(vm.name, "has no host"),)
+            refusals += reasons
+            if not reasons:
+                world = project(ResumeVm(vm.ref, vm.host), world, catalog)
+        return tuple(refusals)
+
+    return ask
+
+
+def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
+    """(one for each GPU to claim, the rest), host by host. `inventory` shows them suspended."""
+    by_host: dict[str | None, list[Vm]] = defaultdict(list)
+    for vm in desktops:
+        by_host[vm.host].append(vm)
+    seeds: list[Vm] = []
+    others: list[Vm] = []
+    for ref in sorted(by_host, key=str):
+        vms = sorted(by_host[ref], key=lambda vm: (-_size_mib(vm, catalog), vm.profiles, vm.name))
+        to_claim = _gpus_to_claim(vms, inventory, catalog)
+        for vm in vms:
+            (seeds if to_claim[vm.profiles] > 0 else others).append(vm)
+            to_claim[vm.profiles] -= 1
+    return seeds, others
+
+
+def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> Counter[tuple[str, ...]]:
+    """How many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts every VM counts as one."""
+    counts = Counter(vm.profiles for vm in vms)
+    host = inventory.host_of(vms[0])
+    if host is None or any(gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE) for gpu in host.gpus):
+        return counts
+    # A GPU that holds a running VM of these profiles is claimed: its neighbours come back to it without hurry.
+    running = {vm.ref: vm.profiles for vm in inventory.vms_on(host) if vm.power is PowerState.ON}
+    claimed = Counter(held for gpu in host.gpus for held in {running[ref] for ref in gpu.vms or () if ref in running})
+    there = Counter(running.values())
+    return Counter(
+        {
+            profiles: -(-(count + there[profiles]) // _per_gpu(profiles, catalog)) - claimed[profiles]
+            for profiles, count in counts.items()
+        }
+    )
+
+
+def _per_gpu(profiles: tuple[str, ...], catalog: Catalog) -> int:
+    found = [catalog.profile(name) for name in profiles]
+    return min((profile.max_per_gpu for profile in found if profile is not None), default=1)
+
+
+def _size_mib(vm: Vm, catalog: Catalog) -> int:
+    found = [catalog.profile(name) for name in vm.profiles]
+    return sum(profile.framebuffer_mib for profile in found if profile is not None)

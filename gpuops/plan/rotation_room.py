@@ -1,0 +1,32 @@
+"""Rotation, room: whether a VM can start on a host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.filters import refusals
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
+from gpuops.plan.plan import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A question to hosts. `certain` takes a doubt for a no: desktops are not suspended on a guess."""
+
+    catalog: Catalog
+    certain: bool
+
+    def refusals(self, vm: Vm, host: Host, world: Inventory) -> tuple[Rejection, ...]:
+        """Every reason why the VM cannot start on the host as this snapshot shows it; empty = it can."""
+        wanted = Wanted(vm=vm, demands=demands_of(vm.devices or (), pins_of(vm)), hosts=(host.ref,))
+        found = refusals(wanted, host, world)
+        if found:
+            return found
+        seating = seat(vm, wanted.demands, host, world, self.catalog)
+        doubts = tuple(Rejection(host.name, doubt) for doubt in seating.doubts) if self.certain else ()
+        return seating.rejections or doubts

@@ -1,0 +1,261 @@
+"""A night and a morning, killed at every point: every desktop comes back, and nothing happens twice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pytest_mock import MockerFixture
+
+from gpuops.errors import Locked, Refused, StateDamaged, StepFailed, UsageError
+from gpuops.execute.journal import FILE_NAME
+from gpuops.execute.lock import locked
+from gpuops.execute.rotation import Half, rotate, status
+from gpuops.execute.site import Site, agreed
+from gpuops.model.vm import PowerState
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.rotation_ours import Whereabouts
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
+from tests.execute.nights import POLICY, Night, effects, morning_is_good
+from tests.execute.small_vcenter import Killed, SmallVcenter
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return Night(tmp_path / "state")
+
+
+def test_a_night_and_a_morning(night: Night) -> None:
+    evening = night.run(Half.NIGHT)
+    assert evening.exit_code == 0
+    assert {effect.step.vm for effect in effects(night.world, SuspendVm)} == {"vm-1", "vm-2"}
+    assert (night.world.power("ml-01"), night.world.power("ml-02")) == (PowerState.ON, PowerState.ON)
+    assert night.markers() == {"desktop-01", "desktop-02", "ml-01", "ml-02"}
+    morning = night.run(Half.DAY)
+    assert morning.exit_code == 0
+    assert effects(night.world, PowerOffVm) == [], "the guests shut down by themselves"
+    morning_is_good(night)
+
+
+@pytest.mark.parametrize("half", list(Half))
+def test_a_second_run_changes_nothing_and_says_so(night: Night, half: Half) -> None:
+    night.run(Half.NIGHT)
+    if half is Half.DAY:
+        night.run(Half.DAY)
+    before = list(night.world.ledger)
+    again = night.run(half)
+    assert night.world.ledger == before
+    assert not again.changed
+    assert again.exit_code == 0
+    assert again.plan.because
+
+
+def test_a_dry_run_writes_nothing_anywhere(night: Night) -> None:
+    report = night.run(Half.NIGHT, apply=False)
+    assert report.plan.steps
+    assert not report.applied
+    assert night.world.requests == []
+    assert not night.state_dir.exists()
+
+
+def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
+    def no(report: Report) -> None:
+        raise Refused("not confirmed")
+
+    with pytest.raises(Refused):
+        rotate(Half.NIGHT, POLICY, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+               apply=True, consent=no)  # fmt: skip
+    assert night.world.requests == []
+    assert night.open_runs() == 0
+
+
+@pytest.mark.parametrize("then", ["resume", "day at once"])
+def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str) -> None:
+    kill_at, ended = 0, False
+    while not ended:
+        kill_at += 1
+        night = Night(tmp_path / str(kill_at))
+        ended = not night.killed(Half.NIGHT, kill_at)
+        night.world.settle()
+        if then == "resume" and not ended:
+            finished = night.resume()
+            assert finished is None or finished.exit_code == 0
+            assert night.resume() is None, "a second resume has nothing to do"
+            if finished is not None:
+                assert night.powers()["ml-01"] is PowerState.ON
+                assert night.powers()["desktop-03"] is PowerState.ON
+        assert night.run(Half.DAY).exit_code == 0
+        morning_is_good(night)
+        shutil.rmtree(tmp_path / str(kill_at))
+    assert kill_at > 50, "the sweep went over the whole night"
+
+
+def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) -> None:
+    kill_at, ended = 0, False
+    while not ended:
+        kill_at += 1
+        night = Night(tmp_path / str(kill_at))
+        night.run(Half.NIGHT)
+        ended = not night.killed(Half.DAY, kill_at)
+        night.world.settle()
+        if not ended:
+            night.resume()
+            assert night.resume() is None
+            night.run(Half.DAY)
+        morning_is_good(night)
+        shutil.rmtree(tmp_path / str(kill_at))
+    assert kill_at > 50, "the sweep went over the whole morning"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
+def test_killed_again_and_again_with_lost_replies(tmp_path: Path, kills: list[int], lost: int) -> None:
+    directory = tmp_path / "state"
+    shutil.rmtree(directory, ignore_errors=True)
+    night = Night(directory)
+    for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):
+        (night.world.lose_after if lost >> bit & 1 else night.world.lose_before).add(kind)
+    alive = not night.killed(Half.NIGHT, kills[0])
+    for kill_at in kills[1:]:
+        alive = alive or not night.killed(None, kill_at)
+    night.resume()
+    report = night.run(Half.DAY)
+    assert report.exit_code == 0
+    morning_is_good(night)
+
+
+@pytest.mark.parametrize("survives", ["journal", "markers"])
+def test_either_source_alone_is_enough_to_return(night: Night, survives: str) -> None:
+    night.run(Half.NIGHT)
+    if survives == "markers":
+        shutil.rmtree(night.state_dir)
+    else:
+        for ref in night.world.vms:
+            night.world.set(ref, attributes={})
+    assert night.run(Half.DAY).exit_code == 0
+    assert set(night.powers().values()) == {PowerState.ON, PowerState.OFF}
+    assert all(night.powers()[f"desktop-{number:02d}"] is PowerState.ON for number in range(1, 6))
+    assert night.markers() == set()
+
+
+def test_a_damaged_journal_stops_everything_and_moved_aside_the_markers_return(night: Night) -> None:
+    night.run(Half.NIGHT)
+    (night.state_dir / FILE_NAME).write_bytes(b"garbage" * 1000)
+    for companion in night.state_dir.glob(f"{FILE_NAME}-*"):
+        companion.unlink()
+    effects_before = len(night.world.ledger)
+    with pytest.raises(StateDamaged):
+        night.run(Half.DAY)
+    assert len(night.world.ledger) == effects_before
+    (night.state_dir / FILE_NAME).rename(night.state_dir / "aside")
+    assert night.run(Half.DAY).exit_code == 0
+    assert night.powers()["desktop-01"] is PowerState.ON
+
+
+def test_a_full_disk_stops_before_the_first_effect(night: Night, mocker: MockerFixture) -> None:
+    mocker.patch("gpuops.execute.journal.Journal.intend", side_effect=StateDamaged("database or disk is full"))
+    with pytest.raises(StateDamaged):
+        night.run(Half.NIGHT)
+    assert night.world.requests == []
+
+
+def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: Night) -> None:
+    night.run(Half.NIGHT)
+    night.world.failing["vm-2"] = StepFailed("not enough graphics resources")
+    report = night.run(Half.DAY)
+    assert report.exit_code == 4
+    [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
+    assert failed.step == ResumeVm("vm-2", "host-1")
+    assert failed.reason == (
+        "not enough graphics resources; "
+        "the GPUs of esx-01 are held by desktop-01, desktop-03, desktop-04, desktop-05; try again: gpuops rotate day"
+    )
+    assert night.powers()["desktop-01"] is PowerState.ON
+    assert night.markers() == {"desktop-02"}
+    night.world.failing.clear()
+    assert night.run(Half.DAY).exit_code == 0
+    assert night.powers()["desktop-02"] is PowerState.ON
+    assert night.markers() == set()
+
+
+def test_a_foreign_vm_on_the_gpu_is_named_as_the_blocker(night: Night) -> None:
+    night.run(Half.NIGHT)
+    night.world._set_power("vm-91", PowerState.OFF)
+    night.world.set("vm-91", name="somebodys-vm", instance_uuid="50other")
+    night.world._set_power("vm-91", PowerState.ON)
+    report = night.run(Half.DAY)
+    assert report.exit_code == 4
+    failed = next(outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED)
+    assert "the GPUs of esx-01 are held by desktop-03, desktop-04, desktop-05, somebodys-vm" in failed.reason
+    assert night.powers()["somebodys-vm"] is PowerState.ON, "never touched"
+
+
+def test_a_failed_suspend_keeps_the_ml_vm_off_and_the_desktop_on(night: Night) -> None:
+    night.world.failing["vm-1"] = StepFailed("no space left on ssd")
+    report = night.run(Half.NIGHT)
+    assert report.exit_code == 4
+    assert night.powers()["ml-01"] is PowerState.OFF
+    assert night.powers()["ml-02"] is PowerState.ON
+    night.world.failing.clear()
+    assert night.run(Half.DAY).exit_code == 0
+    morning_is_good(night)
+
+
+def test_a_user_who_comes_while_the_night_begins_keeps_the_desktop(night: Night) -> None:
+    def arrive(step: object) -> None:
+        if isinstance(step, SetAttribute) and step.vm == "vm-1":
+            night.world.set("vm-2", console_connections=1)
+
+    night.world.on_submit = arrive
+    report = night.run(Half.NIGHT)
+    kept = next(outcome for outcome in report.outcomes if outcome.step == SuspendVm("vm-2"))
+    assert (kept.verdict, kept.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
+    assert night.powers()["desktop-02"] is PowerState.ON
+    assert night.run(Half.DAY).exit_code == 0
+    morning_is_good(night)
+
+
+def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night) -> None:
+    night.run(Half.NIGHT)
+    night.world.stubborn.add("vm-91")
+    assert night.run(Half.DAY).exit_code == 0
+    assert [effect.step.vm for effect in effects(night.world, PowerOffVm)] == ["vm-91"]
+    morning_is_good(night)
+
+
+def test_two_crons_do_not_both_act(night: Night) -> None:
+    with locked(night.state_dir, "vc-uuid", night.world.tick(), alone=True), pytest.raises(Locked):
+        night.run(Half.NIGHT)
+    assert night.world.requests == []
+
+
+def test_the_morning_obeys_the_policy_of_the_night(night: Night) -> None:
+    with pytest.raises(UsageError, match="no night in the journal"):
+        rotate(Half.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+               apply=True, consent=agreed)  # fmt: skip
+    night.run(Half.NIGHT)
+    report = rotate(Half.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+                    apply=True, consent=agreed)  # fmt: skip
+    assert report.exit_code == 0
+    assert next(step for step in report.plan.steps if isinstance(step, ShutDownGuest)).grace_s == 60
+    morning_is_good(night)
+
+
+def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    assert status(site).vms == ()
+    night.run(Half.NIGHT)
+    told = status(site)
+    assert (told.policy, told.cut_off) == ("small", None)
+    assert {mine.original.name: mine.whereabouts for mine in told.away} == dict.fromkeys(
+        ("desktop-01", "desktop-02", "ml-01", "ml-02"), Whereabouts.AWAY
+    )
+    with pytest.raises(Killed):
+        night.run(Half.DAY, kill_at=30)
+    assert status(site).cut_off == "rotate day"
+    night.resume()
+    assert status(site).vms == ()
+    assert status(site).cut_off is None

@@ -1,0 +1,210 @@
+"""Every desktop comes back, in an order in which all of them fit, or is named with its reason and one safe command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.rotation import MlStop, Original, Policy, Pool, QueuedVm, Role, Selector
+from gpuops.model.vm import PowerState
+from gpuops.plan.plan import Plan
+from gpuops.plan.rotation_day import RotateDay, is_returned
+from gpuops.plan.rotation_ours import Whereabouts, ours
+from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
+from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
+
+CATALOG = load(profiles=SLOTS)
+MORNING = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+NIGHT = "2026-11-20"
+POLICY = Policy(
+    "small",
+    (Pool("all", Selector(name="desktop-*"), cpu_below_mhz=500, parked=True),),
+    ml=(QueuedVm("ml-01"), QueuedVm("ml-02")),
+    ml_stop=MlStop(grace_s=120, then_off=True),
+)
+
+
+def original(world: World, ref: str, role: Role = Role.DESKTOP, *, taken: bool = True) -> Original:
+    vm = world.vms[ref]
+    return Original(NIGHT, role, ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken)
+
+
+@pytest.fixture
+def world() -> World:
+    """The night took the first two desktops and started ml-01 in their place."""
+    world = small_world()
+    for ref in ("vm-1", "vm-2"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    world._set_power("vm-91", PowerState.ON)
+    world.set("vm-91", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+    return world
+
+
+def journal(world: World) -> tuple[Original, ...]:
+    return (original(world, "vm-1"), original(world, "vm-2"), original(world, "vm-91", Role.ML))
+
+
+def plan(world: World, originals: tuple[Original, ...] = (), policy: Policy = POLICY) -> Plan:
+    return RotateDay(policy, originals).plan(world.snapshot(), CATALOG, MORNING)
+
+
+@pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])
+def test_ml_stops_then_every_desktop_resumes_then_the_markers_go(world: World, sources: str) -> None:
+    originals = journal(world) if sources != "markers alone" else ()
+    if sources == "journal alone":
+        for ref in ("vm-1", "vm-2", "vm-91"):
+            world.set(ref, attributes={})
+    found = plan(world, originals)
+    assert [(wave.title.split(",")[0], wave.steps) for wave in found.waves] == [
+        ("stop the ML VMs of the night", (ShutDownGuest("vm-91", 120, then_off=True),)),
+        ("resume one desktop for each GPU", (ResumeVm("vm-1", "host-1"),)),
+        ("resume the others", (ResumeVm("vm-2", "host-1"),)),
+        ("clear the markers", tuple(SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91"))),
+    ]
+    assert found.unmet == ()
+    assert found.disruptive
+
+
+def test_a_day_after_nothing_is_empty() -> None:
+    found = plan(small_world())
+    assert found.steps == ()
+    assert found.because == ("no night has taken anything that is not back",)
+
+
+def test_a_desktop_that_runs_already_is_left_alone(world: World) -> None:
+    world._set_power("vm-91", PowerState.OFF)
+    world._set_power("vm-1", PowerState.ON)
+    found = plan(world, journal(world))
+    assert ResumeVm("vm-1", "host-1") not in found.steps
+    assert SetAttribute("vm-1", "gpuops.rotation", "") in found.steps
+    assert found.unmet == ()
+
+
+def test_an_ml_vm_that_somebody_else_started_is_left_alone(world: World) -> None:
+    world._set_power("vm-92", PowerState.ON)
+    originals = (*journal(world), original(world, "vm-92", Role.ML, taken=False))
+    found = plan(world, originals)
+    assert {step.vm for step in found.steps} == {"vm-1", "vm-2", "vm-91"}
+
+
+def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
+    world._set_power("vm-3", PowerState.SUSPENDED)
+    found = plan(world, (*journal(world), original(world, "vm-3", taken=False)))
+    assert "vm-3" not in {step.vm for step in found.steps}
+    assert found.unmet == ()
+
+
+def test_a_discarded_state_is_named_and_never_booted(world: World) -> None:
+    world.set("vm-1", power=PowerState.OFF)
+    found = plan(world, journal(world))
+    [named] = found.unmet
+    assert str(named) == "desktop-01: is powered off: its suspended state was discarded by somebody else"
+    assert named.hint == "gpuops rotate status"
+    assert {step.vm for step in found.steps} == {"vm-2", "vm-91"}
+
+
+def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
+    originals = journal(world)
+    del world.vms["vm-1"]
+    world.set("vm-2", instance_uuid="another")
+    found = plan(world, originals)
+    assert {named.subject: named.rule for named in found.unmet} == {
+        "desktop-01": "is gone from vCenter",
+        "desktop-02": "is another VM now: its instance uuid changed",
+    }
+    assert {step.vm for step in found.steps} == {"vm-91"}
+
+
+def test_neither_journal_nor_marker_widens_the_policy(world: World) -> None:
+    world.set("vm-2", name="foreign-01")
+    world.set("vm-91", name="foreign-ml", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+    found = plan(world)
+    assert {step.vm for step in found.steps} == {"vm-1"}
+    assert {named.subject for named in found.unmet} == {"foreign-01", "foreign-ml"}
+    assert all("this policy does not cover it: not touched" in named.rule for named in found.unmet)
+
+
+@pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}])
+def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object]) -> None:
+    world.set("vm-1", **changes)
+    found = plan(world, journal(world))
+    assert [(named.subject, named.hint) for named in found.unmet] == [("desktop-01", "gpuops rotate day")]
+    assert "vm-1" not in {step.vm for step in found.steps}
+
+
+def test_a_vm_resumes_where_it_is_registered_now(world: World) -> None:
+    world.set("vm-1", host="host-2")
+    assert ResumeVm("vm-1", "host-2") in plan(world, journal(world)).steps
+
+
+def test_the_grace_and_the_power_off_are_the_policys(world: World) -> None:
+    policy = replace(POLICY, ml_stop=MlStop(grace_s=5, then_off=False))
+    assert plan(world, policy=policy).waves[0].steps == (ShutDownGuest("vm-91", 5, then_off=False),)
+
+
+def resumed(found: Plan) -> list[str]:
+    return [step.vm for step in found.steps if isinstance(step, ResumeVm)]
+
+
+def test_each_profile_claims_its_gpus_before_any_fills_up() -> None:
+    """A host that spreads VMs would give the second 24q an empty GPU, and no 12q would find one."""
+    world = small_world()
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    found = plan(world)
+    assert [step.vm for step in found.waves[0].steps] == ["vm-1", "vm-3"]
+    assert resumed(found) == ["vm-1", "vm-3", "vm-2", "vm-4", "vm-5"]
+
+
+def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None:
+    world = small_world()
+    for ref in ("vm-2", "vm-3", "vm-4", "vm-5"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    assert resumed(plan(world)) == ["vm-3", "vm-2", "vm-4", "vm-5"]
+
+
+def test_on_mixed_size_gpus_the_largest_comes_first() -> None:
+    world = small_world()
+    host = world.hosts["host-1"]
+    world.hosts["host-1"] = replace(host, gpus=tuple(replace(gpu, vgpu_mode=VgpuMode.MIXED_SIZE) for gpu in host.gpus))
+    world.vms["vm-6"] = desktop(6, "nvidia_a40-48q", "host-1")
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5", "vm-6"):
+        world.set(ref, power=PowerState.SUSPENDED, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    found = plan(world)
+    assert resumed(found) == ["vm-6", "vm-1", "vm-2", "vm-3", "vm-4", "vm-5"]
+
+
+@pytest.mark.parametrize(
+    ("role", "power", "taken", "returned"),
+    [
+        (Role.DESKTOP, PowerState.ON, True, True),
+        (Role.DESKTOP, PowerState.SUSPENDED, True, False),
+        (Role.DESKTOP, PowerState.SUSPENDED, False, True),
+        (Role.DESKTOP, PowerState.OFF, True, False),
+        (Role.DESKTOP, None, False, False),
+        (Role.ML, PowerState.OFF, True, True),
+        (Role.ML, PowerState.ON, True, False),
+        (Role.ML, PowerState.ON, False, True),
+    ],
+)
+def test_what_counts_as_returned(role: Role, power: PowerState | None, taken: bool, returned: bool) -> None:
+    world = small_world()
+    world.set("vm-1", power=power)
+    assert is_returned(original(world, "vm-1", role, taken=taken), world.snapshot()) is returned
+
+
+def test_where_each_vm_is_without_any_policy(world: World) -> None:
+    world.set("vm-1", power=PowerState.OFF)
+    found = {mine.original.name: mine.whereabouts for mine in ours(None, journal(world), world.snapshot())}
+    assert found == {
+        "desktop-01": Whereabouts.LOST,
+        "desktop-02": Whereabouts.AWAY,
+        "ml-01": Whereabouts.AWAY,
+    }

@@ -1,0 +1,308 @@
+"""Which desktops make room for which ML VM, and a reason for every VM that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, time
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Datastore
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Mark, Original, Policy, Pool, QueuedVm, Role, Selector, Window
+from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, Vm
+from gpuops.plan.plan import Plan
+from gpuops.plan.rotation_night import RotateNight
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
+from tests.execute.small_vcenter import SLOTS, World, small_world
+
+CATALOG = load(profiles=SLOTS)
+EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+NIGHT = "2026-11-20"
+POOL = Pool("all", Selector(name="desktop-*"), cpu_below_mhz=500, parked=True)
+POLICY = Policy(
+    "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), window=Window(time(20), time(6), UTC), digest="d"
+)
+Change = Callable[[World], None]
+
+
+def plan(world: World, policy: Policy = POLICY, originals: tuple[Original, ...] = (), now: datetime = EVENING) -> Plan:
+    return RotateNight(policy, originals).plan(world.snapshot(), CATALOG, now)
+
+
+def reasons(found: Plan) -> dict[str, str]:
+    return {choice.subject: choice.reason for choice in found.choices}
+
+
+def suspended(found: Plan) -> set[str]:
+    return {step.vm for step in found.steps if isinstance(step, SuspendVm)}
+
+
+def test_the_fewest_desktops_make_room_and_each_vm_has_its_reason() -> None:
+    found = plan(small_world())
+    assert suspended(found) == {"vm-1", "vm-2"}, "the GPU with two desktops, not the one with three"
+    assert reasons(found) == {
+        "ml-01": "starts on esx-01: 2 desktop(s) make room",
+        "ml-02": "starts on esx-02: there is room without any desktop",
+        "desktop-01": "makes room for ml-01",
+        "desktop-02": "makes room for ml-01",
+        "desktop-03": "idle; no VM of the queue needs its GPU",
+        "desktop-04": "idle; no VM of the queue needs its GPU",
+        "desktop-05": "idle; no VM of the queue needs its GPU",
+    }
+    assert [wave.title for wave in found.waves] == ["mark what is taken", "suspend idle desktops", "start ML VMs"]
+    assert found.waves[0].steps[0] == SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop")
+    assert found.waves[-1].steps == (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2"))
+    assert found.disruptive
+
+
+def test_what_the_morning_needs_is_told_for_every_vm_that_is_taken() -> None:
+    world = small_world()
+    request = RotateNight(POLICY)
+    saved = request.saved(plan(world), world.snapshot(), EVENING)
+    assert {(original.vm, original.role, original.host, original.profiles) for original in saved} == {
+        ("vm-1", Role.DESKTOP, "host-1", ("nvidia_a40-24q",)),
+        ("vm-2", Role.DESKTOP, "host-1", ("nvidia_a40-24q",)),
+        ("vm-91", Role.ML, "host-1", ("nvidia_a40-48c",)),
+        ("vm-92", Role.ML, "host-2", ("nvidia_a40-48c",)),
+    }
+    assert all(original.uuid == f"50{original.vm}" and original.night == NIGHT for original in saved)
+
+
+def test_the_second_run_is_empty() -> None:
+    world = small_world()
+    first = plan(world)
+    for step in first.steps:
+        assert world.apply("op", step) is None
+    saved = RotateNight(POLICY).saved(first, small_world().snapshot(), EVENING)
+    second = plan(world, originals=tuple(replace(original, taken=True) for original in saved))
+    assert second.steps == ()
+    assert reasons(second)["desktop-01"] == "suspended tonight"
+    assert reasons(second)["ml-01"] == "runs already"
+    assert plan(world).steps == (), "the markers alone say so too"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"console_connections": 1}, "1 console connection(s) open"),
+        ({"console_connections": None}, "its console connections cannot be read"),
+        ({"cpu_usage_mhz": 500}, "uses 500 MHz, idle is below 500"),
+        ({"cpu_usage_mhz": None}, "its CPU usage cannot be read"),
+        ({"question": "Is the disk full?"}, "waits for an answer: Is the disk full?"),
+        ({"tasks": (RunningTask("task-1", "Relocate", "running"),)}, "a task is running: Relocate"),
+        ({"connected": None}, "is not connected, or does not tell"),
+        ({"unreadable": ("runtime.question",)}, "cannot be read whole: runtime.question"),
+        ({"attributes": {"gpuops.keep": "yes"}}, "opted out (attribute gpuops.keep)"),
+        ({"devices": None}, "its devices cannot be read"),
+        ({"devices": ()}, "has no vGPU: suspending it frees none"),
+        ({"template": True}, "is a template"),
+        ({"power": PowerState.OFF}, "is powered off"),
+        ({"power": None}, "is not running (its power state cannot be read)"),
+        ({"datastores": ()}, "its datastore is unknown"),
+        ({"memory_mib": None}, "the size of its suspend file is unknown"),
+        ({"host": "host-gone"}, "its host is not connected, or not known"),
+    ],
+)
+def test_a_desktop_that_is_not_certainly_idle_stays(changes: dict[str, object], reason: str) -> None:
+    world = small_world()
+    world.set("vm-1", **changes)
+    found = plan(world)
+    assert reasons(found)["desktop-01"] == reason
+    assert "vm-1" not in {step.vm for step in found.steps}
+
+
+def test_a_desktop_with_a_directpath_device_stays() -> None:
+    world = small_world()
+    nic = DirectPathDevice(13001, PciAddress(0, 0xAF, 0, 0), 0x15B3, 0x1017, "sys")
+    world.set("vm-1", devices=(*(world.vms["vm-1"].devices or ()), nic))
+    assert reasons(plan(world))["desktop-01"] == "has a DirectPath device: such a VM cannot be suspended"
+
+
+@pytest.mark.parametrize("told", [None, False])
+def test_a_profile_the_host_does_not_call_suspendable_keeps_its_vms(told: bool | None) -> None:
+    world = small_world()
+    host = world.hosts["host-1"]
+    offered = tuple(replace(offer, suspend=told) for offer in host.profiles or ())
+    world.hosts["host-1"] = replace(host, profiles=offered)
+    found = plan(world)
+    assert suspended(found) == set()
+    assert reasons(found)["desktop-01"] == "esx-01 does not say that nvidia_a40-24q can be suspended"
+
+
+@pytest.mark.parametrize("maintenance", [True, None])
+def test_a_host_in_maintenance_is_left_alone(maintenance: bool | None) -> None:
+    world = small_world()
+    world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=maintenance)
+    found = plan(world)
+    assert {step.vm for step in found.steps} == {"vm-92"}
+    assert reasons(found)["desktop-01"] == "esx-01 is in maintenance mode, or does not tell"
+
+
+def test_a_pool_that_is_not_parked_gives_nothing() -> None:
+    found = plan(small_world(), replace(POLICY, pools=(replace(POOL, parked=False),)))
+    assert suspended(found) == set()
+    assert reasons(found)["desktop-01"] == "pool all is not declared parked"
+
+
+def test_both_keys_turn_or_nothing_is_taken() -> None:
+    policy = replace(POLICY, pools=(replace(POOL, owner=Mark("gpuops.owner", "cad")),))
+    world = small_world()
+    world.set("vm-1", attributes={"gpuops.owner": "cad"})
+    world.set("vm-2", attributes={"gpuops.owner": "cad", "gpuops.keep": "demo tomorrow"})
+    found = plan(world, policy)
+    assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
+    assert reasons(found)["desktop-02"] == "opted out (attribute gpuops.keep)"
+    assert reasons(found)["desktop-03"] == "its owner has not agreed (attribute gpuops.owner = cad)"
+    assert found.warnings == ()
+    assert plan(small_world()).warnings == (
+        "pool all: no `owner` in the policy, so this file alone selects its desktops",
+    )
+
+
+def test_a_tag_that_was_not_read_is_not_an_agreement() -> None:
+    policy = replace(POLICY, pools=(replace(POOL, owner=Mark(tag="owner:cad")),), opt_out=Mark(tag="gpu:keep"))
+    world = small_world()
+    world.set("vm-1", tags=("owner:cad",))
+    world.set("vm-2", tags=("owner:cad", "gpu:keep"))
+    found = plan(world, policy)
+    assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
+    assert reasons(found)["desktop-02"] == "opted out (tag gpu:keep)"
+    assert reasons(found)["desktop-03"] == "tag gpu:keep cannot be read"
+
+
+def test_the_floor_keeps_the_busiest() -> None:
+    world = small_world()
+    world.set("vm-1", cpu_usage_mhz=400)
+    found = plan(world, replace(POLICY, pools=(replace(POOL, floor=1),)))
+    assert reasons(found)["desktop-01"] == "floor: 1 of pool all stay running"
+    assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
+
+
+def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
+    world = small_world()
+    needed = round(1.1 * (16384 + 24576))
+    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=needed + 199, accessible=True)
+    found = plan(world)
+    assert reasons(found)["desktop-01"] == f"datastore ssd: its suspend file needs {needed} MiB, {needed + 199} free"
+    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=needed + 200, accessible=True)
+    assert reasons(plan(world))["desktop-02"].startswith("datastore ssd: its suspend file needs"), "one fits, not two"
+    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=None, accessible=True)
+    assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"power": PowerState.ON}, "runs already"),
+        ({"power": PowerState.SUSPENDED}, "is not powered off (suspended)"),
+        ({"power": None}, "is not powered off (its power state cannot be read)"),
+        ({"connected": False}, "cannot be read whole, or is not connected"),
+        ({"tasks": (RunningTask("task-1", "Clone", "queued"),)}, "a task is queued: Clone"),
+    ],
+)
+def test_an_ml_vm_that_cannot_start_costs_no_desktop(changes: dict[str, object], reason: str) -> None:
+    world = small_world()
+    world.set("vm-91", **changes)
+    found = plan(world)
+    assert reasons(found)["ml-01"] == reason
+    assert suspended(found) == set()
+
+
+def test_an_ml_vm_that_does_not_fit_costs_no_desktop() -> None:
+    world = small_world()
+    world.set("vm-1", cpu_usage_mhz=4000)
+    world.set("vm-3", console_connections=2)
+    found = plan(world)
+    assert suspended(found) == set()
+    assert reasons(found)["ml-01"].startswith("does not fit: ")
+    assert {step.vm for step in found.steps} == {"vm-92"}
+
+
+def test_an_unknown_name_in_the_queue_does_not_stop_the_night() -> None:
+    found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-99"), QueuedVm("ml-01"))))
+    assert reasons(found)["ml-99"].startswith("no VM 'ml-99' in this vCenter")
+    assert suspended(found) == {"vm-1", "vm-2"}
+
+
+def test_a_vm_that_may_move_goes_where_it_costs_no_desktop() -> None:
+    found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
+    assert suspended(found) == set()
+    assert [step for step in found.steps if not isinstance(step, SetAttribute)] == [
+        RelocateVm("vm-91", "host-2"),
+        PowerOnVm("vm-91", "host-2"),
+    ]
+    assert reasons(found)["ml-01"] == "starts on esx-02: there is room without any desktop, after a cold move"
+
+
+def test_an_empty_queue_suspends_nothing() -> None:
+    found = plan(small_world(), replace(POLICY, ml=()))
+    assert found.steps == ()
+    assert "the ML queue is empty: no desktop is suspended for nothing" in found.because
+
+
+def test_outside_the_window_the_night_is_refused() -> None:
+    found = plan(small_world(), now=datetime(2026, 11, 21, 6, 0, tzinfo=UTC))
+    assert not found.feasible
+    [rejection] = found.rejections
+    assert str(rejection) == ("small: outside the window: it is 2026-11-21 06:00 UTC, the window is 20:00 to 06:00")
+
+
+def taken(night: str, vm: Vm, *, returned: bool = False) -> Original:
+    return Original(night, Role.DESKTOP, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, True, returned)
+
+
+def test_an_earlier_night_that_is_not_over_refuses_the_next() -> None:
+    world = small_world()
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    found = plan(world, originals=(taken("2026-11-19", world.vms["vm-1"]),))
+    assert [str(rejection) for rejection in found.rejections] == [
+        "desktop-01: night 2026-11-19 is not over: suspended in night 2026-11-19"
+    ]
+    assert found.rejections[0].hint == "gpuops rotate day"
+    world.set("vm-1", attributes={"gpuops.rotation": "2026-11-19 desktop"})
+    assert not plan(world).feasible, "the marker alone says so too"
+
+
+def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> None:
+    world = small_world()
+    found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"]),))
+    assert reasons(found)["desktop-01"] == "came back by itself tonight: left alone"
+    assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
+
+
+def test_a_desktop_that_was_marked_and_not_taken_may_still_be_taken() -> None:
+    world = small_world()
+    world.set("vm-1", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    known = replace(taken(NIGHT, world.vms["vm-1"]), taken=False)
+    assert "vm-1" in suspended(plan(world, originals=(known,)))
+
+
+def test_one_window_is_one_night() -> None:
+    world = small_world()
+    found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),))
+    assert found.steps == ()
+    assert found.because == (f"night {NIGHT} is over: its desktops are back",)
+    tomorrow = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+    assert plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),), now=tomorrow).steps
+
+
+def test_without_a_window_an_open_night_goes_on_and_a_closed_one_does_not() -> None:
+    policy = replace(POLICY, window=None)
+    world = small_world()
+    assert RotateNight(policy).night(world.snapshot(), EVENING) == "2026-11-20T21:00Z"
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    open_night = (taken("2026-11-20T19:00Z", world.vms["vm-1"]),)
+    assert RotateNight(policy, open_night).night(world.snapshot(), EVENING) == "2026-11-20T19:00Z"
+    assert plan(world, policy, open_night).feasible
+    assert "vm-1" not in suspended(plan(world, policy, open_night))
+
+
+def test_the_plan_does_not_change_the_snapshot() -> None:
+    inventory = small_world().snapshot()
+    copy = Inventory(**{name: getattr(inventory, name) for name in inventory.__dataclass_fields__})
+    RotateNight(POLICY).plan(inventory, CATALOG, EVENING)
+    assert inventory == copy
