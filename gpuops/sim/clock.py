@@ -26,12 +26,11 @@ class ClockMode(StrEnum):
 
 @dataclass(slots=True, order=True)
 class Alarm:
-    """One scheduled action; `cancel()` forgets it."""
+    """One scheduled action; `cancel()` forgets it. `action` is None once it ran or was cancelled."""
 
     due: datetime
     number: int
     action: Callable[[], None] | None = field(compare=False)
-    background: bool = field(compare=False)
 
     def cancel(self) -> None:
         self.action = None
@@ -46,6 +45,7 @@ class Clock:
         self._offset = timedelta()
         self._running_at: datetime | None = None
         self._alarms: list[Alarm] = []
+        self._foreground: list[Alarm] = []
         self._numbers = itertools.count()
 
     def now(self) -> datetime:
@@ -62,14 +62,18 @@ class Clock:
         A background alarm (a task's retirement, a progress mark) runs when time passes it, but nobody's wait
         jumps to it.
         """
-        alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), next(self._numbers), action, background)
+        alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), next(self._numbers), action)
         heapq.heappush(self._alarms, alarm)
+        if not background:
+            heapq.heappush(self._foreground, alarm)
         return alarm
 
     def next_due(self, *, background: bool = False) -> datetime | None:
         """When the next alarm is due: of all alarms, or only of those a wait jumps to. None = nothing is scheduled."""
-        waiting = (alarm.due for alarm in self._alarms if alarm.action and (background or not alarm.background))
-        return min(waiting, default=None)
+        alarms = self._alarms if background else self._foreground
+        while alarms and alarms[0].action is None:
+            heapq.heappop(alarms)
+        return alarms[0].due if alarms else None
 
     def run_due(self) -> None:
         """Run what is due by now, in order of time, including what these actions schedule for the past."""
@@ -100,11 +104,12 @@ class Clock:
         try:
             while self._alarms and self._alarms[0].due <= moment:
                 alarm = heapq.heappop(self._alarms)
-                if alarm.action is None:
+                action, alarm.action = alarm.action, None
+                if action is None:
                     continue
                 self._running_at = alarm.due
                 if self.mode is ClockMode.VIRTUAL:
                     self._now = max(self._now, alarm.due)
-                alarm.action()
+                action()
         finally:
             self._running_at = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim import soap
 from gpuops.sim.call import Call
+from gpuops.sim.inject import Interruption
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.sessions import Session
@@ -33,11 +34,16 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: HTTP status, XML, and the cookie of a new session ('' = none)."""
+    """What goes back: HTTP status, XML, and the cookie of a new session ('' = none).
+
+    `lost`: nothing goes back, the connection is reset; `cut`: half of it, then the reset.
+    """
 
     status: int
     body: bytes
     cookie: str = ""
+    lost: bool = False
+    cut: bool = False
 
 
 class Dispatcher:
@@ -70,6 +76,24 @@ class Dispatcher:
     def _answer(self, request: soap.Request, call: Call) -> Answer:
         try:
             receiver = self._receiver(request, call)
+        except vmodl.MethodFault as fault:
+            return Answer(500, self._fault(fault, call))
+        interruption = self.world.injector.before(call, receiver)
+        if interruption is not None:
+            return self._interrupted(interruption, Answer(500, b""), call)
+        answer = self._perform(receiver, request, call)
+        interruption = self.world.injector.after(call, receiver)
+        return answer if interruption is None else self._interrupted(interruption, answer, call)
+
+    def _interrupted(self, interruption: Interruption, answer: Answer, call: Call) -> Answer:
+        if interruption.fault is not None:
+            return Answer(500, self._fault(interruption.fault, call))
+        if interruption.status:
+            return Answer(interruption.status, b"")
+        return replace(answer, lost=interruption.lost, cut=interruption.cut)
+
+    def _perform(self, receiver: ManagedObject, request: soap.Request, call: Call) -> Answer:
+        try:
             serve = self._fetch if request.method == "Fetch" else self._invoke
             body = serve(receiver, request, call)
         except vmodl.MethodFault as fault:

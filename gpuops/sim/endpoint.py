@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from gpuops.sim import soap
+from gpuops.sim.admin import PREFIX, Admin
+from gpuops.sim.call import Call
 from gpuops.sim.dispatch import Dispatcher, Envelope
 from gpuops.sim.handler import Incoming, Outgoing
+from gpuops.sim.vapi import VapiEndpoint
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -26,15 +31,23 @@ class Endpoint:
         self.world = world
         self.gzip = world.gzip
         self._dispatcher = Dispatcher(world)
+        self._admin = Admin(world)
+        self._vapi = VapiEndpoint(world.tags, login=self._login, is_active=self._is_active, logout=self._logout)
         self._routes: dict[tuple[str, str], Route] = {
             ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
             ("POST", "/sdk"): self._soap,
             ("POST", "/sdk/"): self._soap,
+            ("POST", "/api"): self._rpc,
+            ("POST", "/api/"): self._rpc,
         }
 
     def serve(self, incoming: Incoming) -> Outgoing:
         """The reply to one HTTP request; 404 for a path that nothing answers."""
         path = urlsplit(incoming.target).path
+        if path.startswith(PREFIX):
+            return self._admin.serve(incoming)
+        if path.startswith("/rest/"):
+            return self._rest(incoming)
         route = self._routes.get((incoming.verb, path))
         return route(incoming) if route is not None else Outgoing(404, b"404 Not Found\n", "text/plain")
 
@@ -51,7 +64,41 @@ class Endpoint:
         )
         answer = self._dispatcher.answer(envelope)
         headers = {"Set-Cookie": f'{COOKIE}="{answer.cookie}"; Path=/; HttpOnly'} if answer.cookie else {}
-        return Outgoing(answer.status, answer.body, headers=headers)
+        return Outgoing(answer.status, answer.body, headers=headers, lost=answer.lost, cut=answer.cut)
+
+    def _rpc(self, incoming: Incoming) -> Outgoing:
+        with self.world.lock, self._tagging_call():
+            return Outgoing(200, self._vapi.rpc(incoming.body), "application/json")
+
+    def _rest(self, incoming: Incoming) -> Outgoing:
+        with self.world.lock, self._tagging_call():
+            status, document = self._vapi.rest(
+                incoming.verb, incoming.target, dict(incoming.headers.items()), incoming.body
+            )
+        return Outgoing(status, b"" if document is None else json.dumps(document).encode(), "application/json")
+
+    def _tagging_call(self) -> AbstractContextManager[None]:
+        self.world.clock.take_request()
+        return self.world.serving(Call(method="tagging", version=""))
+
+    def _login(self, user: str, password: str) -> str | None:
+        accepted = self.world.sessions.accepts(user, password)
+        return self.world.sessions.open(user).cookie if accepted else None
+
+    def _is_active(self, cookie: str) -> bool:
+        session = self.world.sessions.find(cookie)
+        if session is None:
+            return False
+        session.active_at = self.world.clock.now()
+        call = self.world.current_call
+        if call is not None:
+            call.session = session  # the ledger then knows who attached a tag
+        return True
+
+    def _logout(self, cookie: str) -> None:
+        session = self.world.sessions.find(cookie)
+        if session is not None:
+            self.world.sessions.close(session)
 
 
 def _session_cookie(header: str) -> str:

@@ -65,12 +65,14 @@ class World:
         self.registry = Registry()
         self.fragments = Fragments()
         self.ledger = Ledger()
-        self.injector = Injector(self)
+        self.injector = Injector(self, seed)
         self.tasks = Tasks(self)
         self.sessions = Sessions(self)
         self.events = Events(self)
         self.authority = Authority(self)
         self.tags = TagStore(self._new_uuid, self._record_tag)
+        self.state_hooks: tuple[Callable[[], Any], Callable[[Any], None]] | None = None
+        """(save, restore) of the inventory's state as JSON values, if whoever built it offers them."""
         self.bugs: list[str] = []
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
@@ -172,19 +174,25 @@ class World:
     def _wait_virtual(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
         while not self.closing:
+            self._coalesce(deadline)
             found = ready()
             if found is not None:
                 return found
             due = self.clock.next_due()
             if due is not None and (deadline is None or due <= deadline):
                 self.clock.advance_to(due)
-                self.clock.advance_to(min(due + COALESCE, deadline or due + COALESCE))
             elif deadline is None:
                 self.changed.wait(1.0)
             elif not self.changed.wait(PATIENCE_S):
                 self.clock.advance_to(deadline)
                 return ready()
         return None
+
+    def _coalesce(self, deadline: datetime | None) -> None:
+        """Let happen what is about to happen, so that it is told together."""
+        due, soon = self.clock.next_due(), self.clock.now() + COALESCE
+        if due is not None and due <= soon and (deadline is None or soon <= deadline):
+            self.clock.advance_to(soon)
 
     def _wait_real(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
         deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)

@@ -76,6 +76,15 @@ class Machine(Entity):
         self.reads = 0
         parent.adopt(self)
 
+    @prop("runtime")
+    def _runtime(self) -> Any:
+        return vim.vm.RuntimeInfo(
+            connectionState="connected",
+            powerState=self.power,
+            faultToleranceState="notConfigured",
+            recordReplayState="inactive",
+        )
+
     @prop("runtime.powerState")
     def _power_state(self) -> str:
         return self.power

@@ -103,10 +103,9 @@ class PropertyFilter(ManagedObject):
         """Select anew; objects that came or went are pending."""
         self._unsettled = False
         found = self.selection.find(self.collector.find)
-        for moid in self._objects.keys() - found.objects.keys():
-            self._pending[moid] = None
-        for moid in found.objects.keys() - self._objects.keys():
-            self._pending[moid] = None
+        gone = [moid for moid in self._objects if moid not in found.objects]
+        new = [moid for moid in found.objects if moid not in self._objects]
+        self._pending.update(dict.fromkeys((*gone, *new)))
         if self._starting:
             self._missing, self._starting = found.missing, False
         self._watch(found)
