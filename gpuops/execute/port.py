@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.steps import Step
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRef:
-    """A task in vCenter, by its managed object id."""
-
-    ref: str
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
-    """How a task ended; `error` None = success."""
-
-    task: TaskRef
-    error: GpuopsError | None = None
-    duration_s: float | None = None
 
 
 class Vcenter(Protocol):

@@ -1,0 +1,23 @@
+"""Tasks in vCenter, as the doer and the wire speak of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuops.errors import GpuopsError
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """A task in vCenter, by its managed object id."""
+
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How a task ended; `error` None = success."""
+
+    task: TaskRef
+    error: GpuopsError | None = None
+    duration_s: float | None = None
