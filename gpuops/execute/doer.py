@@ -14,8 +14,9 @@ from datetime import datetime
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.port import TaskEnd, TaskRef, Vcenter
+from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict

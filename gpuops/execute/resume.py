@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuops.execute.doer import Doer, Underway
 from gpuops.execute.journal import Intent
-from gpuops.execute.port import TaskRef
+from gpuops.model.task import TaskRef
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.satisfied import satisfied
 

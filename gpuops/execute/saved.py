@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import NoReturn
 
 from gpuops.errors import Refused
-from gpuops.execute.port import TaskEnd, TaskRef
 from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.steps import Step
 

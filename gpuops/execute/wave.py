@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpuops.execute.doer import Doer, Underway
-from gpuops.execute.port import TaskEnd, TaskRef
 from gpuops.model.rotation import Limits
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.outcome import Outcome
 from gpuops.plan.steps import PowerOnVm, RelocateVm, ResumeVm, Step
 

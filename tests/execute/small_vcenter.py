@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, VcenterUnreachable
-from gpuops.execute.port import TaskEnd, TaskRef
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.steps import (
     PowerOffVm,

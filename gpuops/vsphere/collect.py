@@ -1,0 +1,222 @@
+"""Collect: one immutable Inventory out of a constant number of bulk reads.
+
+First everything thin: folders, clusters, hosts, datastores, VMs, and the tasks now running on VMs, through one view.
+Then, only where GPUs are: the PCI devices of hosts that show one, and devices and extraConfig of the VMs on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpuops.errors import GpuopsError
+from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.host import Cluster, Datastore, Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import RunningTask, Vm
+from gpuops.vsphere import paths
+from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
+from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text
+from gpuops.vsphere.reader import Found, Reader
+from gpuops.vsphere.session import Session
+
+HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder, datacenter, cluster or standalone compute resource: a name with a parent."""
+
+    ref: str
+    name: str
+    parent: str | None
+    cluster: Cluster | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    ref: str
+    running: RunningTask | None
+
+
+_Record = _Place | ThinHost | ThinVm | Datastore | _Task
+
+
+def inventory(session: Session) -> Inventory:
+    """What this vCenter looks like now. Raises NotConnected in its kinds."""
+    with Reader(session) as reader:
+        version = session.api_version
+        thin = reader.everything(
+            {
+                "Folder": paths.FOLDERS,
+                "Datacenter": paths.FOLDERS,
+                "ComputeResource": paths.COMPUTE_RESOURCE,
+                "ClusterComputeResource": paths.CLUSTER,
+                "Datastore": paths.DATASTORE,
+                "HostSystem": paths.known(paths.HOST, version),
+                "VirtualMachine": paths.VM,
+                "Task": paths.TASK,
+            },
+            _decode,
+        )
+        places = {each.ref: each for each in thin if isinstance(each, _Place)}
+        hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
+        vms = _vms(session, thin, places)
+        gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
+        detailed = _detailed(reader, version, [vm for vm in vms.values() if vm.host in gpu_hosts])
+        return Inventory(
+            vcenter=session.content.about.instanceUuid or "",
+            api_version=version,
+            taken_at=_now(session),
+            hosts=hosts,
+            vms={**vms, **detailed},
+            clusters={each.ref: each.cluster for each in places.values() if each.cluster is not None},
+            datastores={each.ref: each for each in thin if isinstance(each, Datastore)},
+            user=session.target.username,
+            hot_migrate_enabled=_hot_migrate(session),
+        )
+
+
+def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
+    """The same snapshot with these VMs, and the GPUs of their hosts, read anew; a VM that is gone is dropped.
+
+    A host keeps what QueryConfigTarget told of it.
+    """
+    with Reader(session) as reader:
+        wanted = {"VirtualMachine": paths.VM, "Task": paths.TASK}
+        thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
+        fresh = _read_vms(session, thin)
+        detailed = _detailed(reader, session.api_version, fresh.values())
+        known = {ref: replace(vm, path=seen.vms[ref].path if ref in seen.vms else "") for ref, vm in detailed.items()}
+        touched = {
+            ref for vm in (*known.values(), *(seen.vms[ref] for ref in vms if ref in seen.vms)) if (ref := vm.host)
+        }
+        hosts = _observed_hosts(reader, session.api_version, seen, touched)
+    kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
+    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=_now(session))
+
+
+def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
+    named = [("HostSystem", ref) for ref in sorted(refs)]
+    thin = reader.these({"HostSystem": paths.known(paths.HOST, version)}, named, thin_host)
+    devices = _pci_devices(reader, thin)
+    found = {}
+    for each in thin:
+        before = seen.hosts.get(each.host.ref)
+        host = host_with_gpus(each, devices.get(each.host.ref, ()))
+        found[host.ref] = (
+            replace(host, cluster=before.cluster, config_target=before.config_target) if before is not None else host
+        )
+    return found
+
+
+def _decode(found: Found) -> _Record:
+    match found.type:
+        case "HostSystem":
+            return thin_host(found)
+        case "VirtualMachine":
+            return thin_vm(found)
+        case "Task":
+            return _Task(found.ref, running_task(found))
+        case "Datastore":
+            return Datastore(
+                found.ref,
+                text(found.properties.get("name")) or found.ref,
+                free_mib=mebibytes(number(found.properties.get("summary.freeSpace"))),
+                accessible=flag(found.properties.get("summary.accessible")),
+            )
+        case _:
+            name = text(found.properties.get("name")) or found.ref
+            cluster = _cluster(found, name) if found.type == "ClusterComputeResource" else None
+            return _Place(found.ref, name, text(found.properties.get("parent")), cluster)
+
+
+def _cluster(found: Found, name: str) -> Cluster:
+    configuration: Any = found.properties.get("configurationEx")
+    drs = child(configuration, "drsConfig")
+    overrides = tuple(
+        (vm, text(each, "behavior") or "")
+        for each in children(configuration, "drsVmConfig")
+        if (vm := text(each, "key"))
+    )
+    return Cluster(found.ref, name, flag(drs, "enabled"), text(drs, "defaultVmBehavior"), overrides)
+
+
+def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Place]) -> dict[str, Host]:
+    devices = _pci_devices(reader, thin)
+    hosts = {}
+    for each in thin:
+        host = host_with_gpus(each, devices.get(each.host.ref, ()))
+        place = places.get(each.parent or "")
+        in_cluster = place is not None and place.cluster is not None
+        hosts[host.ref] = replace(host, cluster=each.parent if in_cluster else None)
+    return hosts
+
+
+def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu, ...]]:
+    refs = [("HostSystem", each.host.ref) for each in thin if each.has_devices]
+    found = reader.these({"HostSystem": paths.HOST_DEVICES}, refs, lambda each: (each.ref, pci_gpus(each)))
+    return dict(found)
+
+
+def _vms(session: Session, thin: Iterable[_Record], places: Mapping[str, _Place]) -> dict[str, Vm]:
+    parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
+    folders: dict[str | None, str] = {}
+    return {
+        ref: replace(vm, path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}")
+        for ref, vm in _read_vms(session, thin).items()
+    }
+
+
+def _read_vms(session: Session, thin: Iterable[_Record]) -> dict[str, Vm]:
+    """VMs with their custom attributes by name, and the tasks that run on them."""
+    fields = {field.key: field.name for field in _custom_fields(session)}
+    running = {each.ref: each.running for each in thin if isinstance(each, _Task)}
+    return {
+        each.vm.ref: replace(
+            each.vm,
+            attributes={fields[key]: value for key, value in each.attribute_values if key in fields and value},
+            tasks=tuple(task for ref in each.recent_tasks if (task := running.get(ref)) is not None),
+        )
+        for each in thin
+        if isinstance(each, ThinVm)
+    }
+
+
+def _folder_path(ref: str | None, places: Mapping[str, _Place], known: dict[str | None, str]) -> str:
+    """The inventory path of a folder; the root folder and what this login cannot see have none."""
+    if ref not in known:
+        place = places.get(ref or "")
+        above = _folder_path(place.parent, places, known) if place is not None else ""
+        # the root folder has no parent, and no place in a path
+        known[ref] = f"{above}/{place.name}" if place is not None and place.parent is not None else above
+    return known[ref]
+
+
+def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
+    by_ref = {vm.ref: vm for vm in vms}
+    wanted = {"VirtualMachine": paths.known(paths.VM_DETAIL, version)}
+    refs = [("VirtualMachine", ref) for ref in by_ref]
+    return dict(reader.these(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
+
+
+def _custom_fields(session: Session) -> list[Any]:
+    manager = session.content.customFieldsManager
+    return list(session.read(lambda: manager.field)) if manager is not None else []
+
+
+def _hot_migrate(session: Session) -> bool | None:
+    """vCenter's setting; None where it does not have it, or this login may not read it."""
+    try:
+        found = session.read(session.content.setting.QueryOptions, HOT_MIGRATE)
+    except GpuopsError:
+        return None
+    return bool(found[0].value) if found else None
+
+
+def _now(session: Session) -> datetime:
+    now: datetime = session.read(session.instance.CurrentTime)
+    return now.astimezone(UTC)

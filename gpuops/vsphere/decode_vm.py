@@ -1,0 +1,188 @@
+"""Virtual machines, out of the XML of a bulk read: the thin facts of all, and the devices of those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    Firmware,
+    GpuDevice,
+    OtherPassthrough,
+    PowerState,
+    RunningTask,
+    VgpuDevice,
+    Vm,
+)
+from gpuops.vsphere.elements import child, children, flag, kind, number, text, unsigned, word
+from gpuops.vsphere.reader import Found
+
+_KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
+"""extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""
+
+_BACKING: Final = "VirtualPCIPassthrough{}BackingInfo"
+_VGPU: Final = _BACKING.format("Vmiop")
+_STATIC: Final = _BACKING.format("Device")
+_DYNAMIC: Final = _BACKING.format("Dynamic")
+_PASSTHROUGH_DEVICES: Final = frozenset({"VirtualPCIPassthrough", "VirtualSriovEthernetCard"})
+
+
+@dataclass(frozen=True, slots=True)
+class ThinVm:
+    """A VM of the thin read, with what other objects of the same read must still explain."""
+
+    vm: Vm
+    parent: str | None
+    attribute_values: tuple[tuple[int, str], ...]
+    """(custom field key, value)."""
+    recent_tasks: tuple[str, ...]
+
+
+def thin_vm(found: Found) -> ThinVm:
+    """A VM as the thin read shows it: no devices, no path, attributes by number."""
+    values = found.properties
+    connection = text(values.get("runtime.connectionState"))
+    return ThinVm(
+        Vm(
+            ref=found.ref,
+            name=text(values.get("name")) or found.ref,
+            instance_uuid=text(values.get("config.instanceUuid")),
+            host=text(values.get("runtime.host")),
+            power=word(PowerState, values.get("runtime.powerState")),
+            connected=None if connection is None else connection == "connected",
+            template=flag(values.get("config.template")),
+            vcpus=number(values.get("summary.config.numCpu")),
+            memory_mib=number(values.get("summary.config.memorySizeMB")),
+            cpu_usage_mhz=number(values.get("summary.quickStats.overallCpuUsage")),
+            console_connections=number(values.get("runtime.numMksConnections")),
+            question=text(values.get("runtime.question"), "text"),
+            datastores=_refs(values.get("datastore")),
+            snapshots=_snapshots(values, found.unreadable),
+            unreadable=found.unreadable,
+        ),
+        parent=text(values.get("parent")),
+        attribute_values=_attribute_values(values.get("customValue")),
+        recent_tasks=_refs(values.get("recentTask")),
+    )
+
+
+def running_task(found: Found) -> RunningTask | None:
+    """A task that has not ended, or None."""
+    state = text(found.properties.get("info.state"))
+    if state not in ("queued", "running"):
+        return None
+    return RunningTask(found.ref, text(found.properties.get("info.name")) or "task", state)
+
+
+def with_detail(vm: Vm, found: Found) -> Vm:
+    """The VM with its devices, extraConfig and what else a change of it must know."""
+    values = found.properties
+    tools = text(values.get("guest.toolsRunningStatus"))
+    return replace(
+        vm,
+        devices=_devices(values.get("config.hardware.device")),
+        extra_config=_extra_config(values.get("config.extraConfig")),
+        change_version=text(values.get("config.changeVersion")),
+        firmware=word(Firmware, values.get("config.firmware")),
+        hardware_version=_hardware_version(text(values.get("config.version"))),
+        cores_per_socket=number(values.get("config.hardware.numCoresPerSocket")),
+        cores_per_numa_node=number(values.get("config.numaInfo.coresPerNumaNode")),
+        memory_reservation_mib=number(values.get("config.memoryAllocation.reservation")),
+        memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
+        cpu_hot_add=flag(values.get("config.cpuHotAddEnabled")),
+        tools_running=None if tools is None else tools == "guestToolsRunning",
+        unreadable=(*vm.unreadable, *found.unreadable),
+    )
+
+
+def _devices(value: Any) -> tuple[GpuDevice, ...] | None:
+    """Passthrough devices in device order; None when the list itself is missing (every VM has some device)."""
+    if value is None:
+        return None
+    return tuple(_device(each) for each in children(value) if kind(each) in _PASSTHROUGH_DEVICES)
+
+
+def _device(element: Any) -> GpuDevice:
+    key = number(element, "key") or 0
+    backing = child(element, "backing")
+    group = number(child(element, "deviceGroupInfo"), "groupInstanceKey")
+    address = _address(text(backing, "id"))
+    match kind(backing) if backing is not None else "":
+        case name if name == _VGPU and (profile := text(backing, "vgpu")) is not None:
+            return VgpuDevice(key, profile, numa_node=_virtual_node(number(element, "numaNode")), group=group)
+        case name if name == _STATIC and address is not None:
+            return DirectPathDevice(
+                key,
+                address,
+                vendor_id=unsigned(number(backing, "vendorId")),
+                device_id=_hexadecimal(text(backing, "deviceId")),
+                system_id=text(backing, "systemId") or "",
+                group=group,
+            )
+        case name if name == _DYNAMIC:
+            allowed = tuple(
+                (unsigned(number(each, "vendorId")), unsigned(number(each, "deviceId")))
+                for each in children(backing, "allowedDevice")
+            )
+            assigned = _address(text(backing, "assignedId"))
+            return DynamicDevice(key, allowed, label=text(backing, "customLabel"), assigned=assigned, group=group)
+        case _:
+            return OtherPassthrough(key, text(child(element, "deviceInfo"), "label") or kind(element))
+
+
+def _virtual_node(written: int | None) -> int | None:
+    """Negative means none, as unset does (vSphere API, VirtualDevice.numaNode)."""
+    return None if written is None or written < 0 else written
+
+
+def _extra_config(value: Any) -> Mapping[str, str] | None:
+    if value is None:
+        return None
+    return {
+        key: text(each, "value") or ""
+        for each in children(value)
+        if (key := text(each, "key")) and key.lower().startswith(_KEPT_KEYS)
+    }
+
+
+def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (key, text(each, "value") or "") for each in children(value) if (key := number(each, "key")) is not None
+    )
+
+
+def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
+    """How many snapshot trees it has; vCenter leaves the list out when there is none."""
+    if "rootSnapshot" in unreadable:
+        return None
+    return sum(1 for _ in children(values.get("rootSnapshot")))
+
+
+def _refs(value: Any) -> tuple[str, ...]:
+    return tuple(each.text for each in children(value) if each.text)
+
+
+def _hardware_version(written: str | None) -> int | None:
+    """21 of "vmx-21"."""
+    digits = (written or "").removeprefix("vmx-")
+    return int(digits) if digits.isdigit() else None
+
+
+def _hexadecimal(written: str | None) -> int:
+    """A device id written as hexadecimal digits, with or without 0x; 0 when it is neither."""
+    try:
+        return int(written or "0", 16) & 0xFFFF
+    except ValueError:
+        return 0
+
+
+def _address(written: str | None) -> PciAddress | None:
+    try:
+        return PciAddress.parse(written or "")
+    except UsageError:
+        return None
