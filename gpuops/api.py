@@ -1,0 +1,189 @@
+"""The corridor: connect to a vCenter, run a request, rotate. Every entrance uses it; nothing else does.
+
+    with connect(where) as site:
+        report = run(Attach(vm="ml-07", profile="a100-3-20c"), site, apply=False)
+
+`apply=False` (--dry-run, Ansible's check mode) merely stops before the doer. `consent` is called with the report so far
+just before anything is changed; what it raises ends the run with nothing changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import LoginRefused
+from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.plan.outcome import Report
+from gpuops.plan.request import Request
+
+if TYPE_CHECKING:
+    from gpuops.config.sources import Destination, Simulated
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.rotation import Policy
+    from gpuops.model.target import Target
+    from gpuops.plan.rotation_status import RotationStatus
+
+__all__ = [
+    "Consent",
+    "Site",
+    "catalog_of",
+    "connect",
+    "offline",
+    "rotate_day",
+    "rotate_night",
+    "rotate_resume",
+    "rotate_status",
+    "run",
+    "wall_clock",
+]
+
+STALE: Final = timedelta(seconds=60)
+"""A plan this old is made again before it is done: a prompt may have waited for its answer for hours."""
+
+
+def wall_clock() -> datetime:
+    """The time now, in UTC: the only clock of gpuops but the simulator's."""
+    return datetime.now(tz=UTC)  # noqa: TID251
+
+
+def connect(
+    where: Destination | Simulated,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str], str] | None = None,
+    state_dir: Path | None = None,
+) -> Site:
+    """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
+
+    `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
+    Raises NotConnected, TargetError.
+    """
+    from gpuops.config.sources import Simulated
+    from gpuops.execute.state import default_state_dir
+    from gpuops.vsphere.connection import Connection
+
+    with ExitStack() as closing:
+        if isinstance(where, Simulated):
+            target = _simulated(where, closing)
+            state_dir = Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
+        else:
+            target = _target(where, environ, ask)
+        vcenter = closing.enter_context(Connection(target))
+        return Site(vcenter, state_dir or default_state_dir(environ), wall_clock, closing=closing.pop_all())
+
+
+def _target(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
+    from gpuops.config.password import find_password
+    from gpuops.model.target import Target
+
+    if where.username is None:
+        raise LoginRefused(f"no user name for {where.label}", hint="use --username or GPUOPS_USERNAME")
+    return Target(
+        host=where.address.host,
+        port=where.address.port,
+        tls=where.address.tls,
+        username=where.username,
+        password=find_password(where, environ, ask),
+        ca_files=tuple(str(path) for path in where.ca_files),
+        verify=where.verify,
+        proxy=where.proxy,
+    )
+
+
+def _simulated(where: Simulated, closing: ExitStack) -> Target:
+    from gpuops.model.target import Target
+    from gpuops.sim.server import start
+
+    server = closing.enter_context(start(where.scenario))
+    return Target(
+        host="127.0.0.1",
+        port=server.port,
+        tls=server.ca_file is not None,
+        username=server.username,
+        password=server.password,
+        ca_files=(server.ca_file,) if server.ca_file else (),
+    )
+
+
+def offline(inventory: Inventory) -> Site:
+    """A site that plans on a saved inventory (`--inventory FILE`), with no vCenter; it refuses to change anything."""
+    from gpuops.execute.saved import SavedVcenter
+    from gpuops.execute.state import default_state_dir
+
+    return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)
+
+
+def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """What the request would change on this site, and with `apply` what became of it.
+
+    An infeasible plan is an answer, not an error: `report.plan.rejections`. Raises UsageError for a request that
+    means nothing here, NotConnected, Locked while a rotation runs.
+    """
+    looked_at = site.clock()
+    report = _look(request, site)
+    if not apply or not report.plan.feasible or not report.plan.steps:
+        return Report(request, report.before, report.plan, applied=apply)
+    consent(report)
+    from gpuops.execute.doer import Doer
+    from gpuops.execute.executor import execute
+    from gpuops.model.rotation import Limits
+
+    with site.changing(report.before.vcenter, alone=False) as journal:
+        changed = journal.last_change()
+        if site.clock() - looked_at > STALE or (changed is not None and changed > looked_at):
+            before, report = report, _look(request, site)
+            if not report.plan.feasible:
+                return Report(request, report.before, report.plan, applied=True)
+            if report.plan != before.plan:
+                consent(report)
+        began = journal.begin(type(request).__name__.lower())
+        doer = Doer(site.vcenter, journal, began, report.before)
+        outcomes = execute(report.plan, doer, Limits(), site.progress)
+        journal.end(began)
+    return Report(request, report.before, report.plan, outcomes, applied=True)
+
+
+def _look(request: Request, site: Site) -> Report:
+    before = site.vcenter.inventory()
+    hosts = request.config_targets(before)
+    if hosts:
+        before = site.vcenter.with_config_targets(before, hosts)
+    return Report(request, before, request.plan(before, catalog_of(before), site.clock()))
+
+
+def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """Suspends the idle desktops the policy selects and starts the ML VMs that fit in their place."""
+    from gpuops.execute.rotation import Half, rotate
+
+    return rotate(Half.NIGHT, policy, site, apply=apply, consent=consent)
+
+
+def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """Stops the ML VMs that the night started and resumes every desktop that it suspended.
+
+    `policy` None = the one of the last night in the journal. Exit code 4 when a desktop could not be returned:
+    `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
+    """
+    from gpuops.execute.rotation import Half, rotate
+
+    return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
+
+
+def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report | None:
+    """Finishes what a killed night or day had begun, under the policy it began with; None = nothing was open."""
+    from gpuops.execute.rotation import resume
+
+    return resume(site, apply=apply, consent=consent)
+
+
+def rotate_status(site: Site) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now."""
+    from gpuops.execute.rotation import status
+
+    return status(site)
