@@ -80,7 +80,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app()
+    app(prog_name="gpuops")
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from gpuops.cli import output
 from gpuops.errors import GpuopsError, UsageError
 
 INTERRUPTED: Final = 130
+READER_GONE: Final = 141
 TERMINATED: Final = 143
 
 
@@ -24,6 +25,11 @@ def guarded(command: Callable[[], object]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_gone()
+    except SystemExit as leaving:
+        # typer turns a broken pipe into exit code 1, which is ours for a bug
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return READER_GONE
+        raise
     except GpuopsError as error:
         return _say(error.message, error.hint, error.exit_code)
     except typer.TyperException as error:
@@ -53,6 +59,9 @@ def _usage_hint(error: typer.TyperException) -> str:
 
 
 def _reader_gone() -> int:
-    """Whoever read our output went away (`gpuops inventory | head`): no error, and nothing more to flush there."""
+    """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool, and nothing to flush.
+
+    Not 0: what became of the run was not told to anybody.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return READER_GONE

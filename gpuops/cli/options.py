@@ -81,14 +81,17 @@ def spread(command: Command) -> Command:
     Typer reads options from a signature: this writes the one it should read, and puts the groups together again.
     """
     hints = get_type_hints(command, include_extras=True)
-    parameters, groups = [], {}
+    parameters: list[inspect.Parameter] = []
+    shared: list[inspect.Parameter] = []
+    groups: dict[str, type] = {}
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
         if hint in _GROUPS:
             groups[parameter.name] = hint
-            parameters += _options(hint)
+            shared = _options(hint) + shared
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters += shared  # what a command is about comes first in its help
     has_context = any(parameter.annotation is typer.Context for parameter in parameters)
     if not has_context:
         parameters.append(inspect.Parameter("_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))

@@ -1,0 +1,201 @@
+"""The command as a process: quick help, examples everywhere, one line and the right code for whatever goes wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpuops import __version__
+from gpuops.cli.app import app
+from gpuops.cli.failure import INTERRUPTED, guarded
+from gpuops.errors import GpuopsError, Locked, Refused
+
+HEAVY = (
+    "pyVmomi",
+    "lxml",
+    "ansible",
+    "sqlalchemy",
+    "yaml",
+    "pydantic",
+    "rich",
+    "jinja2",
+    "cryptography",
+    "com",
+    "vmware",
+)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command by the words that call it, groups included."""
+
+    def walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[str, Any]]:
+        yield " ".join(words), command
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walk((*words, name), below)
+
+    yield from walk(("gpuops",), typer.main.get_command(app))
+
+
+ALL = dict(commands())
+NOTHING: dict[str, int] = {}
+LEAVES = {words: command for words, command in ALL.items() if not hasattr(command, "commands")}
+
+
+def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuops", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ},
+    )
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom gpuops.cli.app import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert "typer" in loaded
+    assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"gpuops {__version__}\n"
+
+
+@pytest.mark.parametrize("words", ALL)
+def test_every_command_has_help(words: str) -> None:
+    result = CliRunner().invoke(app, [*words.split()[1:], "--help"], prog_name="gpuops")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: gpuops")
+
+
+@pytest.mark.parametrize("words", LEAVES)
+def test_every_command_shows_an_example_of_itself(words: str) -> None:
+    examples = re.findall(rf"^ +({words} .*?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
+    assert examples, f"{words} has no example"
+    for example in examples:
+        assert_options_exist(example.split()[len(words.split()) :], LEAVES[words])
+
+
+def assert_options_exist(arguments: Sequence[str], command: Any) -> None:
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    unknown = [word for word in arguments if word.startswith("--") and word not in known]
+    assert not unknown
+
+
+def test_every_option_is_explained() -> None:
+    silent = [
+        f"{words} {parameter.opts[0]}"
+        for words, command in ALL.items()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "move"),
+    [
+        (["--bogus"], "No such option", "gpuops --help"),
+        (["bogus"], "No such command", "gpuops --help"),
+        (["inventory", "--bogus"], "No such option", "gpuops inventory --help"),
+        (["inventory", "--output", "xml"], "xml", "gpuops inventory --help"),
+        (["rotate", "night"], "--policy", "gpuops rotate night --help"),
+        (["inventory"], "no vCenter is configured", "--vcenter sim:lab"),
+        (["inventory", "--inventory", "/nonexistent.json"], "cannot be read", ""),
+        (["inventory", "--vcenter", "prod"], "no target 'prod'", "https://prod"),
+        (["inventory", "--vcenter", "https://me:Cn4ry@vc"], "command line", "--password-file"),
+        (["inventory", "--vcenter", "http://vc.example.com", "--username", "me"], "not encrypted", "https://"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_the_next_move(arguments: list[str], said: str, move: str) -> None:
+    done = run(*arguments)
+    lines = done.stderr.splitlines()
+    assert said in lines[0]
+    assert lines[0].startswith("error: ")
+    assert len(lines) == (2 if move else 1)
+    assert move in lines[-1]
+    assert done.stdout == ""
+    assert done.returncode == (5 if "encrypted" in said else 2)
+    assert "Cn4ry" not in done.stderr
+
+
+def test_in_json_an_error_is_a_document_too() -> None:
+    done = run("inventory", "--output", "json")
+    assert '"kind": "error"' in done.stdout
+    assert '"exit_code": 2' in done.stdout
+    assert done.stderr.startswith("error: no vCenter is configured")
+
+
+def test_options_may_stand_before_the_command() -> None:
+    done = run("--output", "json", "--vcenter", "prod", "inventory")
+    assert "no target 'prod'" in done.stdout
+
+
+class TestGuarded:
+    """What becomes of an exception."""
+
+    @pytest.mark.parametrize("error", [Refused("no", hint="do this"), Locked("busy"), GpuopsError("bug")])
+    def test_an_error_of_ours_ends_with_its_code(self, error: GpuopsError, capsys: pytest.CaptureFixture[str]) -> None:
+        def command() -> None:
+            raise error
+
+        assert guarded(command) == error.exit_code
+        captured = capsys.readouterr()
+        assert captured.err == f"error: {error.message}\n" + (f"next: {error.hint}\n" if error.hint else "")
+
+    def test_a_bug_is_one_line(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("GPUOPS_DEBUG", raising=False)
+        assert guarded(lambda: NOTHING["x\n\x1b"]) == 1
+        captured = capsys.readouterr()
+        assert captured.err.startswith("error: internal error: KeyError")
+        assert captured.err.count("\n") == 2
+        assert "\x1b" not in captured.err
+        monkeypatch.setenv("GPUOPS_DEBUG", "1")
+        assert guarded(lambda: NOTHING["x"]) == 1
+        assert "Traceback" in capsys.readouterr().err
+
+    def test_ctrl_c(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def command() -> None:
+            raise KeyboardInterrupt
+
+        assert guarded(command) == INTERRUPTED
+        assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("arguments", ["--help", "sim serve --help"])
+def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m gpuops {arguments} | true; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "141\n"
+
+
+def test_sigterm_ends_with_its_own_code() -> None:
+    code = (
+        "import os, signal\nfrom gpuops.cli import app\n"
+        "app.app = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or __import__('time').sleep(30)\napp.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
