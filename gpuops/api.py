@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import LoginRefused
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.plan.outcome import Report
 from gpuops.plan.request import Request
@@ -64,6 +63,7 @@ def connect(
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
+    from gpuops.config.login import login
     from gpuops.config.sources import Simulated
     from gpuops.execute.state import default_state_dir
     from gpuops.vsphere.connection import Connection
@@ -73,27 +73,9 @@ def connect(
             target = _simulated(where, closing)
             state_dir = Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
-            target = _target(where, environ, ask)
+            target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(target))
         return Site(vcenter, state_dir or default_state_dir(environ), wall_clock, closing=closing.pop_all())
-
-
-def _target(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
-    from gpuops.config.password import find_password
-    from gpuops.model.target import Target
-
-    if where.username is None:
-        raise LoginRefused(f"no user name for {where.label}", hint="use --username or GPUOPS_USERNAME")
-    return Target(
-        host=where.address.host,
-        port=where.address.port,
-        tls=where.address.tls,
-        username=where.username,
-        password=find_password(where, environ, ask),
-        ca_files=tuple(str(path) for path in where.ca_files),
-        verify=where.verify,
-        proxy=where.proxy,
-    )
 
 
 def _simulated(where: Simulated, closing: ExitStack) -> Target:
