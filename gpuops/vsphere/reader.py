@@ -191,6 +191,8 @@ def _response(received: bytes, address: str) -> Any:
         root = etree.fromstring(received, safe_parser())
     except etree.XMLSyntaxError as error:
         raise ProtocolError(f"{address} sends a reply that is not XML: {error.msg}") from error
+    if root.getroottree().docinfo.doctype:
+        raise ProtocolError(f"{address} sends a document type, which SOAP forbids")
     body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
     if body is None or len(body) == 0:
         raise ProtocolError(f"{address} sends a reply without a SOAP body")

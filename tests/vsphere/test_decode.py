@@ -1,0 +1,199 @@
+"""Decoding: vendor quirks become values, and whatever is missing or odd becomes unknown, never a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from lxml import etree
+
+from gpuops.errors import ProtocolError
+from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.decode_vm import thin_vm, with_detail
+from gpuops.vsphere.reader import Found, _response
+
+XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
+
+
+def found(kind: str, properties: Mapping[str, str], unreadable: tuple[str, ...] = ()) -> Found:
+    values = {
+        path: etree.fromstring(f'<val xmlns="urn:vim25" {XSI}>{inner}</val>') for path, inner in properties.items()
+    }
+    return Found(kind, "object-1", values, unreadable)
+
+
+def device(key: int, backing_type: str, backing: str, *, kind: str = "VirtualPCIPassthrough") -> str:
+    return (
+        f'<VirtualDevice xsi:type="{kind}"><key>{key}</key>'
+        f"<deviceInfo><label>PCI device {key}</label></deviceInfo>"
+        f'<backing xsi:type="{backing_type}">{backing}</backing></VirtualDevice>'
+    )
+
+
+def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
+    vm = with_detail(thin_vm(found("VirtualMachine", {})).vm, found("VirtualMachine", {}))
+    assert vm == Vm(ref="object-1", name="object-1", snapshots=0)
+
+
+def test_unreadable_snapshots_are_unknown_and_named() -> None:
+    vm = thin_vm(found("VirtualMachine", {}, unreadable=("rootSnapshot", "runtime.powerState"))).vm
+    assert vm.snapshots is None
+    assert vm.power is None
+    assert vm.unreadable == ("rootSnapshot", "runtime.powerState")
+
+
+@pytest.mark.parametrize("odd", ["", "sleeping", "POWEREDON"])
+def test_a_power_state_nobody_knows_is_unknown(odd: str) -> None:
+    assert thin_vm(found("VirtualMachine", {"runtime.powerState": odd})).vm.power is None
+    assert thin_vm(found("VirtualMachine", {"runtime.powerState": "suspended"})).vm.power is PowerState.SUSPENDED
+
+
+def test_passthrough_devices_are_told_apart_by_their_backing() -> None:
+    devices = "".join(
+        [
+            '<VirtualDevice xsi:type="VirtualDisk"><key>2000</key></VirtualDevice>',
+            device(13000, "VirtualPCIPassthroughVmiopBackingInfo", "<vgpu>nvidia_a40-8q</vgpu>"),
+            device(
+                13001,
+                "VirtualPCIPassthroughDeviceBackingInfo",
+                "<id>00000000:3B:00.0</id><deviceId>26b9</deviceId><systemId>s</systemId><vendorId>-32634</vendorId>",
+            ),
+            device(
+                13002,
+                "VirtualPCIPassthroughDynamicBackingInfo",
+                "<allowedDevice><vendorId>4318</vendorId><deviceId>9913</deviceId></allowedDevice>"
+                "<customLabel>ml</customLabel>",
+            ),
+            device(13003, "VirtualPCIPassthroughDvxBackingInfo", ""),
+            device(4000, "VirtualEthernetCardNetworkBackingInfo", "", kind="VirtualSriovEthernetCard"),
+            device(13004, "VirtualPCIPassthroughDeviceBackingInfo", "<id>no address</id>"),
+        ]
+    )
+    vm = with_detail(Vm("vm-1", "vm"), found("VirtualMachine", {"config.hardware.device": devices}))
+    assert vm.devices == (
+        VgpuDevice(13000, "nvidia_a40-8q"),
+        DirectPathDevice(13001, PciAddress(0, 0x3B, 0, 0), vendor_id=0x8086, device_id=0x26B9, system_id="s"),
+        DynamicDevice(13002, ((0x10DE, 0x26B9),), label="ml"),
+        OtherPassthrough(13003, "PCI device 13003"),
+        OtherPassthrough(4000, "PCI device 4000"),
+        OtherPassthrough(13004, "PCI device 13004"),
+    )
+    assert vm.has_passthrough
+
+
+@pytest.mark.parametrize(("written", "node"), [("0", 0), ("1", 1), ("-1", None), ("", None)])
+def test_a_virtual_numa_node_of_zero_is_a_node_and_a_negative_one_is_none(written: str, node: int | None) -> None:
+    inner = (
+        '<VirtualDevice xsi:type="VirtualPCIPassthrough"><key>13000</key>'
+        '<backing xsi:type="VirtualPCIPassthroughVmiopBackingInfo"><vgpu>p</vgpu></backing>'
+        f"<numaNode>{written}</numaNode></VirtualDevice>"
+    )
+    vm = with_detail(Vm("vm-1", "vm"), found("VirtualMachine", {"config.hardware.device": inner}))
+    assert vm.devices == (VgpuDevice(13000, "p", numa_node=node),)
+
+
+def test_only_the_extra_config_a_plan_may_need_is_kept() -> None:
+    options = "".join(
+        f"<OptionValue><key>{key}</key><value>{value}</value></OptionValue>"
+        for key, value in [
+            ("pciPassthru.use64bitMMIO", "TRUE"),
+            ("guestinfo.secret", "x"),
+            ("numa.nodeAffinity", "0"),
+            ("gpuops.baseline", "{}"),
+        ]
+    )
+    vm = with_detail(
+        Vm("vm-1", "vm"),
+        found(
+            "VirtualMachine",
+            {"config.extraConfig": options, "config.version": "vmx-21", "config.firmware": "efi"},
+        ),
+    )
+    assert vm.extra_config == {"pciPassthru.use64bitMMIO": "TRUE", "numa.nodeAffinity": "0", "gpuops.baseline": "{}"}
+    assert (vm.hardware_version, vm.firmware) == (21, Firmware.EFI)
+
+
+def pci(address: str, vendor: int, device_id: int, subsystem: int, class_id: int, name: str) -> str:
+    return (
+        f"<HostPciDevice><id>{address}</id><classId>{class_id}</classId><vendorId>{vendor}</vendorId>"
+        f"<deviceId>{device_id}</deviceId><subDeviceId>{subsystem}</subDeviceId><deviceName>{name}</deviceName>"
+        "</HostPciDevice>"
+    )
+
+
+def test_gpus_come_from_the_pci_list_with_ids_as_people_know_them() -> None:
+    devices = "".join(
+        [
+            pci("0000:81:00.0", 4318, 0xA100 - 0x10000, 0x1234, 0x0302, "a GPU with a high id"),
+            pci("0000:81:00.4", 4318, 8433, 0, 0x0302, "a virtual function of it"),
+            pci("0000:03:00.0", 6659, 8192, 8192, 0x0300, "the board's own VGA"),
+            pci("0000:04:00.0", 4318, 4097, 1, 0x0200, "a NIC of the same vendor"),
+        ]
+    )
+    gpus = pci_gpus(found("HostSystem", {"hardware.pciDevice": devices}))
+    assert [(str(gpu.address), gpu.device_id) for gpu in gpus] == [("0000:81:00.0", 0xA100)]
+
+
+def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_graphics() -> None:
+    graphics = (
+        "<HostGraphicsInfo><deviceName>NVIDIA A40</deviceName><pciId>0000:3b:00.0</pciId>"
+        "<graphicsType>sharedDirect</graphicsType><vgpuMode>sameSize</vgpuMode><memorySizeInKB>47185920</memorySizeInKB>"
+        '<vm type="VirtualMachine">vm-9</vm></HostGraphicsInfo>'
+        "<HostGraphicsInfo><deviceName>BMC</deviceName><pciId>0000:03:00.0</pciId>"
+        "<graphicsType>basic</graphicsType><memorySizeInKB>0</memorySizeInKB></HostGraphicsInfo>"
+    )
+    thin = thin_host(found("HostSystem", {"config.graphicsInfo": graphics}))
+    assert thin.has_devices
+    (gpu,) = host_with_gpus(thin, ()).gpus
+    assert (gpu.name, gpu.memory_mib, gpu.vms) == ("NVIDIA A40", 46080, ("vm-9",))
+    assert (gpu.graphics_type, gpu.vgpu_mode) == (GraphicsType.SHARED_DIRECT, VgpuMode.SAME_SIZE)
+
+
+def test_profiles_offered_none_now_differ_from_profiles_not_told() -> None:
+    capability = (
+        "<HostSharedGpuCapabilities><vgpu>nvidia_a40-8q</vgpu><suspendSupported>true</suspendSupported>"
+        "<migrateSupported>false</migrateSupported></HostSharedGpuCapabilities>"
+    )
+    assert thin_host(found("HostSystem", {})).host.profiles is None
+    assert thin_host(found("HostSystem", {"config.sharedGpuCapabilities": capability})).host.profiles == ()
+    offered = {
+        "config.sharedGpuCapabilities": capability,
+        "config.sharedPassthruGpuTypes": "<string>nvidia_a40-8q</string>",
+    }
+    (profile,) = thin_host(found("HostSystem", offered)).host.profiles or ()
+    assert (profile.suspend, profile.migrate, profile.disk_snapshot) == (True, False, None)
+
+
+def test_numa_memory_is_read_under_either_name() -> None:
+    nodes = (
+        "<numNodes>2</numNodes>"
+        "<numaNode><typeId>0</typeId><cpuID>0</cpuID><cpuID>1</cpuID><memorySize>1073741824</memorySize>"
+        "<pciId>0000:3b:00.0</pciId></numaNode>"
+        "<numaNode><typeId>1</typeId><memoryRangeLength>2147483648</memoryRangeLength></numaNode>"
+    )
+    first, second = thin_host(found("HostSystem", {"hardware.numaInfo": nodes})).host.numa_nodes
+    assert (first.logical_cpus, first.memory_mib, first.devices) == (2, 1024, (PciAddress(0, 0x3B, 0, 0),))
+    assert (second.memory_mib, second.devices) == (2048, ())
+
+
+BILLION_LAUGHS = (
+    b'<!DOCTYPE lolz [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
+    b'<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;">]>'
+    b'<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"><soapenv:Body><x>&c;</x>'
+    b"</soapenv:Body></soapenv:Envelope>"
+)
+
+
+def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
+    with pytest.raises(ProtocolError, match="document type"):
+        _response(BILLION_LAUGHS, "vcenter.test")
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"<html><body>503</body></html>", b'{"error": 1}', b"<a><b></a>", b"\xff\xfe\x00"], ids=repr
+)
+def test_a_reply_that_is_no_soap_is_a_protocol_error(reply: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"vcenter\.test"):
+        _response(reply, "vcenter.test")
