@@ -147,6 +147,8 @@ class Dispatcher:
     def _invoke(self, receiver: ManagedObject, request: soap.Request, call: Call) -> bytes:
         info = self._method_info(receiver, request)
         self._require_login(call, anonymous=self._is_anonymous(info, request), receiver=receiver)
+        if info.privId and call.session is not None:
+            self.world.authority.require(call, receiver, info.privId)
         arguments = soap.arguments(request, info, call.version)
         result = getattr(receiver, request.method)(call, **arguments)
         return soap.reply(request.method, result, info.result, call.version)

@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import ssl
+from contextlib import closing
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -63,16 +64,13 @@ class Remote:
         url = urlsplit(self._ready.url)
         login = base64.b64encode(f"{self._ready.username}:{self._ready.password}".encode()).decode()
         body = None if document is None else json.dumps(document)
-        connection = self._connection(url.scheme, url.hostname or "127.0.0.1", url.port or 443)
         try:
-            connection.request(verb, PREFIX + path, body, {"Authorization": f"Basic {login}"})
-            reply = connection.getresponse()
-            content = reply.read()
+            with closing(self._connection(url.scheme, url.hostname or "127.0.0.1", url.port or 443)) as connection:
+                connection.request(verb, PREFIX + path, body, {"Authorization": f"Basic {login}"})
+                reply = connection.getresponse()
+                return _checked(reply.status, reply.read())
         except OSError as error:
             raise VcenterUnreachable(f"no simulated vCenter answers at {self._ready.url}: {error}") from error
-        finally:
-            connection.close()
-        return _checked(reply.status, content)
 
     def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
         if scheme == "http":

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
 from gpuops.sim import certificates
+from gpuops.sim.clock import ClockMode
 from gpuops.sim.endpoint import Endpoint
 from gpuops.sim.handler import Handler
+from gpuops.sim.state_file import StateFile
 
 if TYPE_CHECKING:
     import ssl
@@ -25,6 +27,34 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 USERNAME: Final = "administrator@vsphere.local"
+
+
+def start(
+    scenario: str | World = "lab",
+    *,
+    port: int = 0,
+    tls: bool = True,
+    clock: str = "virtual",
+    seed: int = 0,
+    state: Path | None = None,
+    host: str = "127.0.0.1",
+    username: str = USERNAME,
+    password: str | None = None,
+) -> SimServer:
+    """A simulated vCenter, listening: of a scenario (`lab`, `vdi`, `fleet:hosts=10`, a YAML file) or of a ready world.
+
+    `clock` is `virtual` or `real`. With `state` the world begins as that file says, if it is there, and is written to
+    it when the server closes. Raises PolicyError for a scenario that cannot be had, StateDamaged for a state file that
+    cannot be used, UsageError for an address that is not loopback or a port that is taken.
+    """
+    if isinstance(scenario, str):
+        from gpuops.sim.scenario import build
+
+        world = build(scenario, seed=seed, clock=ClockMode(clock))
+    else:
+        world = scenario
+    kept = StateFile(state, world) if state is not None else None
+    return SimServer(world, host=host, port=port, tls=tls, username=username, password=password, kept=kept)
 
 
 class SimServer:
@@ -43,10 +73,12 @@ class SimServer:
         username: str = USERNAME,
         password: str | None = None,
         made: certificates.Certificates | None = None,
+        kept: StateFile | None = None,
     ) -> None:
         """Listens at once. Raises UsageError for an address that is not loopback, or a port that is taken."""
         require_loopback(host)
         self.world = world
+        self._kept = kept
         self.username = username
         self.password = password or secrets.token_urlsafe(12)
         self.pid = os.getpid()
@@ -91,6 +123,8 @@ class SimServer:
         self._http.server_close()
         self._thread.join()
         self._clean()
+        if self._kept is not None:
+            self._kept.save()
 
     def _clean(self) -> None:
         if self._directory is not None:

@@ -21,6 +21,7 @@ class Entity(ManagedObject):
         super().__init__(world, moid)
         self.name = name
         self.parent = parent
+        self.attributes: dict[int, str] = {}
         world.register(self)
 
     @prop("name")
@@ -34,6 +35,16 @@ class Entity(ManagedObject):
     @prop("recentTask")
     def _recent_task(self) -> list[Task]:
         return self.world.tasks.recent(self)
+
+    def set_attribute(self, key: int, value: str) -> None:
+        self.attributes = {**self.attributes, key: value}
+        if not value:
+            del self.attributes[key]
+        self.touch("customValue")
+
+    @prop("customValue")
+    def _custom_value(self) -> list[Any]:
+        return [vim.CustomFieldsManager.StringValue(key=key, value=text) for key, text in self.attributes.items()]
 
     @prop("overallStatus")
     def _overall_status(self) -> str:

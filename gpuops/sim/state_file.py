@@ -1,0 +1,42 @@
+"""State file: what a world is, kept between two runs of its server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuops.errors import StateDamaged, UsageError
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
+
+
+class StateFile:
+    """A JSON file: read at once if it is there, written by `save()`."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        """Raises UsageError for a world that cannot be saved, StateDamaged for a file that does not fit it."""
+        if world.state_hooks is None:
+            raise UsageError("this world has no state to save")
+        self._path = path
+        self._save, restore = world.state_hooks
+        if path.exists():
+            with world.lock:
+                self._restore(restore)
+                world.fragments.clear()
+
+    def save(self) -> None:
+        """Write the state in one step: a reader sees the old file or the new one."""
+        temporary = self._path.with_name(f".{self._path.name}.new")
+        temporary.write_text(json.dumps(self._save()), encoding="utf-8")
+        temporary.replace(self._path)
+
+    def _restore(self, restore: Any) -> None:
+        try:
+            restore(json.loads(self._path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateDamaged(
+                f"{self._path} is not the state of this scenario: {type(error).__name__}: {error}",
+                hint="remove it to begin afresh",
+            ) from error

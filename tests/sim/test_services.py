@@ -1,0 +1,206 @@
+"""The service objects through real pyVmomi: look-ups, options, custom attributes, counters, roles, events."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.authority import NO_ACCESS, READ_ONLY
+from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.server import SimServer
+from gpuops.sim.world import World
+from tests.sim.test_tasks import machine
+
+
+def test_objects_are_found_by_path_and_name(si: Any) -> None:
+    index = si.content.searchIndex
+    assert index.FindByInventoryPath("machines/ml-02") == machine(si, 2)
+    assert index.FindByInventoryPath("/machines/ml-02/") == machine(si, 2)
+    assert index.FindByInventoryPath("machines/nowhere") is None
+    assert index.FindChild(si.content.rootFolder, "machines") == si.content.rootFolder.childEntity[0]
+    assert index.FindByUuid(None, "00000000-0000-0000-0000-000000000000", True) is None
+
+
+def test_the_vgpu_vmotion_option_is_there_and_off(world: World, si: Any) -> None:
+    setting = si.content.setting
+    (option,) = setting.QueryOptions("vgpu.hotmigrate.enabled")
+    assert option.value is False
+    setting.UpdateOptions([vim.option.OptionValue(key="vgpu.hotmigrate.enabled", value=True)])
+    assert world.options["vgpu.hotmigrate.enabled"] is True
+    (entry,) = world.ledger
+    assert (entry.before, entry.after) == ({"vgpu.hotmigrate.enabled": False}, {"vgpu.hotmigrate.enabled": True})
+
+
+def test_an_unknown_option_is_an_invalid_name(world: World, si: Any) -> None:
+    setting = si.content.setting
+    with pytest.raises(vim.fault.InvalidName):
+        setting.QueryOptions("vgpu.no.such")
+    with pytest.raises(vim.fault.InvalidName):
+        setting.UpdateOptions([vim.option.OptionValue(key="vgpu.no.such", value="1")])
+    assert [option.key for option in setting.QueryOptions("VirtualCenter.")] == [
+        "VirtualCenter.FQDN",
+        "VirtualCenter.InstanceName",
+    ]
+
+
+def test_custom_attributes_are_defined_set_and_removed(world: World, si: Any) -> None:
+    manager = si.content.customFieldsManager
+    field = manager.AddCustomFieldDef("gpuops.role", vim.VirtualMachine)
+    assert (field.name, field.managedObjectType, field.type) == ("gpuops.role", vim.VirtualMachine, str)
+    with pytest.raises(vim.fault.DuplicateName):
+        manager.AddCustomFieldDef("gpuops.role", vim.VirtualMachine)
+    manager.SetField(machine(si), field.key, "ml")
+    (value,) = machine(si).customValue
+    assert (value.key, value.value) == (field.key, "ml")
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        manager.SetField(machine(si), 999, "x")
+    manager.RemoveCustomFieldDef(field.key)
+    assert manager.field == []
+    assert machine(si).customValue == []
+    assert [entry.method for entry in world.ledger] == ["AddCustomFieldDef", "SetField", "RemoveCustomFieldDef"]
+
+
+def provider(entity: ManagedObject, moment: datetime) -> dict[tuple[str, str], int]:
+    percent = moment.minute * 100
+    return {
+        ("gpu.utilization.average", "gpu-0"): percent,
+        ("gpu.utilization.average", "gpu-1"): 0,
+        ("cpu.usagemhz.average", ""): 1200,
+    }
+
+
+@pytest.fixture
+def counters(world: World, si: Any) -> dict[str, int]:
+    world.performance.provider = provider
+    world.sessions.idle_timeout = timedelta(days=1)
+    world.clock.advance(3600)
+    names = si.content.perfManager.perfCounter
+    return {f"{each.groupInfo.key}.{each.nameInfo.key}.{each.rollupType}": each.key for each in names}
+
+
+def query(machine: Any, counter: int, instance: str = "*", **options: Any) -> Any:
+    metric = vim.PerformanceManager.MetricId(counterId=counter, instance=instance)
+    settings = {"intervalId": 20, "maxSample": 3, "format": "normal", **options}
+    return vim.PerformanceManager.QuerySpec(entity=machine, metricId=[metric], **settings)
+
+
+def test_realtime_samples_of_every_instance(si: Any, counters: dict[str, int]) -> None:
+    performance = si.content.perfManager
+    assert performance.QueryPerfProviderSummary(machine(si)).refreshRate == 20
+    (metric,) = performance.QueryPerf([query(machine(si), counters["gpu.utilization.average"])])
+    assert [series.id.instance for series in metric.value] == ["gpu-0", "gpu-1"]
+    times = [sample.timestamp for sample in metric.sampleInfo]
+    assert [later - earlier for earlier, later in pairwise(times)] == [timedelta(seconds=20)] * 2
+    assert list(metric.value[0].value) == [moment.minute * 100 for moment in times]
+
+
+def test_samples_as_csv(si: Any, counters: dict[str, int]) -> None:
+    (metric,) = si.content.perfManager.QueryPerf(
+        [query(machine(si), counters["cpu.usagemhz.average"], "", format="csv")]
+    )
+    assert metric.value[0].value == "1200,1200,1200"
+    assert metric.sampleInfoCSV.count("20,") == 3
+
+
+def test_level_four_counters_exist_in_real_time_only(si: Any, counters: dict[str, int]) -> None:
+    performance = si.content.perfManager
+    gpu = counters["gpu.utilization.average"]
+    assert gpu in {each.counterId for each in performance.QueryAvailablePerfMetric(machine(si), intervalId=20)}
+    assert gpu not in {each.counterId for each in performance.QueryAvailablePerfMetric(machine(si), intervalId=300)}
+    assert performance.QueryPerf([query(machine(si), gpu, intervalId=300)]) == []
+
+
+def test_realtime_goes_one_hour_back(si: Any, counters: dict[str, int], world: World) -> None:
+    spec = query(machine(si), counters["cpu.usagemhz.average"], "", maxSample=None)
+    (metric,) = si.content.perfManager.QueryPerf([spec])
+    assert len(metric.sampleInfo) == 180
+
+
+def test_counters_by_level_and_key(si: Any, counters: dict[str, int]) -> None:
+    performance = si.content.perfManager
+    assert all(each.level <= 1 for each in performance.QueryPerfCounterByLevel(1))
+    (info,) = performance.QueryPerfCounter([counters["gpu.temperature.average"]])
+    assert info.unitInfo.key == "celsius"
+    with pytest.raises(vmodl.fault.InvalidArgument):
+        performance.QueryPerfCounter([99999])
+
+
+def test_an_administrator_has_every_privilege(si: Any, server: SimServer) -> None:
+    authority = si.content.authorizationManager
+    key = si.content.sessionManager.currentSession.key
+    (answer,) = authority.HasPrivilegeOnEntities([machine(si)], key, ["VirtualMachine.Interact.PowerOn"])
+    assert [each.isGranted for each in answer.privAvailability] == [True]
+    (fetched,) = authority.FetchUserPrivilegeOnEntities([machine(si)], server.username)
+    assert "VirtualMachine.Config.AddRemoveDevice" in fetched.privileges
+
+
+def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServer) -> None:
+    role = world.authority.add_role("watcher", ["VirtualMachine.Interact.PowerOff"])
+    world.authority.permit(server.username, role)
+    world.authority.permit(server.username, NO_ACCESS, "vm-2")
+    with pytest.raises(vim.fault.NoPermission) as caught:
+        machine(si).PowerOnVM_Task()
+    assert caught.value.privilegeId == "VirtualMachine.Interact.PowerOn"
+    assert caught.value.object == machine(si)
+    authority = si.content.authorizationManager
+    asked = ["VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"]
+    answers = authority.HasUserPrivilegeOnEntities([machine(si, 1), machine(si, 2)], server.username, asked)
+    assert [[each.isGranted for each in answer.privAvailability] for answer in answers] == [
+        [True, False],
+        [False, False],
+    ]
+    assert {role.name for role in authority.roleList} >= {"Admin", "ReadOnly", "watcher"}
+
+
+def test_roles_can_be_managed_over_the_wire(world: World, si: Any) -> None:
+    authority = si.content.authorizationManager
+    role_id = authority.AddAuthorizationRole("night shift", ["VirtualMachine.Interact.Suspend"])
+    with pytest.raises(vim.fault.AlreadyExists):
+        authority.AddAuthorizationRole("night shift", [])
+    permission = vim.AuthorizationManager.Permission(
+        principal="ops@vsphere.local", group=False, roleId=role_id, propagate=True
+    )
+    authority.SetEntityPermissions(si.content.rootFolder, [permission])
+    assert world.authority.may("ops@vsphere.local", world.get("vm-1"), "VirtualMachine.Interact.Suspend")
+    assert not world.authority.may("ops@vsphere.local", world.get("vm-1"), "VirtualMachine.Interact.PowerOn")
+    with pytest.raises(vim.fault.RemoveFailed):
+        authority.RemoveAuthorizationRole(role_id, True)
+    authority.RemoveAuthorizationRole(role_id, False)
+    assert authority.RetrieveAllPermissions() == []
+
+
+def test_a_reader_sees_but_does_not_touch(world: World, si: Any, server: SimServer) -> None:
+    world.authority.permit(server.username, READ_ONLY)
+    assert machine(si).name == "ml-01"
+    with pytest.raises(vim.fault.NoPermission):
+        machine(si).PowerOnVM_Task()
+
+
+def test_events_are_queried_by_entity_and_type(world: World, si: Any) -> None:
+    world.events.post(None, "VmPoweredOnEvent", world.get("vm-1"), template=False)
+    world.events.post(None, "VmSuspendedEvent", world.get("vm-2"), template=False)
+    manager = si.content.eventManager
+    assert [type(event) for event in manager.QueryEvents(vim.event.EventFilterSpec())] == [
+        vim.event.VmPoweredOnEvent,
+        vim.event.VmSuspendedEvent,
+    ]
+    assert manager.latestEvent.vm.name == "ml-02"
+    by_type = vim.event.EventFilterSpec(eventTypeId=["VmSuspendedEvent"])
+    assert [event.vm.vm for event in manager.QueryEvents(by_type)] == [machine(si, 2)]
+    below = vim.event.EventFilterSpec.ByEntity(entity=si.content.rootFolder, recursion="all")
+    assert len(manager.QueryEvents(vim.event.EventFilterSpec(entity=below))) == 2
+    own = vim.event.EventFilterSpec.ByEntity(entity=machine(si, 1), recursion="self")
+    collector = manager.CreateCollectorForEvents(vim.event.EventFilterSpec(entity=own))
+    assert [event.vm.name for event in collector.latestPage] == ["ml-01"]
+    assert [event.vm.name for event in collector.ReadNextEvents(10)] == ["ml-01"]
+    assert "ml-01" in collector.latestPage[0].fullFormattedMessage
+
+
+def test_a_user_may_log_an_event(si: Any) -> None:
+    si.content.eventManager.LogUserEvent(machine(si), "checked by hand")
+    latest = si.content.eventManager.latestEvent
+    assert (type(latest), latest.fullFormattedMessage) == (vim.event.GeneralUserEvent, "checked by hand")
