@@ -16,7 +16,7 @@ from gpuops.model.rotation import QueuedVm
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
-from gpuops.plan.rotation_room import Room
+from gpuops.plan.rotation_room import Room, around
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SuspendVm
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
@@ -66,7 +66,8 @@ def serve(
         if start is None:
             choices.append(Choice(queued.name, chosen=False, reason=f"does not fit: {'; '.join(reasons)}"))
             continue
-        stranded = may_return([*(desktop for other in starts for desktop in other.desktops), *start.desktops])
+        before = [desktop for other in starts for desktop in other.desktops if desktop.host == start.host.ref]
+        stranded = may_return([*before, *start.desktops])
         if stranded:
             reason = f"its desktops could not come back: {'; '.join(str(refusal) for refusal in stranded)}"
             choices.append(Choice(queued.name, chosen=False, reason=reason))
@@ -124,6 +125,7 @@ def _make_room(
 ) -> tuple[tuple[Vm, ...] | None, tuple[Rejection, ...]]:
     """The desktops of this host that must give way; None with every reason when not even all of them are enough."""
     there = [desktop for desktop in left if desktop.host == host.ref]
+    world = around(host, world, vm)
     groups = _groups(host, there)
     taken: list[tuple[Vm, ...]] = []
     refusals = room.refusals(vm, host, world)

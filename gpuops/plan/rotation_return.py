@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
-from gpuops.plan.rotation_room import Room
+from gpuops.plan.rotation_room import Room, around
 from gpuops.plan.steps import ResumeVm, SuspendVm
 
 
@@ -25,19 +25,30 @@ def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[
     """A question: why desktops, once suspended, could not come back to their hosts when the ML VMs are stopped."""
 
     def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
-        world = inventory
+        by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
-            world = project(SuspendVm(vm.ref), world)
-        refusals: list[Rejection] = []
-        for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
-            host = world.host_of(vm)
-            reasons = room.refusals(world.vm(vm.ref), host, world) if host else (Rejection(vm.name, "has no host"),)
-            refusals += reasons
-            if not reasons:
-                world = project(ResumeVm(vm.ref, vm.host), world, catalog)
-        return tuple(refusals)
+            by_host[vm.host].append(vm)
+        found = (_stranded(vms, inventory, catalog, room) for vms in by_host.values())
+        return tuple(refusal for refusals in found for refusal in refusals)
 
     return ask
+
+
+def _stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
+    """Why desktops of one host could not resume there, one after the other, with every other desktop running."""
+    host = inventory.host_of(desktops[0])
+    if host is None:
+        return [Rejection(vm.name, "its host is not known") for vm in desktops]
+    world = around(host, inventory)
+    for vm in desktops:
+        world = project(SuspendVm(vm.ref), world)
+    refusals: list[Rejection] = []
+    for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
+        reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
+        refusals += reasons
+        if not reasons:
+            world = project(ResumeVm(vm.ref, host.ref), world, catalog)
+    return refusals
 
 
 def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
