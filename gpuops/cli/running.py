@@ -33,14 +33,13 @@ def carry_out(
     from gpuops.cli.opening import open_site, remember
     from gpuops.cli.progress import Progress
 
-    progress = Progress()
     asked = Consent(yes=acting.yes)
 
     def consent(report: Report) -> None:
         asked(report)
         progress.begin(report)
 
-    with open_site(common, saved=saved, guarded=guarded) as site:
+    with open_site(common, saved=saved, guarded=guarded) as site, Progress() as progress:
         site.progress = progress
         report = corridor(site, not acting.dry_run and saved is None, consent)
     if report is None:

@@ -1,0 +1,67 @@
+"""What a run tells on stderr while it goes on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuops.cli.progress import Progress
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Plan, Wave
+from gpuops.plan.steps import SuspendVm
+
+STEPS = tuple(SuspendVm(f"vm-{number}") for number in range(3))
+VMS = {step.vm: Vm(step.vm, f"desk-{number}") for number, step in enumerate(STEPS)}
+BEFORE = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), vms=VMS)
+REPORT = Report(None, BEFORE, Plan(waves=(Wave("make room", STEPS),)))
+
+
+def test_a_line_per_step_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.begin(REPORT)
+        progress(Outcome(STEPS[0], Verdict.DONE, duration_s=3.14))
+        progress(Outcome(STEPS[1], Verdict.FAILED, "no space\non the datastore"))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "[1/3] done     suspend desk-0  3.1 s",
+        "[2/3] failed   suspend desk-1  no space\\u{a}on the datastore",
+    ]
+
+
+def test_one_step_needs_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.begin(Report(None, BEFORE, Plan(waves=(Wave("one", STEPS[:1]),))))
+        progress(Outcome(STEPS[0], Verdict.DONE))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_on_a_terminal_is_gone_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Progress() as progress:
+        progress.begin(REPORT)
+        progress(Outcome(STEPS[0], Verdict.DONE))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "1/3" in captured.err
+    assert captured.err.rstrip().endswith("\x1b[2K")
+
+
+def test_a_run_that_is_cut_off_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), Progress() as progress:
+        progress.begin(REPORT)
+        progress(Outcome(STEPS[0], Verdict.DONE))
+        raise KeyboardInterrupt
+    assert "cut off after 1 of 3 steps" in capsys.readouterr().err
+
+
+def test_an_interrupted_prompt_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), Progress():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == ""
