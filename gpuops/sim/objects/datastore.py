@@ -1,0 +1,118 @@
+"""Datastore: shared storage with a fixed size and what is left of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuops.sim.filled import filled
+from gpuops.sim.managed_object import prop
+from gpuops.sim.objects.managed_entity import ManagedEntity
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.world import World
+
+MIB = 1 << 20
+
+
+class Datastore(ManagedEntity):
+    """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
+
+    wsdl_name = "Datastore"
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, capacity_mib: int, free_mib: int) -> None:
+        super().__init__(world, moid, name, parent)
+        self.capacity_mib = capacity_mib
+        self.free_mib = free_mib
+        self.accessible = True
+        self.vms: dict[str, VirtualMachine] = {}
+        self.host_moids: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"ds:///vmfs/volumes/{self.moid}/"
+
+    def use(self, size_mib: int) -> None:
+        """Take that much space, or give it back when negative."""
+        if size_mib:
+            self.free_mib -= size_mib
+            self.touch("summary", "info")
+
+    def add(self, vm: VirtualMachine) -> None:
+        """Hold the files of a VM."""
+        self.vms[vm.moid] = vm
+        self.touch("vm")
+
+    def remove(self, vm: VirtualMachine) -> None:
+        """Hold the files of a VM no more."""
+        self.vms.pop(vm.moid, None)
+        self.touch("vm")
+
+    @prop("summary")
+    def _summary(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.Datastore.Summary(
+            datastore=self.ref,
+            name=self.name,
+            url=self.url,
+            capacity=self.capacity_mib * MIB,
+            freeSpace=self.free_mib * MIB,
+            uncommitted=0,
+            accessible=self.accessible,
+            multipleHostAccess=len(self.host_moids) > 1,
+            type="VMFS",
+            maintenanceMode="normal",
+        )
+
+    @prop("info")
+    def _info(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.host.VmfsDatastoreInfo(
+            name=self.name,
+            url=self.url,
+            freeSpace=self.free_mib * MIB,
+            maxFileSize=64 << 40,
+            maxMemoryFileSize=64 << 40,
+            maxPhysicalRDMFileSize=64 << 40,
+            maxVirtualRDMFileSize=64 << 40,
+            timestamp=self.world.clock.now(),
+        )
+
+    @prop("capability")
+    def _capability(self) -> Any:
+        from pyVmomi import vim
+
+        return filled(
+            vim.Datastore.Capability,
+            directoryHierarchySupported=True,
+            rawDiskMappingsSupported=True,
+            perFileThinProvisioningSupported=True,
+            storageIORMSupported=True,
+            nativeSnapshotSupported=False,
+        )
+
+    @prop("host")
+    def _hosts(self) -> Any:
+        from pyVmomi import vim
+
+        mount = {"path": f"/vmfs/volumes/{self.moid}", "accessMode": "readWrite", "mounted": True, "accessible": True}
+        return [
+            vim.Datastore.HostMount(key=vim.HostSystem(moid), mountInfo=vim.host.MountInfo(**mount))
+            for moid in self.host_moids
+        ]
+
+    @prop("vm")
+    def _vms(self) -> Any:
+        return list(self.vms.values())
+
+    @prop("browser")
+    def _browser(self) -> Any:
+        return self.world.get(f"datastoreBrowser-{self.moid}")
+
+    @prop("iormConfiguration")
+    def _iorm(self) -> Any:
+        from pyVmomi import vim
+
+        return filled(vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30)

@@ -1,0 +1,428 @@
+"""VirtualMachine: its properties, rendered from its state, and its methods, done by `operations`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuops.sim.managed_object import UNSET, method, prop
+from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
+from gpuops.sim.operations import faults, movement, power, question, reconfigure, snapshots
+from gpuops.sim.render import vm_config, vm_runtime
+from gpuops.sim.render.devices import devices
+from gpuops.sim.render.vm_capability import capability
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.datastore import Datastore
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.vm_state import VmState
+    from gpuops.sim.world import World
+
+
+class VirtualMachine(ManagedEntity):
+    """One VM; `state` holds all that it is."""
+
+    wsdl_name = "VirtualMachine"
+
+    def __init__(self, world: World, moid: str, state: VmState) -> None:
+        self.state = state
+        super().__init__(world, moid, state.name, state.folder, state.attributes)
+
+    # --- what it is, for the other objects ----------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.state.name = name
+
+    @property
+    def parent(self) -> str | None:
+        return self.state.folder
+
+    @parent.setter
+    def parent(self, folder: str | None) -> None:
+        assert folder is not None, "a VM is always in a folder"
+        self.state.folder = folder
+
+    @property
+    def attributes(self) -> dict[int, str]:
+        return self.state.attributes
+
+    @attributes.setter
+    def attributes(self, values: dict[int, str]) -> None:
+        self.state.attributes = values
+
+    @property
+    def is_registered(self) -> bool:
+        return self.world.find(self.moid) is self
+
+    def host(self) -> HostSystem:
+        """The host it is registered on."""
+        found: HostSystem = self.world.get(self.state.host)
+        return found
+
+    def datastore(self) -> Datastore:
+        """The datastore of its files."""
+        found: Datastore = self.world.get(self.state.datastore)
+        return found
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def power_changed(self) -> None:
+        """Tell everyone who shows the VM's power, or what it holds."""
+        self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
+        self.host().load_changed()
+
+    def configuration_changed(self, *, renamed: bool = False) -> None:
+        """Tell everyone who shows the VM's configuration."""
+        self.touch(
+            "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
+        )
+        self.host().load_changed()
+
+    def register_on(self, host: str, pool: str | None = None) -> None:
+        """Move the registration to another host, and to another resource pool if one is given."""
+        old = self.host()
+        old.state.vms.pop(self.moid, None)
+        self.state.host = host
+        self.host().state.vms[self.moid] = None
+        if pool is not None and pool != self.state.pool:
+            self.leave_pool()
+            self.world.get(pool).add(self)
+            self.state.pool = pool
+        for changed in (old, self.host()):
+            changed.touch("vm")
+            changed.load_changed()
+        self.touch("runtime", "summary", "resourcePool", "environmentBrowser", "config")
+
+    def leave_pool(self) -> None:
+        """Leave its resource pool, as a template does."""
+        if self.state.pool is not None:
+            self.world.get(self.state.pool).remove(self)
+            self.state.pool = None
+        self.touch("resourcePool")
+
+    def move_to_folder(self, folder: Any) -> None:
+        """Move to another folder. Raises DuplicateName."""
+        folder.refuse_duplicate(self.name, self)
+        self.world.get(self.state.folder).remove(self)
+        self.state.folder = folder.moid
+        folder.add(self)
+        self.touch("parent")
+
+    def move_files(self, store: Datastore) -> None:
+        """Move its files, a suspended state among them, to another datastore."""
+        old, size_mib = self.datastore(), self.state.suspend_file_mib
+        for datastore, sign in ((old, -1), (store, 1)):
+            datastore.use(sign * size_mib)
+        old.remove(self)
+        store.add(self)
+        self.state.datastore = store.moid
+        self.state.template = replace(self.state.template, datastore=store.name)
+        self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
+
+    def refuse_while_asked(self) -> None:
+        """Raises QuestionPending while a question waits for its answer."""
+        if self.state.question is not None:
+            raise faults.question_pending(self.state.question)
+
+    def refuse_duplicate_name(self, name: str) -> None:
+        """Raises DuplicateName when another object of the folder has that name."""
+        self.world.get(self.state.folder).refuse_duplicate(name, self)
+
+    # --- properties ---------------------------------------------------------------------------------------------
+
+    @prop("config")
+    def _config(self) -> Any:
+        return vm_config.config(self.state, self.host().state)
+
+    @prop("config.changeVersion")
+    def _change_version(self) -> Any:
+        return self.state.change_version
+
+    @prop("config.name")
+    @prop("summary.config.name")
+    def _config_name(self) -> Any:
+        return self.state.name
+
+    @prop("config.uuid")
+    @prop("summary.config.uuid")
+    def _uuid(self) -> Any:
+        return self.state.uuid
+
+    @prop("config.instanceUuid")
+    @prop("summary.config.instanceUuid")
+    def _instance_uuid(self) -> Any:
+        return self.state.instance_uuid
+
+    @prop("config.template")
+    @prop("summary.config.template")
+    def _is_template(self) -> Any:
+        return self.state.is_template
+
+    @prop("config.firmware")
+    def _firmware(self) -> Any:
+        return self.state.firmware
+
+    @prop("config.version")
+    def _version(self) -> Any:
+        return vm_config.version(self.state)
+
+    @prop("config.guestId")
+    def _guest_id(self) -> Any:
+        return self.state.guest_id or self.state.template.guest_id
+
+    @prop("config.hardware.numCPU")
+    @prop("summary.config.numCpu")
+    def _cpus(self) -> Any:
+        return self.state.cpus
+
+    @prop("config.hardware.numCoresPerSocket")
+    def _cores_per_socket(self) -> Any:
+        return self.state.cores_per_socket
+
+    @prop("config.hardware.memoryMB")
+    @prop("summary.config.memorySizeMB")
+    def _memory_mib(self) -> Any:
+        return self.state.memory_mib
+
+    @prop("config.hardware.device")
+    def _devices(self) -> Any:
+        return devices(self.state, self.host().state)
+
+    @prop("config.extraConfig")
+    def _extra_config(self) -> Any:
+        return vm_config.extra_config(self.state)
+
+    @prop("config.memoryReservationLockedToMax")
+    def _memory_locked(self) -> Any:
+        return self.state.memory_locked
+
+    @prop("config.memoryAllocation.reservation")
+    @prop("summary.config.memoryReservation")
+    def _memory_reservation(self) -> Any:
+        return self.state.reserved_mib
+
+    @prop("config.cpuAllocation.reservation")
+    def _cpu_reservation(self) -> Any:
+        return self.state.cpu_reservation_mhz
+
+    @prop("config.cpuHotAddEnabled")
+    def _cpu_hot_add(self) -> Any:
+        return self.state.cpu_hot_add
+
+    @prop("config.numaInfo")
+    def _numa_info(self) -> Any:
+        return vm_config.numa(self.state)
+
+    @prop("runtime")
+    def _runtime(self) -> Any:
+        host = self.host().state
+        return vm_runtime.runtime(
+            self.state, now=self.world.clock.now(), connection=self._connection(), host_mhz=host.model.cpu_mhz
+        )
+
+    @prop("runtime.host")
+    @prop("summary.runtime.host")
+    def _runtime_host(self) -> Any:
+        return self.host()
+
+    @prop("runtime.powerState")
+    @prop("summary.runtime.powerState")
+    def _power_state(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.VirtualMachine.PowerState(self.state.power.value)
+
+    @prop("runtime.connectionState")
+    @prop("summary.runtime.connectionState")
+    def _connection_state(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.VirtualMachine.ConnectionState(self._connection())
+
+    @prop("runtime.question")
+    def _question(self) -> Any:
+        return vm_runtime.question(self.state)
+
+    @prop("runtime.numMksConnections")
+    def _console_connections(self) -> Any:
+        return self.state.console_connections if self.state.power == "poweredOn" else 0
+
+    @prop("summary")
+    def _summary(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.vm.Summary(
+            vm=self.ref,
+            runtime=self._runtime(),
+            guest=vm_runtime.guest_summary(self.state),
+            config=vm_runtime.config_summary(self.state),
+            storage=vm_runtime.storage_summary(self.state),
+            quickStats=self._quick_stats(),
+            overallStatus="green",
+            customValue=custom_values(self.attributes),
+        )
+
+    @prop("summary.quickStats")
+    def _quick_stats(self) -> Any:
+        return vm_runtime.quick_stats(self.state, self.world.clock.now())
+
+    @prop("summary.quickStats.overallCpuUsage")
+    def _cpu_usage(self) -> Any:
+        return self.state.cpu_usage_mhz if self.state.power == "poweredOn" else 0
+
+    @prop("guest")
+    def _guest(self) -> Any:
+        return vm_runtime.guest(self.state)
+
+    @prop("guest.toolsRunningStatus")
+    def _tools_running(self) -> Any:
+        return vm_runtime.tools_running(self.state)
+
+    @prop("guestHeartbeatStatus")
+    def _heartbeat(self) -> Any:
+        return "green" if vm_runtime.tools_running(self.state) == "guestToolsRunning" else "gray"
+
+    @prop("capability")
+    def _capability(self) -> Any:
+        return capability()
+
+    @prop("layout")
+    def _layout(self) -> Any:
+        return vm_runtime.layout(self.state)
+
+    @prop("layoutEx")
+    def _layout_ex(self) -> Any:
+        return vm_runtime.layout_ex(self.state)
+
+    @prop("storage")
+    def _storage(self) -> Any:
+        return vm_runtime.storage(self.state)
+
+    @prop("environmentBrowser")
+    def _environment_browser(self) -> Any:
+        return self.host().compute_resource().browser
+
+    @prop("resourcePool")
+    def _resource_pool(self) -> Any:
+        return self.world.get(self.state.pool) if self.state.pool else UNSET
+
+    @prop("resourceConfig")
+    def _resource_config(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.ResourceConfigSpec(
+            entity=self.ref,
+            changeVersion=self.state.change_version,
+            cpuAllocation=vm_config.cpu_allocation(self.state),
+            memoryAllocation=vm_config.memory_allocation(self.state),
+        )
+
+    @prop("datastore")
+    def _datastores(self) -> Any:
+        return [self.datastore()]
+
+    @prop("network")
+    def _networks(self) -> Any:
+        named = self.state.template.network
+        return [network for network in map(self.world.get, self.host().state.networks) if network.name == named]
+
+    @prop("snapshot")
+    def _snapshot(self) -> Any:
+        return vm_runtime.snapshot_tree(self.state, self.moid) or UNSET
+
+    @prop("rootSnapshot")
+    def _root_snapshots(self) -> Any:
+        return [self.world.get(taken.moid) for taken in self.state.snapshots if taken.parent is None]
+
+    def _connection(self) -> str:
+        return "connected" if self.host().state.connection == "connected" else "disconnected"
+
+    # --- methods ------------------------------------------------------------------------------------------------
+
+    @method
+    def ReconfigVM_Task(self, call: Call, spec: Any) -> Any:
+        return reconfigure.reconfigure(self, call, spec)
+
+    @method
+    def PowerOnVM_Task(self, call: Call, host: Any = None) -> Any:
+        return power.power_on(self, call, host)
+
+    @method
+    def PowerOffVM_Task(self, call: Call) -> Any:
+        return power.power_off(self, call)
+
+    @method
+    def SuspendVM_Task(self, call: Call) -> Any:
+        return power.suspend(self, call)
+
+    @method
+    def ResetVM_Task(self, call: Call) -> Any:
+        return power.reset(self, call)
+
+    @method
+    def ShutdownGuest(self, call: Call) -> None:
+        power.shut_down_guest(self, call)
+
+    @method
+    def RebootGuest(self, call: Call) -> None:
+        power.reboot_guest(self, call)
+
+    @method
+    def StandbyGuest(self, call: Call) -> None:
+        power.stand_by_guest(self, call)
+
+    @method
+    def TerminateVM(self, call: Call) -> None:
+        power.terminate(self, call)
+
+    @method
+    def AnswerVM(self, call: Call, questionId: str, answerChoice: str) -> None:
+        question.answer(self, call, questionId, answerChoice)
+
+    @method
+    def RelocateVM_Task(self, call: Call, spec: Any, priority: Any = None) -> Any:
+        return movement.relocate(self, call, spec)
+
+    @method
+    def MigrateVM_Task(self, call: Call, priority: Any, pool: Any = None, host: Any = None, state: Any = None) -> Any:
+        return movement.migrate(self, call, pool, host, state)
+
+    @method
+    def CloneVM_Task(self, call: Call, folder: Any, name: str, spec: Any) -> Any:
+        return movement.clone(self, call, folder, name, spec)
+
+    @method
+    def Destroy_Task(self, call: Call) -> Any:
+        return movement.destroy(self, call)
+
+    @method
+    def UnregisterVM(self, call: Call) -> None:
+        movement.unregister(self, call)
+
+    @method
+    def MarkAsTemplate(self, call: Call) -> None:
+        movement.mark_as_template(self, call)
+
+    @method
+    def MarkAsVirtualMachine(self, call: Call, pool: Any, host: Any = None) -> None:
+        movement.mark_as_virtual_machine(self, call, pool, host)
+
+    @method
+    def CreateSnapshot_Task(
+        self, call: Call, name: str, memory: bool, quiesce: bool, description: str | None = None
+    ) -> Any:
+        return snapshots.create(self, call, name, description or "", memory=memory)
+
+    @method
+    def RemoveAllSnapshots_Task(self, call: Call, consolidate: bool | None = None, spec: Any = None) -> Any:
+        return snapshots.remove_all(self, call)
+
+    @method
+    def QueryConnections(self, call: Call) -> Any:
+        return question.console_connections(self)

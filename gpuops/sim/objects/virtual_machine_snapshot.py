@@ -1,0 +1,44 @@
+"""VirtualMachineSnapshot: one point of a VM's past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuops.sim.managed_object import ManagedObject, method, prop
+from gpuops.sim.operations import snapshots
+from gpuops.sim.render import vm_config
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.vm_state import VmState
+    from gpuops.sim.world import World
+
+
+class VirtualMachineSnapshot(ManagedObject):
+    """A snapshot of `vm`; `taken` is the VM's state at that time."""
+
+    wsdl_name = "VirtualMachineSnapshot"
+
+    def __init__(self, world: World, moid: str, vm: VirtualMachine, taken: VmState) -> None:
+        super().__init__(world, moid)
+        self.vm = vm
+        self.taken = taken
+
+    @prop("vm")
+    def _vm(self) -> Any:
+        return self.vm
+
+    @prop("config")
+    def _config(self) -> Any:
+        return vm_config.config(self.taken, self.vm.host().state)
+
+    @prop("childSnapshot")
+    def _children(self) -> Any:
+        return [self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid]
+
+    @method
+    def RemoveSnapshot_Task(
+        self, call: Call, removeChildren: bool, consolidate: bool | None = None, spec: Any = None
+    ) -> Any:
+        return snapshots.remove_one(self.vm, call, self.moid, children=removeChildren)

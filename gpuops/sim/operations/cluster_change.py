@@ -1,0 +1,156 @@
+"""ReconfigureComputeResource_Task: DRS settings, per-VM overrides, groups and rules of a cluster.
+
+`modify=False` resets to defaults what the spec leaves out (vSphere API, ReconfigureComputeResource_Task); `add` of an
+override that exists is refused (from memory).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.drs import Behavior, DrsState, Group, Override, Rule
+from gpuops.sim.operations import faults
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.cluster_compute_resource import ClusterComputeResource
+
+RECONFIGURE_S: Final = 1.0
+
+
+def reconfigure(cluster: ClusterComputeResource, call: Call, spec: Any, *, modify: bool) -> Any:
+    """The task that applies a ClusterConfigSpecEx."""
+
+    def finish() -> None:
+        before = _facts(cluster.drs)
+        changed = copy.deepcopy(cluster.drs) if modify else DrsState()
+        _apply(changed, spec)
+        cluster.drs = changed
+        cluster.touch("configurationEx", "configuration", "summary")
+        cluster.world.ledger.record(call, cluster, before=before, after=_facts(changed))
+        cluster.post(call, "ClusterReconfiguredEvent")
+
+    return cluster.world.tasks.start(
+        call, "ReconfigureComputeResource_Task", cluster, RECONFIGURE_S, finish=finish, exclusive=True
+    )
+
+
+def _facts(drs: DrsState) -> dict[str, Any]:
+    return asdict(drs)
+
+
+def _apply(drs: DrsState, spec: Any) -> None:
+    for name in _set_fields(spec):
+        appliers = APPLIERS.get(name)
+        if appliers is None:
+            raise faults.not_supported(f"The simulated vCenter keeps no ClusterConfigSpecEx.{name}.")
+        appliers(drs, getattr(spec, name))
+
+
+def _set_fields(value: Any) -> list[str]:
+    """The fields of a data object that say something: govc sends `<vsanConfig><defaultConfig/></vsanConfig>` along."""
+    return [field.name for field in value._GetPropertyList() if _says_something(getattr(value, field.name))]
+
+
+def _says_something(value: Any) -> bool:
+    if isinstance(value, VmomiSupport.DataObject):
+        return bool(_set_fields(value))
+    return value not in (None, [])
+
+
+def _drs(drs: DrsState, config: Any) -> None:
+    if config.enabled is not None:
+        drs.enabled = config.enabled
+    if config.enableVmBehaviorOverrides is not None:
+        drs.overrides_allowed = config.enableVmBehaviorOverrides
+    if config.defaultVmBehavior is not None:
+        drs.behavior = Behavior(str(config.defaultVmBehavior))
+    if config.vmotionRate is not None:
+        if not 1 <= config.vmotionRate <= 5:
+            raise faults.wrong_argument("spec.drsConfig.vmotionRate")
+        drs.vmotion_rate = config.vmotionRate
+    for option in config.option:
+        if option.value in ("", None):
+            drs.options.pop(option.key, None)
+        else:
+            drs.options[option.key] = str(option.value)
+
+
+def _ha(drs: DrsState, config: Any) -> None:
+    if config.enabled is not None:
+        drs.ha_enabled = config.enabled
+
+
+def _overrides(drs: DrsState, specs: list[Any]) -> None:
+    for spec in specs:
+        key = _key(spec, lambda info: info.key._moId)
+        _check(spec, key in drs.overrides, "spec.drsVmConfigSpec")
+        if spec.operation == "remove":
+            del drs.overrides[key]
+            continue
+        behavior = Behavior(str(spec.info.behavior)) if spec.info.behavior else None
+        drs.overrides[key] = Override(spec.info.enabled is not False, behavior)
+
+
+def _groups(drs: DrsState, specs: list[Any]) -> None:
+    for spec in specs:
+        name = _key(spec, lambda info: info.name)
+        _check(spec, name in drs.groups, "spec.groupSpec")
+        if spec.operation == "remove":
+            del drs.groups[name]
+            continue
+        of_hosts = isinstance(spec.info, vim.cluster.HostGroup)
+        members = spec.info.host if of_hosts else spec.info.vm
+        drs.groups[name] = Group(name, of_hosts, tuple(member._moId for member in members))
+
+
+def _rules(drs: DrsState, specs: list[Any]) -> None:
+    for spec in specs:
+        if spec.operation == "add":
+            key = max(drs.rules, default=0) + 1
+        else:
+            key = _key(spec, lambda info: info.key)
+            _check(spec, key in drs.rules, "spec.rulesSpec")
+        if spec.operation == "remove":
+            del drs.rules[key]
+        else:
+            drs.rules[key] = _rule(key, spec.info)
+
+
+def _rule(key: int, info: Any) -> Rule:
+    return Rule(
+        key=key,
+        name=info.name or "",
+        kind=info._wsdlName,
+        enabled=bool(info.enabled),
+        mandatory=bool(info.mandatory),
+        vms=tuple(vm._moId for vm in getattr(info, "vm", [])),
+        vm_group=getattr(info, "vmGroupName", None),
+        affine_hosts=getattr(info, "affineHostGroupName", None),
+        anti_affine_hosts=getattr(info, "antiAffineHostGroupName", None),
+    )
+
+
+def _key(spec: Any, of_info: Callable[[Any], Any]) -> Any:
+    if spec.operation == "remove":
+        return getattr(spec.removeKey, "_moId", spec.removeKey)
+    return of_info(spec.info)
+
+
+def _check(spec: Any, exists: bool, name: str) -> None:
+    if exists is (spec.operation == "add"):
+        raise faults.wrong_argument(name)
+
+
+APPLIERS: Final[dict[str, Callable[[DrsState, Any], None]]] = {
+    "drsConfig": _drs,
+    "dasConfig": _ha,
+    "drsVmConfigSpec": _overrides,
+    "groupSpec": _groups,
+    "rulesSpec": _rules,
+}

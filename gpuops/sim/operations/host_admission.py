@@ -1,0 +1,178 @@
+"""Whether a VM can run on a host now, and what it would hold there: the answer to power-on, resume and vMotion.
+
+Order: the host itself, reservations, memory rule of passthrough devices, MMIO, DirectPath devices, vGPUs. The first
+"no" is the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import vmodl
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.sim.gpu_admission import Refusal, Seat, Wish, admit
+from gpuops.sim.host_state import GpuState, HostState
+from gpuops.sim.operations import faults
+from gpuops.sim.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+DEFAULT_MMIO_GIB: Final = 32
+"""64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the VM will hold while it runs."""
+
+    seats: tuple[Seat, ...] = ()
+    held: tuple[tuple[int, str], ...] = ()
+    """(device key, PCI id) of DirectPath devices."""
+
+
+def admission(vm: VirtualMachine, host: HostSystem) -> Admission:
+    """The devices and slots the VM gets on that host. Raises the vim fault the host refuses it with."""
+    _host_is_up(host)
+    _reservations_fit(vm, host)
+    _memory_is_reserved(vm.state)
+    _bars_fit(vm.state, host.state)
+    return Admission(_vgpu_seats(vm, host), _direct_path(vm, host))
+
+
+def _host_is_up(host: HostSystem) -> None:
+    if host.state.connection != "connected":
+        raise vmodl.fault.HostNotConnected(msg=f"The host {host.name} is not connected.")
+    if host.state.in_maintenance:
+        raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
+
+
+def _reservations_fit(vm: VirtualMachine, host: HostSystem) -> None:
+    others = [other.state for other in host.running_vms() if other is not vm]
+    free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
+    if vm.state.reserved_mib > free_mib:
+        raise faults.no_memory(free_mib, vm.state.reserved_mib)
+    free_mhz = host.state.model.capacity_mhz - sum(other.cpu_reservation_mhz for other in others)
+    if vm.state.cpu_reservation_mhz > free_mhz:
+        raise faults.no_cpu(free_mhz, vm.state.cpu_reservation_mhz)
+
+
+def _memory_is_reserved(vm: VmState) -> None:
+    # Devices write to guest memory by its physical address: ESXi must not move or swap it (VMware vSphere 8.0 docs,
+    # "Add a PCI Device to a Virtual Machine"). The fault and its text are from memory.
+    if vm.devices and vm.reserved_mib < vm.memory_mib:
+        raise faults.will_not_power_on(
+            f"Invalid memory setting: memory reservation (sched.mem.min) should be equal to memsize ({vm.memory_mib})."
+        )
+
+
+def _bars_fit(vm: VmState, host: HostState) -> None:
+    """A whole GPU maps its memory as a BAR: above 256 MB that takes EFI and enough 64-bit MMIO space.
+
+    The space a VM must name is published as a rule with room to spare (twice the memory, in powers of two); a host
+    only refuses what truly does not fit, so this asks for the memory of the GPUs itself.
+    """
+    gpus = [gpu for gpu in map(host.gpu, _static_ids(vm)) if gpu is not None]
+    if not gpus:
+        return
+    if vm.firmware != "efi":
+        raise faults.will_not_power_on("The firmware of the virtual machine cannot map the device's memory (not EFI).")
+    needed_gib = sum(gpu.board.framebuffer_mib for gpu in gpus) >> 10
+    named = vm.option("pciPassthru.64bitMMIOSizeGB") or str(DEFAULT_MMIO_GIB)
+    enabled = (vm.option("pciPassthru.use64bitMMIO") or "").lower() == "true"
+    space_gib = int(named) if enabled and named.isdigit() else DEFAULT_MMIO_GIB
+    if needed_gib > space_gib:
+        raise faults.will_not_power_on(
+            f"PCIPassthru: total number of pages needed for {needed_gib} GB exceeds limit {space_gib} GB."
+        )
+
+
+def _static_ids(vm: VmState) -> Iterable[str]:
+    return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
+
+
+def _vgpu_seats(vm: VirtualMachine, host: HostSystem) -> tuple[Seat, ...]:
+    wishes = [
+        Wish(device.backing.type_name, _pin(vm.state, number))
+        for number, device in enumerate(vm.state.devices)
+        if isinstance(device.backing, VgpuBacking)
+    ]
+    if not wishes:
+        return ()
+    gpus = host.state.for_admission(tuple(seat for seat in host.seats() if seat.vm != vm.moid))
+    pools = [gpus]
+    if vm.state.groups:
+        linked = [{gpu.pci_id for gpu in joined} for joined in host.state.nvlink_sets().values()]
+        pools = [[gpu for gpu in gpus if gpu.pci_id in ids] for ids in linked]
+    refusals = []
+    for pool in pools:
+        found = admit(vm.moid, wishes, pool, host.state.policy)
+        if not isinstance(found, Refusal):
+            return found
+        refusals.append(str(found))
+    raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
+
+
+def _pin(vm: VmState, number: int) -> str | None:
+    """The GPU that `pciPassthru<N>.cfg.gpu-pci-id` names; N counts the VM's passthrough devices."""
+    text = vm.option(f"pciPassthru{number}.cfg.gpu-pci-id")
+    if not text:
+        return None
+    try:
+        return str(PciAddress.parse(text))
+    except UsageError as unreadable:
+        raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
+
+
+def _direct_path(vm: VirtualMachine, host: HostSystem) -> tuple[tuple[int, str], ...]:
+    taken = {pci_id for other in host.running_vms() if other is not vm for _, pci_id in other.state.held}
+    held: list[tuple[int, str]] = []
+    fixed_first = sorted(vm.state.devices, key=lambda device: isinstance(device.backing, DynamicBacking))
+    for device in fixed_first:
+        match device.backing:
+            case StaticBacking():
+                pci_id = _static_device(device.backing, host, taken)
+            case DynamicBacking():
+                pci_id = _dynamic_device(vm, device, host, taken)
+            case _:
+                continue
+        taken.add(pci_id)
+        held.append((device.key, pci_id))
+    return tuple(held)
+
+
+def _static_device(backing: StaticBacking, host: HostSystem, taken: set[str]) -> str:
+    gpu = host.state.gpu(backing.pci_id)
+    if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
+        raise faults.will_not_power_on(
+            "The systemId does not match the current system or the deviceId and vendorId do not match the device "
+            f"currently at {backing.pci_id}."
+        )
+    if not gpu.passthrough_active:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is not a passthrough device.")
+    if gpu.pci_id in taken:
+        raise faults.will_not_power_on(f"Device {backing.pci_id} is already in use.")
+    return gpu.pci_id
+
+
+def _is_the_device(backing: StaticBacking, gpu: GpuState) -> bool:
+    # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
+    same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.board.device_id:x}"
+    return same_device and backing.vendor_id & 0xFFFF == NVIDIA_VENDOR_ID
+
+
+def _dynamic_device(vm: VirtualMachine, device: PciDevice, host: HostSystem, taken: set[str]) -> str:
+    backing = device.backing
+    assert isinstance(backing, DynamicBacking)
+    for gpu in host.state.gpus:
+        wanted = (NVIDIA_VENDOR_ID, gpu.board.device_id) in backing.allowed
+        labelled = backing.label is None or backing.label == gpu.label
+        if wanted and labelled and gpu.passthrough_active and gpu.pci_id not in taken:
+            return gpu.pci_id
+    number = vm.state.devices.index(device)
+    raise faults.device_not_available(f"pciPassthru{number}", vm.name, host.name)

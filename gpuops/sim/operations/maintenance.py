@@ -1,0 +1,152 @@
+"""Maintenance mode and reboot of a host.
+
+Entering waits until no VM runs there: in a cluster whose DRS moves VMs by itself those that can be migrated leave,
+VMs with a vGPU only if the cluster option `VgpuMMAutomationTimeoutSecs` says so (VMware KB 88271). Suspended VMs do not
+block it (from memory). A reboot puts pending passthrough, graphics and kernel module settings in force.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.operations import faults
+from gpuops.sim.operations.host_admission import admission
+from gpuops.sim.operations.movement import may_migrate
+from gpuops.sim.operations.recording import recorded
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+ENTER_S: Final = 5.0
+LEAVE_S: Final = 2.0
+GOES_DOWN_S: Final = 30.0
+REBOOT_S: Final = 600.0
+WAITED_S: Final = 3600.0
+"""How long "for ever" (timeout 0) is tried before the task gives up here: a simulator must come to an end."""
+
+
+def enter(host: HostSystem, call: Call, timeout_s: int) -> Any:
+    """EnterMaintenanceMode_Task. Raises Timedout when VMs still run at the end of the time given."""
+
+    def begin() -> None:
+        if host.state.in_maintenance:
+            raise faults.wrong_state("The host is already in maintenance mode.")
+        for vm in host.running_vms():
+            _evacuate(vm, host, call)
+
+    def finish() -> None:
+        if host.running_vms():
+            raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
+        _set_maintenance(host, call, on=True)
+
+    # What still runs after the evacuation may be stopped by others while the task waits.
+    duration_s = float(timeout_s) or WAITED_S
+    return host.world.tasks.start(
+        call,
+        "EnterMaintenanceMode_Task",
+        host,
+        duration_s if _blocked(host) else ENTER_S,
+        begin=begin,
+        finish=finish,
+        exclusive=True,
+        cancelable=True,
+    )
+
+
+def leave(host: HostSystem, call: Call) -> Any:
+    """ExitMaintenanceMode_Task."""
+
+    def begin() -> None:
+        if not host.state.in_maintenance:
+            raise faults.wrong_state("The host is not in maintenance mode.")
+
+    def finish() -> None:
+        _set_maintenance(host, call, on=False)
+
+    return host.world.tasks.start(
+        call, "ExitMaintenanceMode_Task", host, LEAVE_S, begin=begin, finish=finish, exclusive=True
+    )
+
+
+def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
+    """RebootHost_Task: ends when the reboot has begun; the host is back ten minutes later."""
+
+    def begin() -> None:
+        if not force and not host.state.in_maintenance:
+            raise faults.wrong_state("The host must be in maintenance mode, or the reboot forced.")
+
+    def finish() -> None:
+        from gpuops.sim.operations.power import stop
+
+        for vm in host.running_vms():
+            stop(vm, call, clean=False)
+        host.state.connection = "notResponding"
+        host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
+        host.runtime_changed()
+        host.world.clock.schedule(REBOOT_S, lambda: _boot(host, call))
+
+    return host.world.tasks.start(
+        call, "RebootHost_Task", host, GOES_DOWN_S, begin=begin, finish=finish, exclusive=True
+    )
+
+
+def _boot(host: HostSystem, call: Call) -> None:
+    state = host.state
+    pending = {
+        "passthrough": [gpu.pci_id for gpu in state.gpus if gpu.passthrough_active != gpu.passthrough_enabled],
+        "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
+        "module_options": state.module_options,
+    }
+    for gpu in state.gpus:
+        gpu.passthrough_active = gpu.passthrough_enabled
+        gpu.graphics_type = gpu.configured_type
+    state.loaded_module_options = state.module_options
+    state.connection, state.boot_time = "connected", host.world.clock.now()
+    host.world.ledger.record(
+        call, host, before={"connection": "notResponding"}, after={"connection": "connected", **pending}
+    )
+    host.graphics_changed()
+    host.runtime_changed()
+
+
+def _set_maintenance(host: HostSystem, call: Call, *, on: bool) -> None:
+    host.state.in_maintenance = on
+    host.world.ledger.record(call, host, before={"in_maintenance": not on}, after={"in_maintenance": on})
+    host.runtime_changed()
+    host.post(call, "EnteredMaintenanceModeEvent" if on else "ExitMaintenanceModeEvent")
+
+
+def _blocked(host: HostSystem) -> bool:
+    return any(_refuge(vm, host) is None for vm in host.running_vms())
+
+
+def _evacuate(vm: VirtualMachine, host: HostSystem, call: Call) -> None:
+    target = _refuge(vm, host)
+    if target is None:
+        return
+    with recorded(vm, call):
+        admitted = admission(vm, target)
+        vm.state.seats, vm.state.held = admitted.seats, admitted.held
+        vm.register_on(target.moid)
+        vm.power_changed()
+
+
+def _refuge(vm: VirtualMachine, host: HostSystem) -> HostSystem | None:
+    """The host DRS moves a VM to by itself; None = it does not."""
+    cluster = host.compute_resource()
+    if not cluster.moves(vm.moid) or (vm.state.vgpus and not cluster.evacuates_vgpus):
+        return None
+    for target in cluster.hosts():
+        if target is host:
+            continue
+        try:
+            may_migrate(vm, target)
+            admission(vm, target)
+        except vmodl.MethodFault:
+            continue
+        return target
+    return None

@@ -1,0 +1,232 @@
+"""Moving, copying and removing VMs: relocate, migrate, clone, destroy, template and back.
+
+vMotion of a vGPU VM needs the vCenter setting `vgpu.hotmigrate.enabled` and a profile the host says can migrate
+(VMware vSphere 7.0 docs); DirectPath devices exclude it. A VM that is off or suspended moves cold; whether it can run
+there is asked when it is powered on.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.operations import faults
+from gpuops.sim.operations.host_admission import Admission, admission
+from gpuops.sim.operations.power import power_on
+from gpuops.sim.operations.reconfigure import changed_state
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.render.ledger_facts import facts
+from gpuops.sim.vm_state import Power, merged_options
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.datastore import Datastore
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+COLD_MOVE_S: Final = 5.0
+VMOTION_GIB_PER_S: Final = 1.0
+"""Memory and frame buffer over one 10 Gbit/s link."""
+DISK_GIB_PER_S: Final = 0.5
+DESTROY_S: Final = 2.0
+HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+
+
+def relocate(vm: VirtualMachine, call: Call, spec: Any) -> Any:
+    """RelocateVM_Task: to another host, resource pool, datastore or folder."""
+    store = vm.world.get(spec.datastore) if spec.datastore else None
+    folder = vm.world.get(spec.folder) if spec.folder else None
+    return _move(vm, call, "RelocateVM_Task", *_target(vm, spec.host, spec.pool), store, folder)
+
+
+def migrate(vm: VirtualMachine, call: Call, pool: Any, host: Any, state: Any) -> Any:
+    """MigrateVM_Task: to another host or resource pool; `state`, if given, must be the VM's power state."""
+    if state is not None and str(state) != vm.state.power.value:
+        raise faults.wrong_power_state(vm.state.power, Power(str(state)))
+    return _move(vm, call, "MigrateVM_Task", *_target(vm, host, pool), None, None)
+
+
+def _target(vm: VirtualMachine, host: Any, pool: Any) -> tuple[HostSystem, str | None]:
+    """(host, pool moid). Raises InvalidArgument when they are not of one cluster, as vCenter does."""
+    wanted_pool = vm.world.get(pool) if pool else None
+    if host is not None:
+        wanted_host = vm.world.get(host)
+    elif wanted_pool is not None and wanted_pool.owner() is not vm.host().compute_resource():
+        wanted_host = next((each for each in wanted_pool.owner().hosts() if each.state.usable), None)
+    else:
+        wanted_host = vm.host()
+    if wanted_host is None:
+        raise faults.no_compatible_host([])
+    own_pool = vm.world.get(vm.state.pool) if vm.state.pool else None
+    effective = wanted_pool or own_pool
+    if effective is not None and effective.owner() is not wanted_host.compute_resource():
+        raise faults.wrong_argument("spec.pool")
+    return wanted_host, wanted_pool.moid if wanted_pool else None
+
+
+def _move(
+    vm: VirtualMachine,
+    call: Call,
+    task_name: str,
+    host: HostSystem,
+    pool: str | None,
+    store: Datastore | None,
+    folder: Any,
+) -> Any:
+    hot = vm.state.power is Power.ON and host is not vm.host()
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        if host.state.connection != "connected" or (host.state.in_maintenance and hot):
+            raise faults.wrong_state(f"The host {host.name} cannot take virtual machines now.")
+        _sees_files(vm, host, store)
+        if hot:
+            may_migrate(vm, host)
+        kind = "VmBeingHotMigratedEvent" if hot else "VmBeingRelocatedEvent"
+        vm.post(call, kind, destHost=host_argument(host))
+
+    def finish() -> None:
+        admitted = admission(vm, host) if hot else Admission(vm.state.seats, vm.state.held)
+        source = vm.host()
+        with recorded(vm, call):
+            vm.state.seats, vm.state.held = admitted.seats, admitted.held
+            if folder is not None:
+                vm.move_to_folder(folder)
+            if store is not None:
+                vm.move_files(store)
+            vm.register_on(host.moid, pool)
+            vm.power_changed()
+        vm.post(call, "VmMigratedEvent" if hot else "VmRelocatedEvent", sourceHost=host_argument(source))
+
+    gib = (vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)) / 1024
+    duration_s = gib / VMOTION_GIB_PER_S if hot else COLD_MOVE_S
+    if store is not None and store is not vm.datastore():
+        duration_s += vm.state.template.disk_gib / DISK_GIB_PER_S
+    return vm.world.tasks.start(call, task_name, vm, duration_s, begin=begin, finish=finish)
+
+
+def host_argument(host: HostSystem) -> Any:
+    """A host as events name it."""
+    return vim.event.HostEventArgument(name=host.name, host=host.ref)
+
+
+def _sees_files(vm: VirtualMachine, host: HostSystem, store: Datastore | None) -> None:
+    wanted = store or vm.datastore()
+    if wanted.moid not in host.state.datastores:
+        raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {wanted.name}.")
+
+
+def may_migrate(vm: VirtualMachine, target: HostSystem) -> None:
+    """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory)."""
+    state = vm.state
+    if state.has_fixed_devices:
+        raise _blocked("A passthrough device cannot be migrated.")
+    if not state.vgpus:
+        return
+    if not vm.world.options[HOT_MIGRATE]:
+        raise _blocked(f"vMotion of virtual machines with a vGPU is off: {HOT_MIGRATE} is not true.")
+    unmovable = vm.host().state.no_suspend | target.state.no_suspend
+    refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
+    if refused:
+        raise _blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+
+
+def _blocked(reason: str) -> Exception:
+    fault: Exception = vim.fault.DisallowedMigrationDeviceAttached(
+        msg=reason, fault=vim.fault.MigrationFault(msg=reason)
+    )
+    return fault
+
+
+def clone(vm: VirtualMachine, call: Call, folder: Any, name: str, spec: Any) -> Any:
+    """CloneVM_Task: a VM that is off, or a template; its result is the new VM."""
+    home = vm.world.get(folder)
+    location = spec.location
+    host, pool = _target(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
+
+    def begin() -> None:
+        home.refuse_duplicate(name)
+        if vm.state.has_fixed_devices and vm.state.power is not Power.OFF:
+            raise faults.wrong_power_state(vm.state.power, Power.OFF)
+        if pool is None and vm.state.pool is None and not spec.template:
+            raise faults.wrong_argument("spec.location.pool")
+
+    def finish() -> Any:
+        state = _copied(vm, name, home.moid, host, pool or vm.state.pool, template=bool(spec.template))
+        if location.datastore:
+            store = vm.world.get(location.datastore)
+            state.datastore, state.template = store.moid, replace(state.template, datastore=store.name)
+        made = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+        if spec.config is not None:
+            made.state = changed_state(made, spec.config)
+        vm.world.ledger.record(call, made, before={}, after=facts(made.state))
+        made.post(call, "VmClonedEvent", sourceVm=vim.event.VmEventArgument(name=vm.name, vm=vm.ref))
+        if spec.powerOn and not spec.template:
+            power_on(made, call, None)
+        return made
+
+    duration_s = max(COLD_MOVE_S, vm.state.template.disk_gib / DISK_GIB_PER_S)
+    return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
+
+
+def _copied(vm: VirtualMachine, name: str, folder: str, host: HostSystem, pool: str | None, *, template: bool) -> Any:
+    state = copy.copy(vm.state)
+    now = vm.world.clock.now()
+    state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
+    state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
+    state.power, state.seats, state.held, state.is_template = Power.OFF, (), (), template
+    state.boot_time = state.suspend_time = state.question = state.current_snapshot = None
+    state.suspend_file_mib, state.snapshots, state.console_connections = 0, (), 0
+    state.created_at, state.changed_at, state.change, state.attributes = now, None, 1, {}
+    written = {key: "" for key, _ in state.extra_config if key.lower().startswith("numa.autosize.")}
+    state.extra_config = merged_options(state.extra_config, written)
+    return state
+
+
+def destroy(vm: VirtualMachine, call: Call) -> Any:
+    """Destroy_Task: the VM and its files are gone."""
+
+    def begin() -> None:
+        if vm.state.power is Power.ON:
+            raise faults.wrong_power_state(Power.ON, Power.OFF)
+
+    def finish() -> None:
+        vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
+        vm.post(call, "VmRemovedEvent")
+        leave(vm)
+
+    return vm.world.tasks.start(call, "Destroy_Task", vm, DESTROY_S, begin=begin, finish=finish)
+
+
+def unregister(vm: VirtualMachine, call: Call) -> None:
+    """UnregisterVM: the VM leaves the inventory, its files stay."""
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
+    vm.world.tasks.refuse_if_busy(vm)
+    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
+    leave(vm)
+
+
+def mark_as_template(vm: VirtualMachine, call: Call) -> None:
+    """MarkAsTemplate: a VM that is off becomes a template, in no resource pool."""
+    if vm.state.power is not Power.OFF:
+        raise faults.wrong_power_state(vm.state.power, Power.OFF)
+    with recorded(vm, call):
+        vm.state.is_template = True
+        vm.leave_pool()
+    vm.touch("config", "summary")
+
+
+def mark_as_virtual_machine(vm: VirtualMachine, call: Call, pool: Any, host: Any) -> None:
+    """MarkAsVirtualMachine: a template becomes a VM of that pool."""
+    if not vm.state.is_template:
+        raise faults.wrong_state("The virtual machine is not a template.")
+    target, wanted = _target(vm, host, pool)
+    with recorded(vm, call):
+        vm.state.is_template = False
+        vm.register_on(target.moid, wanted)
+    vm.touch("config", "summary", "resourcePool")

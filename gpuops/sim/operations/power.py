@@ -1,0 +1,256 @@
+"""Power of a VM: on, off, suspend, resume, reset, and what the guest does when asked.
+
+A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
+one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.operations import faults
+from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.vm_state import Power, merged_options
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+POWER_ON_S: Final = 4.0
+POWER_OFF_S: Final = 1.5
+RESET_S: Final = 2.0
+GUEST_SHUTDOWN_S: Final = 25.0
+GUEST_REBOOT_S: Final = 40.0
+DATASTORE_GIB_PER_S: Final = 1.0
+"""Of one datastore; VMs that suspend or resume at once share it."""
+CHECKPOINT_TASKS: Final = ("SuspendVM_Task", "PowerOnVM_Task")
+
+_NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profiling)")
+
+
+def power_on(vm: VirtualMachine, call: Call, host: Any) -> Any:
+    """PowerOnVM_Task: boot a VM that is off, resume one that is suspended."""
+    asked = vm.world.get(host) if host is not None else None
+    resuming = vm.state.power is Power.SUSPENDED
+
+    def begin() -> None:
+        _may_start(vm)
+        vm.post(call, "VmResumingEvent" if resuming else "VmStartingEvent")
+
+    def finish() -> None:
+        with recorded(vm, call):
+            chosen, admitted = place(vm, asked)
+            _start(vm, chosen.moid, admitted.seats, admitted.held)
+        vm.post(call, "VmPoweredOnEvent")
+
+    duration_s = checkpoint_s(vm, vm.state.suspend_file_mib) if resuming else POWER_ON_S
+    return vm.world.tasks.start(
+        call, "PowerOnVM_Task", vm, duration_s, begin=begin, finish=_telling_failure(vm, call, finish)
+    )
+
+
+def power_off(vm: VirtualMachine, call: Call) -> Any:
+    """PowerOffVM_Task: hard off; of a suspended VM it discards the suspended state."""
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        if vm.state.power is Power.OFF:
+            raise faults.wrong_power_state(Power.OFF, Power.ON)
+        vm.post(call, "VmStoppingEvent")
+
+    return vm.world.tasks.start(
+        call, "PowerOffVM_Task", vm, POWER_OFF_S, begin=begin, finish=lambda: stop(vm, call, clean=False)
+    )
+
+
+def suspend(vm: VirtualMachine, call: Call) -> Any:
+    """SuspendVM_Task: memory and frame buffer go to the datastore, the slot becomes free."""
+    size_mib = checkpoint_mib(vm)
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        may_suspend(vm)
+        _space_for(vm, size_mib)
+        vm.post(call, "VmSuspendingEvent")
+
+    return vm.world.tasks.start(
+        call,
+        "SuspendVM_Task",
+        vm,
+        checkpoint_s(vm, size_mib),
+        begin=begin,
+        finish=lambda: _suspended(vm, call, size_mib),
+    )
+
+
+def reset(vm: VirtualMachine, call: Call) -> Any:
+    """ResetVM_Task: the guest starts anew, the VM keeps what it holds."""
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        _must_run(vm)
+
+    def finish() -> None:
+        vm.state.boot_time = vm.world.clock.now()
+        vm.power_changed()
+        vm.post(call, "VmResettingEvent")
+
+    return vm.world.tasks.start(call, "ResetVM_Task", vm, RESET_S, begin=begin, finish=finish)
+
+
+def shut_down_guest(vm: VirtualMachine, call: Call) -> None:
+    """ShutdownGuest: returns at once; the guest stops in its own time, unless something stopped it before."""
+    _guest_must_listen(vm)
+    boot_time = vm.state.boot_time
+    vm.post(call, "VmGuestShutdownEvent")
+
+    def stopped() -> None:
+        if vm.is_registered and vm.state.power is Power.ON and vm.state.boot_time == boot_time:
+            stop(vm, call, clean=True)
+
+    vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
+
+
+def reboot_guest(vm: VirtualMachine, call: Call) -> None:
+    """RebootGuest: returns at once."""
+    _guest_must_listen(vm)
+    vm.post(call, "VmGuestRebootEvent")
+
+    def booted() -> None:
+        if vm.is_registered and vm.state.power is Power.ON:
+            vm.state.boot_time = vm.world.clock.now()
+            vm.power_changed()
+
+    vm.world.clock.schedule(GUEST_REBOOT_S, booted)
+
+
+def stand_by_guest(vm: VirtualMachine, call: Call) -> None:
+    """StandbyGuest: the guest sleeps and keeps its vGPU; the VM stays powered on (standbyAction `powerOnSuspend`)."""
+    _guest_must_listen(vm)
+    vm.post(call, "VmGuestStandbyEvent")
+
+
+def terminate(vm: VirtualMachine, call: Call) -> None:
+    """TerminateVM: off at once, without a task."""
+    _must_run(vm)
+    stop(vm, call, clean=False)
+
+
+def stop(vm: VirtualMachine, call: Call, *, clean: bool) -> None:
+    """Powered off from any state; what it held is free, a suspended state is gone."""
+    with recorded(vm, call):
+        _discard_checkpoint(vm)
+        state = vm.state
+        state.power, state.seats, state.held = Power.OFF, (), ()
+        state.boot_time, state.suspend_time = None, None
+        state.clean_power_off, state.question = clean, None
+        vm.power_changed()
+    vm.post(call, "VmPoweredOffEvent")
+
+
+def may_suspend(vm: VirtualMachine) -> None:
+    """Raises when the VM cannot be suspended now.
+
+    DirectPath devices exclude suspend (VMware vSphere 8.0 docs), so do unified memory, debugger and profiler of a vGPU
+    (NVIDIA AI Enterprise docs), and profiles whose suspendSupported is false. The fault kind is from memory.
+    """
+    _must_run(vm)
+    if vm.state.has_fixed_devices:
+        raise faults.not_supported("The virtual machine has a passthrough device that cannot be suspended.")
+    on_host = vm.host().state.no_suspend
+    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in on_host]
+    if refused:
+        raise faults.not_supported(f"Suspend is not supported for vGPU profile {refused[0]} on host {vm.host().name}.")
+    plugin = next((key for key, on in vm.state.extra_config if on == "1" and _NO_CHECKPOINT.fullmatch(key.lower())), "")
+    if plugin:
+        raise faults.not_supported(f"Suspend is not supported while {plugin} is set.")
+
+
+def checkpoint_mib(vm: VirtualMachine) -> int:
+    """Size of the suspended state: the memory, and the frame buffers of the vGPUs."""
+    return vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)
+
+
+def checkpoint_s(vm: VirtualMachine, size_mib: int) -> float:
+    """How long its datastore takes to write or read the state, beside those that already do."""
+    tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS]
+    beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in tasks)
+    return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
+
+
+def _may_start(vm: VirtualMachine) -> None:
+    vm.refuse_while_asked()
+    if vm.state.power is Power.ON:
+        raise faults.wrong_power_state(Power.ON, Power.OFF)
+    if vm.state.is_template:
+        raise faults.not_supported("A template cannot be powered on.")
+
+
+def _start(vm: VirtualMachine, host: str, seats: Any, held: Any) -> None:
+    state, now = vm.state, vm.world.clock.now()
+    if host != state.host:
+        vm.register_on(host)
+    resumed = state.power is Power.SUSPENDED
+    _discard_checkpoint(vm)
+    state.power, state.seats, state.held = Power.ON, seats, held
+    if not resumed:
+        state.boot_time = now
+        # The host writes these at power-on; clients must neither compare nor restore them.
+        cookie = {"numa.autosize.cookie": f"{state.cpus}0001", "numa.autosize.vcpu.maxPerVirtualNode": f"{state.cpus}"}
+        state.extra_config = merged_options(state.extra_config, cookie)
+        state.change, state.changed_at = state.change + 1, now
+    vm.power_changed()
+
+
+def _space_for(vm: VirtualMachine, size_mib: int) -> None:
+    store = vm.datastore()
+    if store.free_mib < size_mib:
+        raise faults.no_disk_space(f"[{store.name}] {vm.name}/{vm.name}.vmem", store.name)
+
+
+def _suspended(vm: VirtualMachine, call: Call, size_mib: int) -> None:
+    # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
+    may_suspend(vm)
+    _space_for(vm, size_mib)
+    with recorded(vm, call):
+        vm.datastore().use(size_mib)
+        state = vm.state
+        state.power, state.seats, state.held = Power.SUSPENDED, (), ()
+        state.suspend_time, state.suspend_file_mib = vm.world.clock.now(), size_mib
+        vm.power_changed()
+    vm.post(call, "VmSuspendedEvent")
+
+
+def _discard_checkpoint(vm: VirtualMachine) -> None:
+    if vm.state.suspend_file_mib:
+        vm.datastore().use(-vm.state.suspend_file_mib)
+        vm.state.suspend_file_mib = 0
+
+
+def _telling_failure(vm: VirtualMachine, call: Call, finish: Any) -> Any:
+    """The same effect, with VmFailedToPowerOnEvent posted when it is refused."""
+    from pyVmomi import vmodl
+
+    def effect() -> None:
+        try:
+            finish()
+        except vmodl.MethodFault as refusal:
+            vm.post(call, "VmFailedToPowerOnEvent", reason=refusal)
+            raise
+
+    return effect
+
+
+def _must_run(vm: VirtualMachine) -> None:
+    if vm.state.power is not Power.ON:
+        raise faults.wrong_power_state(vm.state.power, Power.ON)
+
+
+def _guest_must_listen(vm: VirtualMachine) -> None:
+    vm.refuse_while_asked()
+    _must_run(vm)
+    if not vm.state.template.tools:
+        raise faults.tools_unavailable()
+    vm.world.tasks.refuse_if_busy(vm)

@@ -1,0 +1,113 @@
+"""Snapshots of a VM: taken, listed, removed. Reverting is not simulated."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.operations import faults
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.vm_state import Power, SnapshotState
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+SNAPSHOT_S: Final = 3.0
+
+
+def create(vm: VirtualMachine, call: Call, name: str, description: str, *, memory: bool) -> Any:
+    """CreateSnapshot_Task. Its result is the snapshot."""
+
+    def begin() -> None:
+        vm.refuse_while_asked()
+        _allowed(vm, memory=memory)
+
+    def finish() -> Any:
+        with recorded(vm, call):
+            return take(vm, name, description, memory=memory)
+
+    return vm.world.tasks.start(call, "CreateSnapshot_Task", vm, SNAPSHOT_S, begin=begin, finish=finish)
+
+
+def take(vm: VirtualMachine, name: str, description: str, *, memory: bool) -> Any:
+    """The new snapshot object, which is the current one from now on."""
+    from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
+
+    state = vm.state
+    number = max((taken.id for taken in state.snapshots), default=0) + 1
+    taken = SnapshotState(
+        moid=f"snapshot-{vm.moid.removeprefix('vm-')}-{number}",
+        id=number,
+        name=name,
+        description=description,
+        created_at=vm.world.clock.now(),
+        power=state.power if memory else Power.OFF,
+        memory=memory,
+        parent=state.current_snapshot,
+    )
+    snapshot = VirtualMachineSnapshot(vm.world, taken.moid, vm, copy.copy(state))
+    vm.world.register(snapshot)
+    state.snapshots = (*state.snapshots, taken)
+    state.current_snapshot = taken.moid
+    vm.touch("snapshot", "rootSnapshot", "layoutEx", "summary")
+    return snapshot
+
+
+def remove_all(vm: VirtualMachine, call: Call) -> Any:
+    """RemoveAllSnapshots_Task."""
+    return vm.world.tasks.start(
+        call,
+        "RemoveAllSnapshots_Task",
+        vm,
+        SNAPSHOT_S,
+        finish=lambda: _remove(vm, call, {taken.moid for taken in vm.state.snapshots}),
+    )
+
+
+def remove_one(vm: VirtualMachine, call: Call, moid: str, *, children: bool) -> Any:
+    """RemoveSnapshot_Task: the snapshot, with those taken after it if asked; others move to its parent."""
+
+    def finish() -> None:
+        gone = {moid}
+        if children:
+            for taken in vm.state.snapshots:  # in order of time, so parents come first
+                gone |= {taken.moid} if taken.parent in gone else set()
+        _remove(vm, call, gone)
+
+    return vm.world.tasks.start(call, "RemoveSnapshot_Task", vm, SNAPSHOT_S, finish=finish)
+
+
+def _remove(vm: VirtualMachine, call: Call, gone: set[str]) -> None:
+    state = vm.state
+    parents = {taken.moid: taken.parent for taken in state.snapshots}
+
+    def survivor(moid: str | None) -> str | None:
+        while moid in gone:
+            moid = parents[moid]
+        return moid
+
+    with recorded(vm, call):
+        state.snapshots = tuple(
+            _moved(taken, survivor(taken.parent)) for taken in state.snapshots if taken.moid not in gone
+        )
+        state.current_snapshot = survivor(state.current_snapshot)
+        vm.touch("snapshot", "rootSnapshot", "layoutEx", "summary")
+    for moid in gone:
+        vm.world.unregister(vm.world.get(moid))
+
+
+def _moved(taken: SnapshotState, parent: str | None) -> SnapshotState:
+    return taken if taken.parent == parent else replace(taken, parent=parent)
+
+
+def _allowed(vm: VirtualMachine, *, memory: bool) -> None:
+    # DirectPath devices exclude snapshots with memory; a running VM that has them cannot be snapshotted at all
+    # (VMware vSphere 8.0 docs). For vGPUs the host's memorySnapshotSupported decides.
+    running = vm.state.power is Power.ON
+    if running and vm.state.has_fixed_devices:
+        raise faults.not_supported("A running virtual machine with a passthrough device cannot be snapshotted.")
+    refused = [vgpu.type_name for vgpu in vm.state.vgpus if vgpu.type_name in vm.host().state.no_suspend]
+    if running and memory and refused:
+        raise faults.not_supported(f"Memory snapshots are not supported for vGPU profile {refused[0]}.")

@@ -1,0 +1,107 @@
+"""Configuration and summary of a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.drs import DrsState, Group, Rule
+from gpuops.sim.filled import filled
+
+
+def configuration_ex(drs: DrsState) -> Any:
+    """ClusterConfigInfoEx."""
+    return filled(
+        vim.cluster.ConfigInfoEx,
+        vmSwapPlacement="vmDirectory",
+        drsConfig=_drs(drs),
+        drsVmConfig=_overrides(drs),
+        dasConfig=_ha(drs),
+        group=[_group(group) for group in drs.groups.values()],
+        rule=[_rule(rule) for rule in drs.rules.values()],
+        dpmConfigInfo=vim.cluster.DpmConfigInfo(enabled=False, defaultDpmBehavior="manual", hostPowerActionRate=3),
+        proactiveDrsConfig=vim.cluster.ProactiveDrsConfigInfo(enabled=False),
+    )
+
+
+def configuration(drs: DrsState) -> Any:
+    """The older ClusterConfigInfo."""
+    return vim.cluster.ConfigInfo(
+        dasConfig=_ha(drs),
+        drsConfig=_drs(drs),
+        drsVmConfig=_overrides(drs),
+        rule=[_rule(rule) for rule in drs.rules.values()],
+    )
+
+
+def summary(totals: dict[str, Any]) -> Any:
+    return filled(
+        vim.ClusterComputeResource.Summary,
+        **totals,
+        currentFailoverLevel=0,
+        numVmotions=0,
+        targetBalance=200,
+        currentBalance=0,
+        drsScore=100,
+    )
+
+
+def _drs(drs: DrsState) -> Any:
+    return vim.cluster.DrsConfigInfo(
+        enabled=drs.enabled,
+        enableVmBehaviorOverrides=drs.overrides_allowed,
+        defaultVmBehavior=drs.behavior.value,
+        vmotionRate=drs.vmotion_rate,
+        scaleDescendantsShares="disabled",
+        option=[vim.option.OptionValue(key=key, value=value) for key, value in sorted(drs.options.items())],
+    )
+
+
+def _ha(drs: DrsState) -> Any:
+    return vim.cluster.DasConfigInfo(
+        enabled=drs.ha_enabled,
+        vmMonitoring="vmMonitoringDisabled",
+        hostMonitoring="enabled",
+        vmComponentProtecting="disabled",
+        failoverLevel=1,
+        admissionControlEnabled=drs.ha_enabled,
+        hBDatastoreCandidatePolicy="allFeasibleDsWithUserPreference",
+    )
+
+
+def _overrides(drs: DrsState) -> list[Any]:
+    return [
+        vim.cluster.DrsVmConfigInfo(
+            key=vim.VirtualMachine(vm),
+            enabled=override.enabled,
+            behavior=(override.behavior or drs.behavior).value,
+        )
+        for vm, override in drs.overrides.items()
+    ]
+
+
+def _group(group: Group) -> Any:
+    if group.of_hosts:
+        return vim.cluster.HostGroup(name=group.name, host=[vim.HostSystem(moid) for moid in group.members])
+    return vim.cluster.VmGroup(name=group.name, vm=[vim.VirtualMachine(moid) for moid in group.members])
+
+
+def _rule(rule: Rule) -> Any:
+    made = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
+        key=rule.key,
+        name=rule.name,
+        enabled=rule.enabled,
+        mandatory=rule.mandatory,
+        userCreated=True,
+        status="green",
+        inCompliance=True,
+        ruleUuid=f"00000000-0000-4000-8000-{rule.key:012d}",
+    )
+    if rule.vm_group is not None:
+        made.vmGroupName = rule.vm_group
+        made.affineHostGroupName = rule.affine_hosts
+        made.antiAffineHostGroupName = rule.anti_affine_hosts
+    elif rule.vms:
+        made.vm = [vim.VirtualMachine(moid) for moid in rule.vms]
+    return made

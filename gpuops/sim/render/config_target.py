@@ -1,0 +1,95 @@
+"""QueryConfigTarget: what a host, or a cluster as a whole, offers VMs: devices, profiles, networks, datastores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import vim
+
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.host_state import GpuState, HostState
+from gpuops.sim.render import host_graphics
+from gpuops.sim.render.device_groups import group_info
+from gpuops.sim.render.pci import device_name, gpu_device
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+
+
+def config_target(hosts: list[HostSystem]) -> Any:
+    """The ConfigTarget of these hosts: of one, or what any of a cluster offers (the union is from memory)."""
+    states = [host.state for host in hosts]
+    types = dict.fromkeys(
+        name for host in hosts for name in host_graphics.offered(host.state.for_admission(host.seats()))
+    )
+    groups = {group.name: group for host in hosts for group in host.device_groups()}
+    return vim.vm.ConfigTarget(
+        numCpus=max((state.model.threads for state in states), default=0),
+        numCpuCores=max((state.model.cores for state in states), default=0),
+        numNumaNodes=max((state.model.numa_nodes for state in states), default=0),
+        maxCpusPerHost=max((state.model.threads for state in states), default=0),
+        smcPresent=False,
+        maxMemMBOptimalPerf=max((state.model.memory_mib for state in states), default=0),
+        supportedMaxMemMB=max((state.model.memory_mib for state in states), default=0),
+        autoVmotion=True,
+        datastore=_datastores(hosts),
+        network=_networks(hosts),
+        pciPassthrough=[device for state in states for device in _static_devices(state)],
+        sharedGpuPassthroughTypes=[vim.vm.PciSharedGpuPassthroughInfo(name=name, vgpu=name) for name in types],
+        dynamicPassthrough=dynamic_devices(states),
+        vgpuDeviceInfo=_unique(item for state in states for item in host_graphics.vgpu_devices(state)),
+        vgpuProfileInfo=_unique(item for state in states for item in host_graphics.vgpu_profiles(state)),
+        vendorDeviceGroupInfo=[group_info(group) for group in groups.values()],
+        maxSimultaneousThreads=2,
+    )
+
+
+def dynamic_devices(states: Iterable[HostState]) -> list[Any]:
+    """What Dynamic DirectPath I/O may ask for: each device type and label once."""
+    offered = {
+        (gpu.board.device_id, gpu.label): gpu for state in states for gpu in state.gpus if gpu.passthrough_active
+    }
+    return [
+        vim.vm.DynamicPassthroughInfo(
+            name=device_name(gpu),
+            vendorName="NVIDIA Corporation",
+            deviceName=device_name(gpu),
+            customLabel=label,
+            vendorId=NVIDIA_VENDOR_ID,
+            deviceId=device_id,
+        )
+        for (device_id, label), gpu in offered.items()
+    ]
+
+
+def _static_devices(state: HostState) -> list[Any]:
+    return [_static_device(state, gpu) for gpu in state.gpus if gpu.passthrough_active]
+
+
+def _static_device(state: HostState, gpu: GpuState) -> Any:
+    return vim.vm.PciPassthroughInfo(name=device_name(gpu), pciDevice=gpu_device(gpu), systemId=state.system_id)
+
+
+def _unique(items: Iterable[Any]) -> list[Any]:
+    return list({item.name: item for item in items}.values())
+
+
+def _datastores(hosts: list[HostSystem]) -> list[Any]:
+    shown = {store.moid: store for host in hosts for store in host.read("datastore")}
+    return [
+        vim.vm.DatastoreInfo(
+            name=store.name,
+            datastore=store.read("summary"),
+            capability=store.read("capability"),
+            maxFileSize=64 << 40,
+            mode="readWrite",
+            vStorageSupport="vStorageSupported",
+        )
+        for store in shown.values()
+    ]
+
+
+def _networks(hosts: list[HostSystem]) -> list[Any]:
+    shown = {network.moid: network for host in hosts for network in host.read("network")}
+    return [vim.vm.NetworkInfo(name=network.name, network=network.read("summary")) for network in shown.values()]

@@ -1,0 +1,228 @@
+"""Devices of a VM: the hardware every VM has, and its passthrough devices."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from pyVmomi import vim
+
+from gpuops.sim.filled import filled
+from gpuops.sim.host_state import HostState
+from gpuops.sim.vm_state import (
+    DvxBacking,
+    DynamicBacking,
+    PciDevice,
+    StaticBacking,
+    VgpuBacking,
+    VmState,
+)
+
+D = vim.vm.device
+PCI_CONTROLLER = 100
+SCSI_CONTROLLER = 1000
+IDE_CONTROLLER = 200
+DISK = 2000
+NIC = 4000
+BRIDGE_SLOT = 32
+"""pciSlotNumber of the first passthrough device; the following ones count on from it."""
+
+
+def devices(vm: VmState, host: HostState | None) -> list[Any]:
+    """`config.hardware.device` of a VM: what it was made with, then its passthrough devices in their order."""
+    return [*_controllers(vm), *_peripherals(vm), *(passthrough(vm, device, host) for device in vm.devices)]
+
+
+def passthrough(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
+    """One VirtualPCIPassthrough as the API shows it."""
+    group = device.group and D.VirtualDevice.DeviceGroupInfo(
+        groupInstanceKey=device.group[0], sequenceId=device.group[1]
+    )
+    return filled(
+        D.VirtualPCIPassthrough,
+        key=device.key,
+        deviceInfo=vim.Description(label=f"PCI device {device.key - 13000}", summary=summary(device)),
+        backing=_backing(vm, device, host),
+        controllerKey=PCI_CONTROLLER,
+        unitNumber=device.unit,
+        slotInfo=D.VirtualDevice.PciBusSlotInfo(pciSlotNumber=BRIDGE_SLOT + device.key - 13000),
+        numaNode=device.numa_node,
+        deviceGroupInfo=group,
+    )
+
+
+def summary(device: PciDevice) -> str:
+    """The line the client shows for the device."""
+    match device.backing:
+        case VgpuBacking(type_name):
+            return f"NVIDIA GRID vGPU {type_name}"
+        case StaticBacking(device_name=name):
+            return name
+        case DynamicBacking():
+            return "Dynamic DirectPath IO"
+        case DvxBacking(device_class):
+            return device_class
+        case _:
+            assert_never(device.backing)
+
+
+def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
+    backing = device.backing
+    match backing:
+        case VgpuBacking(type_name):
+            size_mib = _framebuffer_mib(type_name, host)
+            return D.VirtualPCIPassthrough.VmiopBackingInfo(
+                vgpu=type_name,
+                migrateSupported=size_mib is not None,
+                vgpuMigrateDataSizeMB=size_mib,
+                enhancedMigrateCapability=False,
+            )
+        case StaticBacking(pci_id, device_id, system_id, vendor_id, device_name):
+            return D.VirtualPCIPassthrough.DeviceBackingInfo(
+                deviceName=device_name, id=pci_id, deviceId=device_id, systemId=system_id, vendorId=vendor_id
+            )
+        case DynamicBacking(allowed, label):
+            return D.VirtualPCIPassthrough.DynamicBackingInfo(
+                deviceName="",
+                allowedDevice=[
+                    D.VirtualPCIPassthrough.AllowedDevice(vendorId=vendor, deviceId=device_id)
+                    for vendor, device_id in allowed
+                ],
+                customLabel=label,
+                assignedId=next((pci_id for key, pci_id in vm.held if key == device.key), None),
+            )
+        case DvxBacking(device_class, parameters):
+            return D.VirtualPCIPassthrough.DvxBackingInfo(
+                deviceClass=device_class,
+                configParams=[vim.option.OptionValue(key=key, value=value) for key, value in parameters],
+            )
+        case _:
+            assert_never(backing)
+
+
+def _framebuffer_mib(type_name: str, host: HostState | None) -> int | None:
+    types = (gpu.board.by_name.get(type_name) for gpu in (host.gpus if host else ()))
+    return next((type_.framebuffer_mib for type_ in types if type_), None)
+
+
+def _controllers(vm: VmState) -> list[Any]:
+    described = vim.Description
+    return [
+        filled(D.VirtualIDEController, key=IDE_CONTROLLER, deviceInfo=described(label="IDE 0", summary="IDE 0")),
+        filled(D.VirtualIDEController, key=201, busNumber=1, deviceInfo=described(label="IDE 1", summary="IDE 1")),
+        filled(
+            D.VirtualPS2Controller,
+            key=300,
+            device=[600, 700],
+            deviceInfo=described(label="PS2 controller 0", summary="PS2 controller 0"),
+        ),
+        filled(
+            D.VirtualPCIController,
+            key=PCI_CONTROLLER,
+            device=[500, 12000, SCSI_CONTROLLER, NIC, *(device.key for device in vm.devices)],
+            deviceInfo=described(label="PCI controller 0", summary="PCI controller 0"),
+        ),
+        filled(
+            D.VirtualSIOController, key=400, deviceInfo=described(label="SIO controller 0", summary="SIO controller 0")
+        ),
+        filled(
+            D.ParaVirtualSCSIController,
+            key=SCSI_CONTROLLER,
+            controllerKey=PCI_CONTROLLER,
+            unitNumber=3,
+            device=[DISK],
+            hotAddRemove=True,
+            sharedBus="noSharing",
+            scsiCtlrUnitNumber=7,
+            deviceInfo=described(label="SCSI controller 0", summary="VMware paravirtual SCSI"),
+        ),
+    ]
+
+
+def _peripherals(vm: VmState) -> list[Any]:
+    described = vim.Description
+    return [
+        filled(
+            D.VirtualKeyboard,
+            key=600,
+            controllerKey=300,
+            unitNumber=0,
+            deviceInfo=described(label="Keyboard", summary="Keyboard"),
+        ),
+        filled(
+            D.VirtualPointingDevice,
+            key=700,
+            controllerKey=300,
+            unitNumber=1,
+            backing=D.VirtualPointingDevice.DeviceBackingInfo(
+                deviceName="", useAutoDetect=False, hostPointingDevice="autodetect"
+            ),
+            deviceInfo=described(label="Pointing device", summary="Pointing device; Device"),
+        ),
+        filled(
+            D.VirtualVideoCard,
+            key=500,
+            controllerKey=PCI_CONTROLLER,
+            unitNumber=0,
+            videoRamSizeInKB=16384,
+            numDisplays=1,
+            useAutoDetect=False,
+            enable3DSupport=False,
+            use3dRenderer="automatic",
+            graphicsMemorySizeInKB=262144,
+            deviceInfo=described(label="Video card", summary="Video card"),
+        ),
+        filled(
+            D.VirtualVMCIDevice,
+            key=12000,
+            controllerKey=PCI_CONTROLLER,
+            unitNumber=17,
+            id=-1,
+            allowUnrestrictedCommunication=False,
+            filterEnable=True,
+            deviceInfo=described(label="VMCI device", summary="Device on the virtual machine PCI bus"),
+        ),
+        _disk(vm),
+        _network_card(vm),
+    ]
+
+
+def _disk(vm: VmState) -> Any:
+    gib = vm.template.disk_gib
+    backing = D.VirtualDisk.FlatVer2BackingInfo(
+        fileName=f"[{vm.template.datastore}] {vm.name}/{vm.name}.vmdk",
+        datastore=vim.Datastore(vm.datastore, None),
+        diskMode="persistent",
+        split=False,
+        writeThrough=False,
+        thinProvisioned=True,
+        uuid=f"6000C29{vm.uuid[7:]}",
+    )
+    return filled(
+        D.VirtualDisk,
+        key=DISK,
+        controllerKey=SCSI_CONTROLLER,
+        unitNumber=0,
+        backing=backing,
+        capacityInKB=gib << 20,
+        capacityInBytes=gib << 30,
+        shares=vim.SharesInfo(shares=1000, level="normal"),
+        deviceInfo=vim.Description(label="Hard disk 1", summary=f"{gib << 20:,} KB"),
+    )
+
+
+def _network_card(vm: VmState) -> Any:
+    tail = vm.uuid.replace("-", "")[-6:]
+    return filled(
+        D.VirtualVmxnet3,
+        key=NIC,
+        controllerKey=PCI_CONTROLLER,
+        unitNumber=7,
+        addressType="assigned",
+        macAddress=f"00:50:56:{tail[:2]}:{tail[2:4]}:{tail[4:]}",
+        wakeOnLanEnabled=True,
+        backing=D.VirtualEthernetCard.NetworkBackingInfo(deviceName=vm.template.network, useAutoDetect=False),
+        connectable=D.VirtualDevice.ConnectInfo(
+            startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
+        ),
+        deviceInfo=vim.Description(label="Network adapter 1", summary=vm.template.network),
+    )

@@ -1,0 +1,164 @@
+"""Graphics and passthrough of a host: what its GPUs are set to, offer, and carry now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.board import Mode, Sharing, VgpuType
+from gpuops.sim.gpu_admission import Gpu, Seat, offered_types, supported_types
+from gpuops.sim.host_state import GpuState, HostState
+from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+
+STUN_SECONDS_PER_GIB: Final = 1.4
+"""Stun of a vMotion at 10 Gbit/s per GiB of frame buffer in use (VMware vSphere 7.0, vMotion of vGPU VMs)."""
+
+
+def graphics_info(host: HostState, seats: tuple[Seat, ...]) -> list[Any]:
+    """`config.graphicsInfo`: every GPU of the host's graphics stack, and the VMs on it now."""
+    return [
+        vim.host.GraphicsInfo(
+            deviceName=device_name(gpu),
+            vendorName="NVIDIA",
+            pciId=gpu.pci_id,
+            graphicsType=gpu.graphics_type,
+            vgpuMode=gpu.mode.value if gpu.serves_vgpus else Mode.NONE.value,
+            memorySizeInKB=gpu.board.framebuffer_mib << 10,
+            vm=[vim.VirtualMachine(vm) for vm in dict.fromkeys(seat.vm for seat in seats if seat.pci_id == gpu.pci_id)],
+        )
+        for gpu in host.gpus
+        if gpu.listed
+    ]
+
+
+def graphics_config(host: HostState) -> Any:
+    """`config.graphicsConfig`: what is configured; graphicsInfo tells what is in force."""
+    return vim.host.GraphicsConfig(
+        hostDefaultGraphicsType=host.default_graphics_type,
+        sharedPassthruAssignmentPolicy=host.policy.value,
+        deviceType=[
+            vim.host.GraphicsConfig.DeviceType(
+                deviceId=gpu.pci_id,
+                graphicsType=gpu.configured_type,
+                # MIG mode has no value here: it is switched on the host, not through the API.
+                vgpuMode=None if gpu.mode is Mode.MULTI_INSTANCE else gpu.mode.value,
+            )
+            for gpu in host.gpus
+            if gpu.listed
+        ],
+    )
+
+
+def offered(gpus: list[Gpu]) -> list[str]:
+    """`config.sharedPassthruGpuTypes`: the types the host offers now."""
+    return list(offered_types(gpus))
+
+
+def capabilities(host: HostState, gpus: list[Gpu]) -> list[Any]:
+    """`config.sharedGpuCapabilities` of every type the GPUs support in their modes."""
+    return [
+        vim.host.SharedGpuCapabilities(
+            vgpu=type_.name,
+            diskSnapshotSupported=True,
+            memorySnapshotSupported=type_.name not in host.no_suspend,
+            suspendSupported=type_.name not in host.no_suspend,
+            migrateSupported=type_.name not in host.no_suspend,
+        )
+        for type_ in supported_types(gpus)
+    ]
+
+
+def passthrough_info(host: HostState) -> list[Any]:
+    """`config.pciPassthruInfo`: configured and in force; the two differ while the host waits for a reboot."""
+    nics = [
+        vim.host.PciPassthruInfo(
+            id=id_, dependentDevice=id_, passthruEnabled=False, passthruCapable=True, passthruActive=False
+        )
+        for id_ in nic_addresses(host)
+    ]
+    bridges = [
+        vim.host.PciPassthruInfo(
+            id=bridge_of(gpu.pci_id),
+            dependentDevice=bridge_of(gpu.pci_id),
+            passthruEnabled=False,
+            passthruCapable=False,
+            passthruActive=False,
+        )
+        for gpu in host.gpus
+    ]
+    return nics + bridges + [_gpu_passthrough(gpu) for gpu in host.gpus]
+
+
+def _gpu_passthrough(gpu: GpuState) -> Any:
+    return vim.host.PciPassthruInfo(
+        id=gpu.pci_id,
+        dependentDevice=gpu.pci_id,
+        passthruEnabled=gpu.passthrough_enabled,
+        passthruCapable=True,
+        passthruActive=gpu.passthrough_active,
+        hardwareLabel=gpu.label,
+    )
+
+
+def bindings(host: HostSystem) -> list[Any]:
+    """`config.assignableHardwareBinding`: which running VM holds which DirectPath device."""
+    return [
+        vim.host.AssignableHardwareBinding(instanceId=f"pcie-{pci_id}", vm=vm.ref, pciId=pci_id, deviceKey=key)
+        for vm in host.running_vms()
+        for key, pci_id in vm.state.held
+    ]
+
+
+def vgpu_devices(host: HostState) -> list[Any]:
+    """RetrieveVgpuDeviceInfo, and `vgpuDeviceInfo` of the config target: one per GPU model that serves vGPUs."""
+    models = {gpu.board.name: gpu for gpu in host.gpus if gpu.serves_vgpus}
+    return [
+        vim.vm.VgpuDeviceInfo(
+            name=name,
+            deviceName=name,
+            deviceVendorId=vendor_and_device(gpu),
+            maxFbSizeInGib=gpu.board.framebuffer_mib >> 10,
+            timeSlicedCapable=bool(gpu.board.types_in(Mode.SAME_SIZE)),
+            migCapable=bool(gpu.board.types_in(Mode.MULTI_INSTANCE)),
+            computeProfileCapable=any(type_.series == "C" for type_ in gpu.board.types),
+            quadroProfileCapable=any(type_.series == "Q" for type_ in gpu.board.types),
+        )
+        for name, gpu in models.items()
+    ]
+
+
+def vgpu_profiles(host: HostState) -> list[Any]:
+    """RetrieveVgpuProfileInfo, and `vgpuProfileInfo` of the config target."""
+    models = {gpu.board.name: gpu for gpu in host.gpus if gpu.serves_vgpus}
+    modes = {(gpu.board.name, gpu.mode): gpu for gpu in host.gpus if gpu.serves_vgpus}
+    types = {
+        type_.name: (type_, models[name]) for (name, mode), gpu in modes.items() for type_ in gpu.board.types_in(mode)
+    }
+    return [_profile(type_, gpu) for type_, gpu in types.values()]
+
+
+def vendor_and_device(gpu: GpuState) -> int:
+    """`deviceVendorId`: the device id above the vendor id (vSphere API, VirtualMachineVgpuProfileInfo)."""
+    return gpu.board.device_id << 16 | NVIDIA_VENDOR_ID
+
+
+def _profile(type_: VgpuType, gpu: GpuState) -> Any:
+    size_gib = type_.framebuffer_mib >> 10
+    compute_or_workstation = type_.series in "CQ"
+    stun = vim.vm.VMotionStunTimeInfo(
+        name="", migrationBW=10_000, stunTime=max(1, round(size_gib * STUN_SECONDS_PER_GIB))
+    )
+    return vim.vm.VgpuProfileInfo(
+        name=type_.name,
+        profileName=type_.name,
+        deviceVendorId=vendor_and_device(gpu),
+        fbSizeInGib=size_gib,
+        profileSharing=(Sharing.MIG if type_.instance else Sharing.TIME_SLICED).value,
+        profileClass="compute" if type_.series == "C" else "quadro",
+        stunTimeEstimates=[stun] if compute_or_workstation else [],
+    )

@@ -1,0 +1,128 @@
+"""What a host is made of: `hardware`, and the capabilities of its ESXi."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.filled import filled
+from gpuops.sim.host_state import HostState
+from gpuops.sim.render.pci import bridge_of, nic_addresses, pci_devices
+
+MIB: Final = 1 << 20
+
+
+def hardware(host: HostState) -> Any:
+    model = host.model
+    hz = model.cpu_mhz * 1_000_000
+    return filled(
+        vim.host.HardwareInfo,
+        systemInfo=system(host),
+        cpuInfo=vim.host.CpuInfo(
+            numCpuPackages=model.sockets, numCpuCores=model.cores, numCpuThreads=model.threads, hz=hz
+        ),
+        cpuPkg=[
+            vim.host.CpuPackage(
+                index=socket,
+                vendor="intel",
+                hz=hz,
+                busHz=100_000_000,
+                description=model.cpu_model,
+                threadId=list(_threads(host, socket, model.sockets)),
+            )
+            for socket in range(model.sockets)
+        ],
+        memorySize=model.memory_mib * MIB,
+        numaInfo=numa(host),
+        smcPresent=False,
+        pciDevice=pci_devices(host),
+        biosInfo=vim.host.BIOSInfo(biosVersion="2.19.1", vendor=model.vendor, firmwareType="UEFI"),
+    )
+
+
+def system(host: HostState) -> Any:
+    return vim.host.SystemInfo(
+        vendor=host.model.vendor, model=host.model.model, uuid=host.uuid, serialNumber=host.uuid[-8:].upper()
+    )
+
+
+def numa(host: HostState) -> Any:
+    """`hardware.numaInfo`: the nodes, their logical CPUs and memory, and the PCI devices beside each."""
+    model = host.model
+    size = model.memory_mib * MIB // model.numa_nodes
+    return vim.host.NumaInfo(
+        type="NUMA",
+        numNodes=model.numa_nodes,
+        numaNode=[
+            vim.host.NumaNode(
+                typeId=node,
+                cpuID=list(_threads(host, node, model.numa_nodes)),
+                memorySize=size,
+                memoryRangeBegin=0,
+                memoryRangeLength=size,
+                pciId=_devices_of_node(host, node),
+            )
+            for node in range(model.numa_nodes)
+        ],
+    )
+
+
+def _devices_of_node(host: HostState, node: int) -> list[str]:
+    nics = nic_addresses(host) if node == 0 else []
+    return nics + [id_ for gpu in host.gpus_of_node(node) for id_ in (bridge_of(gpu.pci_id), gpu.pci_id)]
+
+
+def _threads(host: HostState, part: int, parts: int) -> range:
+    each = host.model.threads // parts
+    return range(part * each, (part + 1) * each)
+
+
+SUPPORTED: Final = (
+    "recursiveResourcePoolsSupported",
+    "cpuMemoryResourceConfigurationSupported",
+    "rebootSupported",
+    "shutdownSupported",
+    "vmotionSupported",
+    "nfsSupported",
+    "iscsiSupported",
+    "sanSupported",
+    "vlanTaggingSupported",
+    "nicTeamingSupported",
+    "highGuestMemSupported",
+    "maintenanceModeSupported",
+    "suspendedRelocateSupported",
+    "perVmSwapFiles",
+    "localSwapDatastoreSupported",
+    "backgroundSnapshotsSupported",
+    "preAssignedPCIUnitNumbersSupported",
+    "storageVMotionSupported",
+    "vmotionWithStorageVMotionSupported",
+    "cloneFromSnapshotSupported",
+    "nestedHVSupported",
+    "latencySensitivitySupported",
+    "accel3dSupported",
+    "featureCapabilitiesSupported",
+    "storagePolicySupported",
+)
+"""Features any ESXi 8 host has."""
+
+
+def capability(host: HostState) -> Any:
+    """`capability`: all the old features, and those of assignable hardware that GPUs need."""
+    return filled(
+        vim.host.Capability,
+        **dict.fromkeys(SUPPORTED, True),
+        maxSupportedVMs=1024,
+        maxRunningVMs=1024,
+        maxSupportedVcpus=768,
+        maxRegisteredVMs=4096,
+        assignableHardwareSupported=True,
+        ahDeviceHintsSupported=True,
+        assignHwPciConfigSupported=True,
+        deviceRebindWithoutRebootSupported=host.rebinds_without_reboot,
+        suspendToMemorySupported=True,
+        iommuSLDirtyCapable=True,
+        fptHotplugSupported=True,
+        vmDirectPathGen2Supported=False,
+    )

@@ -1,0 +1,116 @@
+"""PCI devices of a host: GPUs behind their bridges, network cards; ids as the API sends them, signed shorts."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyVmomi import vim
+
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
+from gpuops.sim.filled import filled
+from gpuops.sim.host_state import GpuState, HostState
+
+INTEL: Final = 0x8086
+MELLANOX: Final = 0x15B3
+NIC_DEVICE: Final = 0x101D
+ROOT_PORT: Final = 0x347A
+DISPLAY_3D: Final = 0x0302
+ETHERNET: Final = 0x0200
+BRIDGE: Final = 0x0604
+NIC_NAME: Final = "MT2892 Family [ConnectX-6 Dx]"
+
+
+def short(value: int) -> int:
+    """A 16-bit id as the API sends it: ids of 0x8000 and above are negative."""
+    return value - 0x10000 if value >= 0x8000 else value
+
+
+def _byte(value: int) -> int:
+    return value - 0x100 if value >= 0x80 else value
+
+
+def pci_devices(host: HostState) -> list[Any]:
+    """`hardware.pciDevice`: what lspci would list, in order of address."""
+    return [_nic(address) for address in nic_addresses(host)] + [
+        device for gpu in host.gpus for device in (_root_port(gpu), gpu_device(gpu))
+    ]
+
+
+def nic_addresses(host: HostState) -> list[str]:
+    """The ports of the network card on the first NUMA node."""
+    return [f"0000:31:00.{port}" for port in range(host.model.nics)]
+
+
+def gpu_device(gpu: GpuState) -> Any:
+    """The HostPciDevice of one GPU."""
+    return _device(
+        gpu.pci_id,
+        class_id=DISPLAY_3D,
+        vendor=(NVIDIA_VENDOR_ID, "NVIDIA Corporation"),
+        device=(gpu.board.device_id, gpu.board.name),
+        subsystem=(NVIDIA_VENDOR_ID, gpu.board.subsystem_id),
+        class_name="3D controller",
+        parent=bridge_of(gpu.pci_id),
+    )
+
+
+def bridge_of(pci_id: str) -> str:
+    """The root port a GPU sits behind: one bus below it."""
+    address = PciAddress.parse(pci_id)
+    return str(PciAddress(address.segment, address.bus - 1, 0, 0))
+
+
+def device_name(gpu: GpuState) -> str:
+    """The name the host's device list and config target show."""
+    return gpu.board.name
+
+
+def _root_port(gpu: GpuState) -> Any:
+    return _device(
+        bridge_of(gpu.pci_id),
+        class_id=BRIDGE,
+        vendor=(INTEL, "Intel Corporation"),
+        device=(ROOT_PORT, "Xeon PCIe Root Port"),
+        subsystem=(INTEL, 0),
+        class_name="PCI bridge",
+    )
+
+
+def _nic(pci_id: str) -> Any:
+    return _device(
+        pci_id,
+        class_id=ETHERNET,
+        vendor=(MELLANOX, "Mellanox Technologies"),
+        device=(NIC_DEVICE, NIC_NAME),
+        subsystem=(MELLANOX, 0x0043),
+        class_name="Ethernet controller",
+    )
+
+
+def _device(
+    pci_id: str,
+    *,
+    class_id: int,
+    vendor: tuple[int, str],
+    device: tuple[int, str],
+    subsystem: tuple[int, int],
+    class_name: str,
+    parent: str | None = None,
+) -> Any:
+    address = PciAddress.parse(pci_id)
+    return filled(
+        vim.host.PciDevice,
+        id=pci_id,
+        classId=short(class_id),
+        bus=_byte(address.bus),
+        slot=address.slot,
+        function=address.function,
+        vendorId=short(vendor[0]),
+        subVendorId=short(subsystem[0]),
+        vendorName=vendor[1],
+        deviceId=short(device[0]),
+        subDeviceId=short(subsystem[1]),
+        parentBridge=parent,
+        deviceName=device[1],
+        deviceClassName=class_name,
+    )

@@ -1,0 +1,183 @@
+"""`config` of a VM, and its leaves that bulk readers ask for one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyVmomi import vim
+
+from gpuops.sim.filled import filled
+from gpuops.sim.host_state import HostState
+from gpuops.sim.render.devices import devices
+from gpuops.sim.vm_state import VmState
+
+SHARES_PER_CPU = 1000
+SHARES_PER_MIB = 10
+
+
+def config(vm: VmState, host: HostState | None) -> Any:
+    """The whole VirtualMachineConfigInfo."""
+    return filled(
+        vim.vm.ConfigInfo,
+        changeVersion=vm.change_version,
+        modified=vm.changed_at or vm.created_at,
+        name=vm.name,
+        guestFullName=vm.template.guest_name,
+        version=version(vm),
+        uuid=vm.uuid,
+        createDate=vm.created_at,
+        instanceUuid=vm.instance_uuid,
+        template=vm.is_template,
+        guestId=vm.guest_id or vm.template.guest_id,
+        alternateGuestName="",
+        annotation=vm.annotation,
+        files=files(vm),
+        tools=vim.vm.ToolsConfigInfo(
+            toolsVersion=12416 if vm.template.tools else 0,
+            toolsInstallType="guestToolsTypeOpenVMTools" if vm.template.linux else "guestToolsTypeMSI",
+            afterPowerOn=True,
+            afterResume=True,
+            beforeGuestStandby=True,
+            beforeGuestShutdown=True,
+            toolsUpgradePolicy="manual",
+            syncTimeWithHostAllowed=True,
+            syncTimeWithHost=False,
+        ),
+        flags=_flags(),
+        defaultPowerOps=_power_ops(),
+        rebootPowerOff=False,
+        hardware=hardware(vm, host),
+        cpuAllocation=cpu_allocation(vm),
+        memoryAllocation=memory_allocation(vm),
+        latencySensitivity=vim.LatencySensitivity(level=vm.latency),
+        memoryHotAddEnabled=vm.memory_hot_add,
+        cpuHotAddEnabled=vm.cpu_hot_add,
+        cpuHotRemoveEnabled=False,
+        extraConfig=extra_config(vm),
+        swapPlacement="inherit",
+        bootOptions=vim.vm.BootOptions(
+            bootDelay=0, enterBIOSSetup=False, efiSecureBootEnabled=False, bootRetryEnabled=False, bootRetryDelay=10000
+        ),
+        vAssertsEnabled=False,
+        changeTrackingEnabled=False,
+        firmware=vm.firmware,
+        maxMksConnections=40,
+        guestAutoLockEnabled=True,
+        memoryReservationLockedToMax=vm.memory_locked,
+        nestedHVEnabled=False,
+        vPMCEnabled=False,
+        messageBusTunnelEnabled=False,
+        migrateEncryption="opportunistic",
+        ftEncryptionMode="ftEncryptionOpportunistic",
+        sevEnabled=False,
+        numaInfo=numa(vm),
+        pmemFailoverEnabled=False,
+        vmxStatsCollectionEnabled=True,
+        vmOpNotificationToAppEnabled=False,
+        deviceGroups=device_groups(vm),
+        fixedPassthruHotPlugEnabled=vm.passthrough_hot_plug,
+        metroFtEnabled=False,
+    )
+
+
+def version(vm: VmState) -> str:
+    """`vmx-20`."""
+    return f"vmx-{vm.hardware_version:02d}"
+
+
+def hardware(vm: VmState, host: HostState | None) -> Any:
+    return vim.vm.VirtualHardware(
+        numCPU=vm.cpus,
+        numCoresPerSocket=vm.cores_per_socket,
+        autoCoresPerSocket=False,
+        memoryMB=vm.memory_mib,
+        virtualICH7MPresent=False,
+        virtualSMCPresent=False,
+        device=devices(vm, host),
+        motherboardLayout="i440bxHostBridge",
+        simultaneousThreads=1,
+    )
+
+
+def extra_config(vm: VmState) -> list[Any]:
+    return [vim.option.OptionValue(key=key, value=value) for key, value in vm.extra_config]
+
+
+def numa(vm: VmState) -> Any:
+    """numaInfo; a VM without a setting of its own has automatic nodes."""
+    return vim.vm.VirtualNumaInfo(
+        coresPerNumaNode=vm.cores_per_numa_node or min(vm.cpus, 64),
+        autoCoresPerNumaNode=not vm.cores_per_numa_node,
+        vnumaOnCpuHotaddExposed=vm.vnuma_on_hot_add,
+    )
+
+
+def device_groups(vm: VmState) -> Any:
+    if not vm.groups:
+        return None
+    return vim.vm.VirtualDeviceGroups(
+        deviceGroup=[
+            vim.vm.VirtualDeviceGroups.VendorDeviceGroup(
+                groupInstanceKey=key,
+                deviceGroupName=name,
+                deviceInfo=vim.Description(label=f"PCI device group {key}", summary=name),
+            )
+            for key, name in vm.groups
+        ]
+    )
+
+
+def cpu_allocation(vm: VmState) -> Any:
+    return _allocation(vm.cpu_reservation_mhz, vm.cpus * SHARES_PER_CPU)
+
+
+def memory_allocation(vm: VmState) -> Any:
+    return _allocation(vm.reserved_mib, vm.memory_mib * SHARES_PER_MIB)
+
+
+def files(vm: VmState) -> Any:
+    home = f"[{vm.template.datastore}] {vm.name}/"
+    return vim.vm.FileInfo(
+        vmPathName=f"{home}{vm.name}.vmx", snapshotDirectory=home, suspendDirectory=home, logDirectory=home
+    )
+
+
+def _allocation(reservation: int, shares: int) -> Any:
+    return vim.ResourceAllocationInfo(
+        reservation=reservation,
+        expandableReservation=False,
+        limit=-1,
+        shares=vim.SharesInfo(shares=shares, level="normal"),
+    )
+
+
+def _flags() -> Any:
+    return vim.vm.FlagInfo(
+        disableAcceleration=False,
+        enableLogging=True,
+        useToe=False,
+        runWithDebugInfo=False,
+        monitorType="release",
+        htSharing="any",
+        snapshotDisabled=False,
+        snapshotLocked=False,
+        diskUuidEnabled=False,
+        snapshotPowerOffBehavior="powerOff",
+        recordReplayEnabled=False,
+        faultToleranceType="unset",
+        cbrcCacheEnabled=False,
+        vvtdEnabled=False,
+        vbsEnabled=False,
+    )
+
+
+def _power_ops() -> Any:
+    return vim.vm.DefaultPowerOpInfo(
+        powerOffType="soft",
+        suspendType="hard",
+        resetType="soft",
+        defaultPowerOffType="soft",
+        defaultSuspendType="hard",
+        defaultResetType="soft",
+        standbyAction="powerOnSuspend",
+    )

@@ -1,0 +1,239 @@
+"""What a VM does now: `runtime`, `summary`, `guest`, its files and snapshots."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pyVmomi import vim
+
+from gpuops.sim.filled import filled
+from gpuops.sim.render.vm_config import version
+from gpuops.sim.vm_state import Power, SnapshotState, VgpuBacking, VmState
+
+OVERHEAD_BYTES = 110 << 20
+"""Memory overhead of a small VM; only shown, never counted."""
+
+
+def runtime(vm: VmState, *, now: datetime, connection: str, host_mhz: int) -> Any:
+    on = vm.power is Power.ON
+    return filled(
+        vim.vm.RuntimeInfo,
+        host=vim.HostSystem(vm.host),
+        connectionState=connection,
+        powerState=vm.power.value,
+        toolsInstallerMounted=False,
+        suspendTime=vm.suspend_time,
+        suspendInterval=suspend_interval_s(vm, now),
+        bootTime=vm.boot_time if on else None,
+        question=question(vm),
+        memoryOverhead=OVERHEAD_BYTES if on else None,
+        maxCpuUsage=vm.cpus * host_mhz if on else None,
+        maxMemoryUsage=vm.memory_mib if on else None,
+        numMksConnections=vm.console_connections if on else 0,
+        cleanPowerOff=None if on else vm.clean_power_off,
+        onlineStandby=False,
+        consolidationNeeded=False,
+        minRequiredEVCModeKey="intel-cascadelake" if on else None,
+        paused=False,
+        snapshotInBackground=False,
+        suspendedToMemory=False if vm.power is Power.SUSPENDED else None,
+        iommuActive=False if on else None,
+    )
+
+
+def suspend_interval_s(vm: VmState, now: datetime) -> int | None:
+    """Seconds it has been suspended since it was powered on last; None while it was not."""
+    if vm.suspend_time is None:
+        return None
+    return max(0, int((now - vm.suspend_time).total_seconds()))
+
+
+def question(vm: VmState) -> Any:
+    asked = vm.question
+    if asked is None:
+        return None
+    choices = [vim.ElementDescription(key=key, label=label, summary=label) for key, label in asked.choices]
+    return vim.vm.QuestionInfo(
+        id=asked.id,
+        text=asked.text,
+        choice=vim.option.ChoiceOption(valueIsReadonly=False, choiceInfo=choices, defaultIndex=asked.default),
+        message=[vim.vm.Message(id="msg.question", text=asked.text)],
+    )
+
+
+def quick_stats(vm: VmState, now: datetime) -> Any:
+    on = vm.power is Power.ON
+    usage_mhz = vm.cpu_usage_mhz if on else 0
+    memory_mib = vm.guest_memory_mib if on else 0
+    return filled(
+        vim.vm.Summary.QuickStats,
+        overallCpuUsage=usage_mhz,
+        overallCpuDemand=usage_mhz,
+        overallCpuReadiness=0,
+        guestMemoryUsage=memory_mib,
+        hostMemoryUsage=(vm.reserved_mib or memory_mib) if on else 0,
+        guestHeartbeatStatus="green" if on and vm.template.tools else "gray",
+        distributedCpuEntitlement=usage_mhz,
+        distributedMemoryEntitlement=memory_mib,
+        staticCpuEntitlement=0,
+        staticMemoryEntitlement=0,
+        privateMemory=memory_mib,
+        sharedMemory=0,
+        swappedMemory=0,
+        balloonedMemory=0,
+        consumedOverheadMemory=OVERHEAD_BYTES >> 20 if on else 0,
+        compressedMemory=0,
+        uptimeSeconds=int((now - vm.boot_time).total_seconds()) if on and vm.boot_time else 0,
+        ssdSwappedMemory=0,
+        activeMemory=memory_mib,
+    )
+
+
+def config_summary(vm: VmState) -> Any:
+    return vim.vm.Summary.ConfigSummary(
+        name=vm.name,
+        template=vm.is_template,
+        vmPathName=f"[{vm.template.datastore}] {vm.name}/{vm.name}.vmx",
+        memorySizeMB=vm.memory_mib,
+        cpuReservation=vm.cpu_reservation_mhz,
+        memoryReservation=vm.reserved_mib,
+        numCpu=vm.cpus,
+        numEthernetCards=1,
+        numVirtualDisks=1,
+        uuid=vm.uuid,
+        instanceUuid=vm.instance_uuid,
+        guestId=vm.guest_id or vm.template.guest_id,
+        guestFullName=vm.template.guest_name,
+        annotation=vm.annotation,
+        installBootRequired=False,
+        tpmPresent=False,
+        numVmiopBackings=sum(isinstance(device.backing, VgpuBacking) for device in vm.devices),
+        hwVersion=version(vm),
+    )
+
+
+def tools_running(vm: VmState) -> str:
+    """guest.toolsRunningStatus."""
+    return "guestToolsRunning" if vm.power is Power.ON and vm.template.tools else "guestToolsNotRunning"
+
+
+def guest(vm: VmState) -> Any:
+    running = tools_running(vm) == "guestToolsRunning"
+    return vim.vm.GuestInfo(
+        toolsStatus="toolsOk" if running else "toolsNotRunning" if vm.template.tools else "toolsNotInstalled",
+        toolsVersionStatus="guestToolsUnmanaged" if vm.template.tools else "guestToolsNotInstalled",
+        toolsVersionStatus2="guestToolsUnmanaged" if vm.template.tools else "guestToolsNotInstalled",
+        toolsRunningStatus=tools_running(vm),
+        toolsVersion="12416" if vm.template.tools else "0",
+        guestId=(vm.guest_id or vm.template.guest_id) if running else None,
+        guestFamily=("linuxGuest" if vm.template.linux else "windowsGuest") if running else None,
+        guestFullName=vm.template.guest_name if running else None,
+        hostName=vm.name if running else None,
+        ipAddress=address(vm) if running else None,
+        guestState="running" if running else "notRunning",
+        guestOperationsReady=running,
+        interactiveGuestOperationsReady=running,
+        guestStateChangeSupported=running,
+    )
+
+
+def guest_summary(vm: VmState) -> Any:
+    shown = guest(vm)
+    return vim.vm.Summary.GuestSummary(
+        guestId=shown.guestId,
+        guestFullName=shown.guestFullName,
+        toolsStatus=shown.toolsStatus,
+        toolsVersionStatus=shown.toolsVersionStatus,
+        toolsVersionStatus2=shown.toolsVersionStatus2,
+        toolsRunningStatus=shown.toolsRunningStatus,
+        hostName=shown.hostName,
+        ipAddress=shown.ipAddress,
+        hwVersion=version(vm),
+    )
+
+
+def address(vm: VmState) -> str:
+    """An address of the documentation range, the same in every run."""
+    low = int(vm.uuid.replace("-", "")[-4:], 16)
+    return f"198.{18 + (low >> 15 & 1)}.{low >> 8 & 0x7F}.{low & 0xFF}"
+
+
+def storage_summary(vm: VmState) -> Any:
+    committed = (vm.template.disk_gib << 29) + (vm.suspend_file_mib << 20)
+    return vim.vm.Summary.StorageSummary(
+        committed=committed,
+        uncommitted=vm.template.disk_gib << 29,
+        unshared=committed,
+        timestamp=vm.changed_at or vm.created_at,
+    )
+
+
+def storage(vm: VmState) -> Any:
+    shown = storage_summary(vm)
+    usage = vim.vm.StorageInfo.UsageOnDatastore(
+        datastore=vim.Datastore(vm.datastore),
+        committed=shown.committed,
+        uncommitted=shown.uncommitted,
+        unshared=shown.unshared,
+    )
+    return vim.vm.StorageInfo(perDatastoreUsage=[usage], timestamp=shown.timestamp)
+
+
+def layout(vm: VmState) -> Any:
+    home = f"[{vm.template.datastore}] {vm.name}/{vm.name}"
+    return vim.vm.FileLayout(
+        configFile=[f"{vm.name}.nvram"],
+        logFile=["vmware.log"],
+        disk=[vim.vm.FileLayout.DiskLayout(key=2000, diskFile=[f"{home}.vmdk"])],
+    )
+
+
+def layout_ex(vm: VmState) -> Any:
+    """layoutEx: a suspended VM shows its checkpoint as types `suspend` and `suspendMemory`."""
+    home = f"[{vm.template.datastore}] {vm.name}/{vm.name}"
+    listed = [
+        ("config", f"{home}.vmx", 4096),
+        ("nvram", f"{home}.nvram", 270840),
+        ("diskDescriptor", f"{home}.vmdk", 512),
+        ("diskExtent", f"{home}-flat.vmdk", vm.template.disk_gib << 29),
+    ]
+    if vm.suspend_file_mib:
+        listed += [
+            ("suspend", f"{home}.vmss", 4 << 20),
+            ("suspendMemory", f"{home}.vmem", vm.suspend_file_mib << 20),
+        ]
+    files = [
+        vim.vm.FileLayoutEx.FileInfo(key=key, name=name, type=type_, size=size, uniqueSize=size, accessible=True)
+        for key, (type_, name, size) in enumerate(listed)
+    ]
+    return vim.vm.FileLayoutEx(file=files, timestamp=vm.changed_at or vm.created_at)
+
+
+def snapshot_tree(vm: VmState, moid: str) -> Any:
+    """The `snapshot` property: the tree, and the current one. None without snapshots."""
+    if not vm.snapshots:
+        return None
+    return vim.vm.SnapshotInfo(
+        currentSnapshot=vim.vm.Snapshot(vm.current_snapshot) if vm.current_snapshot else None,
+        rootSnapshotList=_branches(vm, moid, None),
+    )
+
+
+def _branches(vm: VmState, moid: str, parent: str | None) -> list[Any]:
+    return [_branch(vm, moid, taken) for taken in vm.snapshots if taken.parent == parent]
+
+
+def _branch(vm: VmState, moid: str, taken: SnapshotState) -> Any:
+    return vim.vm.SnapshotTree(
+        snapshot=vim.vm.Snapshot(taken.moid),
+        vm=vim.VirtualMachine(moid),
+        name=taken.name,
+        description=taken.description,
+        id=taken.id,
+        createTime=taken.created_at,
+        state=taken.power.value,
+        quiesced=False,
+        replaySupported=False,
+        childSnapshotList=_branches(vm, moid, taken.moid),
+    )

@@ -1,0 +1,136 @@
+"""Clusters and hosts of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from gpuops.model.gpu import PciAddress
+from gpuops.sim.boards import board
+from gpuops.sim.drs import DrsState
+from gpuops.sim.host_state import GpuState, HostModel, HostState
+from gpuops.sim.objects.assignable_hardware_manager import HostAssignableHardwareManager
+from gpuops.sim.objects.cluster_compute_resource import ClusterComputeResource
+from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
+from gpuops.sim.objects.environment_browser import EnvironmentBrowser
+from gpuops.sim.objects.graphics_manager import HostGraphicsManager
+from gpuops.sim.objects.host_part import HostPart
+from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.objects.image_config_manager import HostImageConfigManager
+from gpuops.sim.objects.kernel_module_system import HostKernelModuleSystem
+from gpuops.sim.objects.option_manager import OptionManager
+from gpuops.sim.objects.pci_passthru_system import HostPciPassthruSystem
+from gpuops.sim.objects.resource_pool import ResourcePool
+from gpuops.sim.registration import new_moid, new_uuid
+from gpuops.sim.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
+
+if TYPE_CHECKING:
+    from gpuops.sim.scenario_site import Site
+
+UPTIME: Final = timedelta(days=20)
+PARTS: Final[tuple[tuple[type[HostPart], str], ...]] = (
+    (HostGraphicsManager, "graphicsManager"),
+    (HostPciPassthruSystem, "pciPassthruSystem"),
+    (HostAssignableHardwareManager, "assignableHardwareManager"),
+    (HostKernelModuleSystem, "kernelModuleSystem"),
+    (HostImageConfigManager, "imageConfigManager"),
+)
+"""A host's managers, and what their moids begin with, as `render.host_config.MANAGERS` names them."""
+HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
+
+
+def add_clusters(site: Site) -> None:
+    """All clusters with their hosts."""
+    counts = iter(numbers([hosts.count for each in site.declared.clusters for hosts in each.hosts], site.parameters))
+    for declared in site.declared.clusters:
+        names = [(hosts, name) for hosts in declared.hosts for name in _names(hosts, next(counts))]
+        waiting = iter(names)
+        number = 0
+        while batch := list(islice(waiting, declared.size or len(names))):
+            number += 1
+            _add_cluster(site, declared, declared.name.format(number), batch)
+
+
+def _names(hosts: HostsDeclared, count: int) -> Iterator[str]:
+    return (hosts.name.format(number) for number in range(hosts.first, hosts.first + count))
+
+
+def _add_cluster(site: Site, declared: ClusterDeclared, name: str, hosts: list[tuple[HostsDeclared, str]]) -> None:
+    world, folder = site.world, site.datacenter.folders["host"]
+    drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
+    cluster = ClusterComputeResource(world, new_moid(world, "domain-c"), name, folder.moid, drs)
+    cluster.pool = ResourcePool(world, new_moid(world, "resgroup"), "Resources", cluster.moid, cluster.moid)
+    cluster.browser = EnvironmentBrowser(f"envbrowser-{cluster.moid.rpartition('-')[2]}", cluster)
+    for obj in (cluster, cluster.pool, cluster.browser):
+        world.register(obj)
+    HostDatastoreBrowser(cluster)
+    folder.add(cluster)
+    for hosts_declared, host_name in hosts:
+        host = _add_host(site, cluster, hosts_declared, host_name)
+        for key in dict.fromkeys((hosts_declared.group or hosts_declared.name, host_name)):
+            site.hosts.setdefault(key, []).append(host)
+
+
+def _add_host(site: Site, cluster: ClusterComputeResource, declared: HostsDeclared, name: str) -> HostSystem:
+    world = site.world
+    state = HostState(
+        name=name,
+        uuid=new_uuid(world),
+        model=_model(site.declared.models[declared.model]),
+        parent=cluster.moid,
+        gpus=tuple(_gpu(gpu) for gpu in sorted(declared.gpus, key=lambda gpu: PciAddress.parse(gpu.at))),
+        boot_time=site.declared.start - UPTIME,
+        driver_version=declared.driver,
+        no_suspend=frozenset(declared.no_suspend),
+        rebinds_without_reboot=declared.rebinds_without_reboot,
+        policy=declared.policy,
+        datastores=tuple(store.moid for store in site.datastores),
+        networks=tuple(network.moid for network in site.networks),
+    )
+    host = HostSystem(world, new_moid(world, "host"), state)
+    world.register(host)
+    HostDatastoreBrowser(host)
+    _add_parts(host)
+    cluster.host_moids.append(host.moid)
+    for store in site.datastores:
+        store.host_moids.append(host.moid)
+    return host
+
+
+def _add_parts(host: HostSystem) -> None:
+    for kind, prefix in PARTS:
+        host.world.register(kind(f"{prefix}-{host.number}", host))
+    host.world.register(OptionManager(host.world, f"hostOptions-{host.number}", HOST_OPTIONS, name=host.name))
+
+
+def _gpu(declared: GpuDeclared) -> GpuState:
+    return GpuState(
+        pci_id=str(PciAddress.parse(declared.at)),
+        board=board(declared.board),
+        numa_node=declared.node,
+        mode=declared.mode,
+        graphics_type=declared.type,
+        configured_type=declared.type,
+        passthrough_enabled=declared.passthrough,
+        passthrough_active=declared.passthrough,
+        label=declared.label,
+        nvlink=declared.nvlink,
+    )
+
+
+@cache
+def _model(declared: ModelDeclared) -> HostModel:
+    return HostModel(
+        vendor=declared.vendor,
+        model=declared.model,
+        cpu_model=declared.cpu,
+        sockets=declared.sockets,
+        cores_per_socket=declared.cores_per_socket,
+        threads_per_core=declared.threads_per_core,
+        cpu_mhz=declared.cpu_mhz,
+        memory_mib=declared.memory_gib << 10,
+        numa_nodes=declared.numa_nodes,
+    )
