@@ -1,0 +1,82 @@
+"""Adoption: for a change whose reply was lost, its task among those vCenter shows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import GpuopsError
+from gpuops.model.task import TaskRef
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, Step, SuspendVm
+from gpuops.vsphere.managed import vm
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.session import Session
+
+DESCRIPTIONS: Final[dict[type, str]] = {
+    ReconfigureVm: "VirtualMachine.reconfigure",
+    RelocateVm: "VirtualMachine.relocate",
+    PowerOnVm: "VirtualMachine.powerOn",
+    ResumeVm: "VirtualMachine.powerOn",
+    SuspendVm: "VirtualMachine.suspend",
+    PowerOffVm: "VirtualMachine.powerOff",
+}
+"""TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
+
+PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason")
+
+
+def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
+    """The newest task of this kind on the step's VM that this login queued at `since`, vCenter's time, or later.
+
+    None = none is there: the request did not arrive, or its task was forgotten (vCenter keeps them some minutes). A
+    task does not carry the header it was asked with, so kind, VM, user and time are all there is to know it by.
+    """
+    description = DESCRIPTIONS.get(type(step))
+    if description is None:
+        return None
+    user = _user(session)
+    own = [
+        (info["info.queueTime"], ref)
+        for ref, info in _recent(session, step.vm)
+        if info.get("info.descriptionId") == description
+        and info.get("info.queueTime") is not None
+        and info["info.queueTime"] >= since
+        and _asked_by(user, info.get("info.reason"))
+    ]
+    return TaskRef(max(own)[1]) if own else None
+
+
+def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of the tasks the VM lists as recent; none for a VM that is gone."""
+    from pyVmomi import vim, vmodl
+
+    query = vmodl.query.PropertyCollector
+    tasks = query.TraversalSpec(name="tasks", type=vim.VirtualMachine, path="recentTask", skip=False)
+    spec = query.FilterSpec(
+        objectSet=[query.ObjectSpec(obj=vm(session, ref), skip=True, selectSet=[tasks])],
+        propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
+    )
+    collector = session.content.propertyCollector
+    try:
+        found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(), subject=ref)
+    except GpuopsError as error:
+        if isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound):
+            return []
+        raise
+    recent: list[tuple[str, dict[str, Any]]] = []
+    while found is not None:
+        recent += [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found.objects]
+        found = session.read(collector.ContinueRetrievePropertiesEx, found.token) if found.token else None
+    return recent
+
+
+def _user(session: Session) -> str | None:
+    current = session.read(lambda: session.content.sessionManager.currentSession)
+    return current.userName if current else None
+
+
+def _asked_by(user: str | None, reason: Any) -> bool:
+    """Whether this user asked for it, as far as vCenter says."""
+    asked = getattr(reason, "userName", None)
+    return user is None or asked is None or asked.casefold() == user.casefold()

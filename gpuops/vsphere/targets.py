@@ -1,0 +1,118 @@
+"""Config targets: what hosts offer for static and dynamic DirectPath I/O and as device groups, asked host by host.
+
+The one question that no bulk read answers (EnvironmentBrowser.QueryConfigTarget), so only hosts that a plan may use
+are asked, several at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import ConfigTarget, DeviceGroup, DeviceGroupMember, DynamicTarget, Host, PassthroughTarget
+from gpuops.vsphere import managed
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.vsphere.session import Session
+
+AT_A_TIME: Final = 4
+"""Below the number of connections pyVmomi keeps open."""
+
+
+def with_config_targets(session: Session, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+    """The same snapshot with the config target of these hosts; a host that vCenter cannot reach keeps none.
+
+    Raises NotConnected in its kinds, NoPermission.
+    """
+    asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+    if not asked:
+        return inventory
+    with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="config-target") as pool:
+        return inventory.with_hosts(pool.map(lambda host: _with_config_target(session, host), asked))
+
+
+def _with_config_target(session: Session, host: Host) -> Host:
+    from pyVmomi import vmodl
+
+    target = managed.host(session, host.ref)
+    try:
+        browser = session.read(lambda: target.parent.environmentBrowser, subject=host.name)
+        offered = session.read(browser.QueryConfigTarget, target, subject=host.name)
+    except NotConnected:
+        raise
+    except GpuopsError as error:
+        if isinstance(error.__cause__, vmodl.fault.HostCommunication):
+            return host
+        raise
+    return replace(host, config_target=config_target(offered)) if offered is not None else host
+
+
+def config_target(offered: Any) -> ConfigTarget:
+    """A vim.vm.ConfigTarget as the model has it; a device that is not named as PCI names devices is left out."""
+    return ConfigTarget(
+        passthrough=tuple(_passthrough(offered.pciPassthrough or ())),
+        dynamic=tuple(
+            DynamicTarget(info.vendorId, info.deviceId, info.deviceName or "", info.customLabel or None)
+            for info in offered.dynamicPassthrough or ()
+        ),
+        device_groups=tuple(
+            DeviceGroup(group.deviceGroupName, tuple(_members(group.componentDeviceInfo or ())))
+            for group in offered.vendorDeviceGroupInfo or ()
+        ),
+    )
+
+
+def _passthrough(offered: Iterable[Any]) -> Iterator[PassthroughTarget]:
+    for info in offered:
+        device = info.pciDevice
+        try:
+            address = PciAddress.parse(device.id)
+        except UsageError:
+            continue
+        # signed 16-bit fields (vSphere API reference, HostPciDevice)
+        vendor_id, device_id = device.vendorId & 0xFFFF, device.deviceId & 0xFFFF
+        yield PassthroughTarget(
+            address, info.name or device.deviceName or "", info.systemId or "", vendor_id, device_id
+        )
+
+
+def _members(components: Iterable[Any]) -> Iterator[DeviceGroupMember]:
+    """The components in the order of their sequence ids, taken from the template devices they come with."""
+    members = [_member(position, component) for position, component in enumerate(components)]
+    yield from sorted(members, key=lambda member: member.sequence_id)
+
+
+def _member(position: int, component: Any) -> DeviceGroupMember:
+    group = component.device.deviceGroupInfo
+    vendor_id, device_id = _identity(component.device.backing)
+    return DeviceGroupMember(
+        kind=component.type,
+        sequence_id=position if group is None else group.sequenceId,
+        profile=getattr(component.device.backing, "vgpu", None) or None,
+        vendor_id=vendor_id,
+        device_id=device_id,
+    )
+
+
+def _identity(backing: Any) -> tuple[int | None, int | None]:
+    """(vendor id, device id) of what a template's backing would take; (None, None) for a vGPU."""
+    from pyVmomi import vim
+
+    kinds = vim.vm.device.VirtualPCIPassthrough
+    if isinstance(backing, kinds.DynamicBackingInfo) and backing.allowedDevice:
+        return backing.allowedDevice[0].vendorId, backing.allowedDevice[0].deviceId
+    if isinstance(backing, kinds.DeviceBackingInfo):
+        return backing.vendorId & 0xFFFF, _hexadecimal(backing.deviceId)
+    return None, None
+
+
+def _hexadecimal(text: str) -> int | None:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None

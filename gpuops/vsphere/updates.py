@@ -1,0 +1,145 @@
+"""Updates: what changes of chosen objects, told by vCenter; one collector of our own, one filter.
+
+`WaitForUpdatesEx` in slices, so that a silent vCenter never holds us longer than asked. When the session ends, or the
+collector's place in the stream is lost, collector and filter are made anew and tell everything again: a reader of
+updates must take the same news twice. pyVim's WaitForTask is not used: it has no deadline, and no end when cancelled.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import VcenterUnreachable
+from gpuops.vsphere import door
+from gpuops.vsphere.faults import translate
+
+if TYPE_CHECKING:
+    from gpuops.vsphere.session import Session
+
+PAUSES_S: Final = (0.0, 2.0, 10.0, 30.0)
+"""Before each new attempt after a broken wait; then it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is new of one object: values by property path, None for one that is unset now; or that it is gone."""
+
+    ref: str
+    values: Mapping[str, Any]
+    gone: bool = False
+
+
+class Updates:
+    """The changes of one set of objects at a time."""
+
+    def __init__(self, session: Session, pause: Callable[[float], None] = time.sleep) -> None:
+        self._session = session
+        self._pause = pause
+        self._objects: tuple[Any, ...] = ()
+        self._paths: tuple[str, ...] = ()
+        self._collector: Any = None
+        self._filter: Any = None
+        self._version = ""
+        self._broken = 0
+
+    def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
+        """Tell of these objects, all of one type, from now on, beginning with how they are."""
+        self._objects, self._paths = tuple(objects), tuple(paths)
+        if self._collector is not None:
+            self._guarded(self._replace_filter)
+
+    def next(self, wait_s: float) -> list[News] | None:
+        """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
+
+        Raises VcenterUnreachable when it stays broken.
+        """
+        return self._guarded(lambda: self._ask(wait_s))
+
+    def close(self) -> None:
+        """Give the collector back; it dies with the session anyway."""
+        from pyVmomi import vmodl
+
+        if self._collector is not None:
+            with suppress(vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS):
+                self._collector.DestroyPropertyCollector()
+        self._collector = self._filter = None
+
+    def _ask(self, wait_s: float) -> list[News] | None:
+        from pyVmomi import vmodl
+
+        if not self._objects:
+            return None
+        if self._collector is None:
+            self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
+            self._replace_filter()
+        options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
+        update_set = self._collector.WaitForUpdatesEx(self._version, options)
+        if self._version:
+            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
+        if update_set is None:
+            return None
+        self._version = update_set.version
+        return [news for told in update_set.filterSet for news in _news(told)]
+
+    def _replace_filter(self) -> None:
+        """The new filter first, then the old one away: version '' tells all of the new one's objects."""
+        from pyVmomi import vmodl
+
+        query = vmodl.query.PropertyCollector
+        spec = query.FilterSpec(
+            objectSet=[query.ObjectSpec(obj=each, skip=False) for each in self._objects],
+            propSet=[query.PropertySpec(type=type(self._objects[0]), pathSet=list(self._paths), all=False)],
+            reportMissingObjectsInResults=True,
+        )
+        old, self._filter = self._filter, self._collector.CreateFilter(spec, False)
+        if old is not None:
+            old.DestroyPropertyFilter()
+        self._version = ""
+
+    def _guarded(self, act: Callable[[], list[News] | None]) -> list[News] | None:
+        """The answer of `act`; a lost session, collector or connection counts as news of nothing, for a while."""
+        from pyVmomi import vim, vmodl
+
+        seen = self._session.logins
+        try:
+            return act()
+        except vim.fault.NotAuthenticated as fault:
+            self._begin_anew(fault)
+            self._session.login_again(seen)
+        except vmodl.fault.ManagedObjectNotFound as fault:
+            gone = [each for each in self._objects if fault.obj is not None and each._moId == fault.obj._moId]
+            self._objects = tuple(each for each in self._objects if each not in gone)
+            self._begin_anew(fault)
+            return [News(str(each._moId), {}, gone=True) for each in gone]
+        except (vmodl.query.InvalidCollectorVersion, vmodl.fault.RequestCanceled, *door.LOST_ERRORS) as error:
+            self._begin_anew(error)
+        except vmodl.MethodFault as fault:
+            raise translate(fault) from fault
+        except door.UNREADABLE_ERRORS as error:
+            raise door.barred(self._session.target, error) from error
+        return []
+
+    def _begin_anew(self, error: BaseException) -> None:
+        self._collector = self._filter = None
+        self._version = ""
+        if self._broken == len(PAUSES_S):
+            raise VcenterUnreachable(
+                f"{self._session.target.address} breaks off every wait for its tasks: {type(error).__name__}",
+                hint="what was begun goes on there; run the command again when vCenter is back",
+            ) from error
+        if PAUSES_S[self._broken]:
+            self._pause(PAUSES_S[self._broken])
+        self._broken += 1
+
+
+def _news(told: Any) -> Iterator[News]:
+    for update in told.objectSet:
+        values = {change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet}
+        yield News(str(update.obj._moId), values, gone=update.kind == "leave")
+    for missing in told.missingObjects:
+        yield News(str(missing.obj._moId), {}, gone=True)
