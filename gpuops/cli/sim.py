@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.output import OutputFormat
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpuops.sim.server import SimServer
 
 sim = typer.Typer(
     name="sim",
@@ -42,6 +46,7 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="Begin with this state if it is there, and keep it there.")
     ] = None,
     clock: Annotated[SimClock, typer.Option(help="Whose seconds its tasks take.")] = SimClock.VIRTUAL,
+    seed: Annotated[int, typer.Option(help="Every choice it makes comes from this number.")] = 0,
     http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
@@ -51,13 +56,15 @@ def serve(
       gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
       gpuops inventory --vcenter sim@ready.json
     """
-    from gpuops.sim import ready_file as ready
     from gpuops.sim.server import start
 
-    with _stopping() as stopped, start(scenario, port=port, tls=not http, clock=clock.value, state=state) as server:
+    with (
+        _stopping() as stopped,
+        start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state) as server,
+    ):
         try:
             if ready_file is not None:
-                ready.write(ready_file, ready.of(server))
+                _write(ready_file, server)
             typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)", err=True)
             stopped.wait()
         finally:
@@ -83,6 +90,15 @@ def ledger(
     output.choose(format)
     entries = Remote(ready.read(ready_file)).ledger()
     output.show(ledger_text(entries), ledger_document(entries))
+
+
+def _write(path: Path, server: SimServer) -> None:
+    from gpuops.sim import ready_file
+
+    try:
+        ready_file.write(path, ready_file.of(server))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
 
 
 @contextmanager

@@ -1,0 +1,55 @@
+"""`gpuops sim`: served as a process of its own, found by its ready file, stopped like any service."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuops.cli.app import app
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "gpuops", "sim", "serve", "--scenario", "lab", "--ready-file", str(ready)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("serving lab at https://127.0.0.1:")
+            document = json.loads(ready.read_text(encoding="utf-8"))
+            assert set(document) == {"url", "username", "password", "ca_file", "pid"}
+            assert document["pid"] == process.pid
+            listed = CliRunner().invoke(app, ["sim", "ledger", "--ready-file", str(ready), "--output", "json"])
+            assert json.loads(listed.stdout) == {"schema_version": 1, "kind": "ledger", "entries": []}
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 0
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+    assert not ready.exists()
+    assert not Path(document["ca_file"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "--scenario", "nowhere"], "nowhere"),
+        (["serve", "--port", "70000"], "--port"),
+        (["serve", "--clock", "sundial"], "sundial"),
+        (["serve", "--ready-file", "/nonexistent/ready.json"], "cannot be written"),
+        (["ledger"], "--ready-file"),
+        (["ledger", "--ready-file", "/nonexistent.json"], "no simulated vCenter has written"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["sim", *arguments])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr.splitlines()[0]
+    assert result.stdout == ""
