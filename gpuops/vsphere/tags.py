@@ -1,0 +1,176 @@
+"""Tags of VMs, through the vSphere Automation API: the one thing SOAP does not tell before vSphere 9.1.
+
+`vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when tags are asked for, and only its session and
+tagging bindings, for the whole of it takes longer to load than to answer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
+from gpuops.vsphere import door
+
+if TYPE_CHECKING:
+    import requests
+
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.target import Target
+    from gpuops.vsphere.session import Session
+
+OBJECTS_PER_CALL: Final = 1000
+"""VMs in one `list_attached_tags_on_objects`."""
+
+
+def with_tags(session: Session, inventory: Inventory) -> Inventory:
+    """The same snapshot with `category:tag` of every VM, sorted; () = it has none.
+
+    One call per 1,000 VMs, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
+    """
+    target = session.target
+    if not target.tls:
+        raise Refused(
+            f"tags cannot be read from {target.address}: their API is spoken over https only",
+            hint="use https://, or custom attributes in place of tags",
+        )
+    with _translated(target), _http(target) as http, _tagging(target, http) as service:
+        attached = _attached(service, list(inventory.vms))
+        names = _names(service, {tag for tags in attached.values() for tag in tags})
+    vms = {
+        ref: replace(vm, tags=tuple(sorted(names[tag] for tag in attached.get(ref, ()) if tag in names)))
+        for ref, vm in inventory.vms.items()
+    }
+    return replace(inventory, vms=vms)
+
+
+@contextmanager
+def _tagging(target: Target, http: requests.Session) -> Iterator[Any]:
+    """The tagging services, logged in for as long as they are needed."""
+    from com.vmware.cis.tagging_client import StubFactory
+    from com.vmware.cis_client import Session as LoginService
+    from vmware.vapi.lib.connect import get_requests_connector
+    from vmware.vapi.security.client.security_context_filter import LegacySecurityContextFilter
+    from vmware.vapi.security.session import create_session_security_context
+    from vmware.vapi.security.user_password import create_user_password_security_context
+    from vmware.vapi.stdlib.client.factories import StubConfigurationFactory
+
+    def configured(security: Any) -> Any:
+        connector = get_requests_connector(
+            session=http,
+            url=f"https://{target.address}/api",
+            timeout=door.SILENCE_S,
+            pool_size=None,  # a number would make it mount adapters of its own, with the system's trust
+            provider_filter_chain=[LegacySecurityContextFilter(security_context=security)],
+        )
+        return StubConfigurationFactory.new_std_configuration(connector)
+
+    password = create_user_password_security_context(target.username, target.password)
+    configuration = configured(create_session_security_context(LoginService(configured(password)).create()))
+    try:
+        yield StubFactory(configuration)
+    finally:
+        with suppress(*_vapi_errors(), *door.LOST_ERRORS):
+            LoginService(configuration).delete()
+
+
+def _attached(service: Any, vms: list[str]) -> Mapping[str, Collection[str]]:
+    """Tag ids by VM, for those that have any."""
+    from com.vmware.vapi.std_client import DynamicID
+
+    found: dict[str, Collection[str]] = {}
+    for start in range(0, len(vms), OBJECTS_PER_CALL):
+        page = [DynamicID(type="VirtualMachine", id=ref) for ref in vms[start : start + OBJECTS_PER_CALL]]
+        for each in service.TagAssociation.list_attached_tags_on_objects(page):
+            found[each.object_id.id] = each.tag_ids
+    return found
+
+
+def _names(service: Any, tags: Collection[str]) -> Mapping[str, str]:
+    """`category:tag` by tag id; one deleted meanwhile is left out."""
+    from com.vmware.vapi.std.errors_client import NotFound
+
+    categories: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for ref in sorted(tags):
+        with suppress(NotFound):
+            tag = service.Tag.get(ref)
+            if tag.category_id not in categories:
+                categories[tag.category_id] = service.Category.get(tag.category_id).name
+            names[ref] = f"{categories[tag.category_id]}:{tag.name}"
+    return names
+
+
+@contextmanager
+def _http(target: Target) -> Iterator[requests.Session]:
+    """A requests session that trusts what the target trusts, and nothing the environment says.
+
+    With `trust_env`, requests would let REQUESTS_CA_BUNDLE override even `verify=False`.
+    """
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    context = door.tls_context(target)
+
+    class Adapter(HTTPAdapter):
+        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+            super().init_poolmanager(*arguments, **options, ssl_context=context)
+
+        def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+            return super().proxy_manager_for(proxy, **options, ssl_context=context)
+
+        def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+            """Leaves all to the context: requests would add the authorities of certifi to it."""
+
+    with requests.Session() as http, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+        http.trust_env = False
+        http.verify = target.verify
+        if target.proxy is not None:
+            http.proxies = {"https": f"http://{target.proxy}"}
+        http.mount("https://", Adapter())
+        yield http
+
+
+@contextmanager
+def _translated(target: Target) -> Iterator[None]:
+    from com.vmware.vapi.std.errors_client import Unauthenticated, Unauthorized
+
+    try:
+        yield
+    except Unauthenticated as error:
+        raise LoginRefused(
+            f"{target.address} refuses {target.username} for tags", hint="check the user name and password"
+        ) from error
+    except Unauthorized as error:
+        raise NoPermission("this login may not read tags", hint="ask for read access to tags and VMs") from error
+    except _vapi_errors() as error:
+        raise _not_answered(target, error) from error
+    except door.LOST_ERRORS as error:
+        raise door.barred(target, _root(error)) from error
+
+
+def _vapi_errors() -> tuple[type[Exception], ...]:
+    from com.vmware.vapi.std.errors_client import Error
+    from vmware.vapi.exception import CoreException
+
+    return (Error, CoreException)
+
+
+def _not_answered(target: Target, error: Exception) -> GpuopsError:
+    said = next((message.default_message for message in getattr(error, "messages", None) or ()), "")
+    return ProtocolError(
+        f"{target.address} does not tell tags: {type(error).__name__}{f': {said}' if said else ''}",
+        hint="custom attributes say the same over the main API",
+    )
+
+
+def _root(error: BaseException) -> BaseException:
+    """What requests and urllib3 wrapped: the error of the socket or of TLS."""
+    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
+    if isinstance(wrapped, BaseException):
+        return _root(wrapped)
+    return error.__cause__ or error
