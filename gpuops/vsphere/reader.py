@@ -6,6 +6,7 @@ by lxml and let go before the next is asked for. Measured beside pyVmomi's deser
 
 from __future__ import annotations
 
+import functools
 import http.client
 import re
 import time
@@ -81,18 +82,7 @@ class Reader:
 
         `decode` must keep nothing of the XML: it dies with its page. Raises NotConnected in its kinds.
         """
-        from pyVmomi import VmomiSupport
-
-        view_types = [VmomiSupport.GetWsdlType("urn:vim25", name) for name in wanted if name != "Task"]
-        manager = self._session.content.viewManager
-        root = self._session.content.rootFolder
-        view = self._session.read(manager.CreateContainerView, root, view_types, True)
-        self.round_trips += 1
-        try:
-            return self._retrieve(wanted, _view_object(str(view._moId), "Task" in wanted), decode)
-        finally:
-            self._session.read(view.DestroyView)
-            self.round_trips += 1
+        return self._again_if_ended(lambda: self._through_a_view(wanted, decode))
 
     def these(self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[Found], Record]) -> list[Record]:
         """What `decode` makes of the named (type, id) objects; one that is gone is left out."""
@@ -100,17 +90,36 @@ class Reader:
         found: list[Record] = []
         for start in range(0, len(objects), PAGE_OBJECTS):
             page = objects[start : start + PAGE_OBJECTS]
-            found += self._retrieve(wanted, "".join(_plain_object(*each, "Task" in wanted) for each in page), decode)
+            found += self._again_if_ended(functools.partial(self._named, wanted, page, decode))
         return found
 
-    def _retrieve(self, wanted: Wanted, object_set: str, decode: Callable[[Found], Record]) -> list[Record]:
+    def _through_a_view(self, wanted: Wanted, decode: Callable[[Found], Record]) -> list[Record]:
+        """A view belongs to its session: after a new login it is made anew."""
+        from pyVmomi import VmomiSupport
+
+        view_types = [VmomiSupport.GetWsdlType("urn:vim25", name) for name in wanted if name != "Task"]
+        content = self._session.content
+        view = self._session.read(content.viewManager.CreateContainerView, content.rootFolder, view_types, True)
+        self.round_trips += 1
+        found = [decode(each) for each in self._pages(wanted, _view_object(str(view._moId), "Task" in wanted))]
+        self._session.read(view.DestroyView)
+        self.round_trips += 1
+        return found
+
+    def _named(
+        self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
+    ) -> list[Record]:
+        objects = "".join(_plain_object(*each, "Task" in wanted) for each in page)
+        return [decode(each) for each in self._pages(wanted, objects)]
+
+    def _again_if_ended(self, read: Callable[[], list[Record]]) -> list[Record]:
         seen = self._session.logins
         try:
-            return [decode(found) for found in self._pages(wanted, object_set)]
+            return read()
         except _SessionEnded:
             self._session.login_again(seen)
         try:
-            return [decode(found) for found in self._pages(wanted, object_set)]
+            return read()
         except _SessionEnded as ended:
             raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
 
@@ -188,7 +197,7 @@ def _response(received: bytes, address: str) -> Any:
     from lxml import etree
 
     try:
-        root = etree.fromstring(received, safe_parser())
+        root: Any = etree.fromstring(received, safe_parser())
     except etree.XMLSyntaxError as error:
         raise ProtocolError(f"{address} sends a reply that is not XML: {error.msg}") from error
     if root.getroottree().docinfo.doctype:

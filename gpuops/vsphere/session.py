@@ -57,9 +57,13 @@ class Session:
             connectionPoolTimeout=IDLE_CONNECTION_S,
         )
         self.instance = vim.ServiceInstance("ServiceInstance", self.stub)
-        self.content: Any = self.read(self.instance.RetrieveContent)
-        self._require_vcenter()
-        self._login()
+        try:
+            self.content: Any = self.read(self.instance.RetrieveContent)
+            self._require_vcenter()
+            self._login()
+        except GpuopsError:
+            self.stub.DropConnections()
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,76 @@
+"""Connection: one vCenter as the doer sees it; the `Vcenter` port of `execute`, over one session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.target import Target
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import PowerState
+from gpuops.plan.steps import Step
+from gpuops.vsphere import collect
+from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.perform import Performer
+from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.tags import with_tags
+from gpuops.vsphere.targets import with_config_targets
+from gpuops.vsphere.tasks import TaskWatch
+
+
+class Connection:
+    """A logged-in vCenter; leaving its `with` block logs out. Raises NotConnected in its kinds when it is made."""
+
+    def __init__(self, target: Target) -> None:
+        self._session = Session(target)
+        self._performer = Performer(self._session)
+        self._watch = TaskWatch(self._session)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Log out."""
+        self._watch.close()
+        self._session.close()
+
+    def inventory(self) -> Inventory:
+        """One bulk read of everything."""
+        return collect.inventory(self._session)
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
+        return with_config_targets(self._session, inventory, hosts)
+
+    def with_tags(self, inventory: Inventory) -> Inventory:
+        """The same snapshot with the tags of every VM filled in."""
+        return with_tags(self._session, inventory)
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""
+        return collect.observe(self._session, inventory, vms)
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        """Send one step, once. Raises OutcomeUnknown when the reply was lost."""
+        return self._performer.submit(step, inventory, op_id)
+
+    def wait(self, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        """Each end as it happens, by one property filter over all tasks."""
+        return self._watch.wait(running, timeout_s)
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        """Those of these VMs that show this power state before the time is up."""
+        return wait_for_power(self._session, vms, power, timeout_s)
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        """For a lost reply: the step's own task among the recent ones queued after `since`."""
+        return adopt(self._session, step, since)

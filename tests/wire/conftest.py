@@ -1,0 +1,44 @@
+"""A simulated vCenter of the test's own, and the target that leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from gpuops.model.target import Target
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+
+
+def target_of(server: SimServer) -> Target:
+    """The way to a simulated vCenter, its certificate verified."""
+    assert server.ca_file is not None
+    return Target("127.0.0.1", server.username, server.password, port=server.port, ca_files=(server.ca_file,))
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[str], SimServer]]:
+    """Starts a scenario; at the end every server is stopped, and none met a bug of its own or kept a session."""
+    with ExitStack() as stack:
+        servers: list[SimServer] = []
+
+        def start(scenario: str) -> SimServer:
+            servers.append(stack.enter_context(SimServer(build(scenario))))
+            return servers[-1]
+
+        yield start
+        assert [bug for server in servers for bug in server.world.bugs] == []
+        assert [key for server in servers for key in server.world.sessions] == []
+
+
+@pytest.fixture
+def lab(serve: Callable[[str], SimServer]) -> SimServer:
+    """The scenario `lab`, at the other end of real SOAP over real TLS."""
+    return serve("lab")
+
+
+@pytest.fixture
+def lab_target(lab: SimServer) -> Target:
+    return target_of(lab)
