@@ -40,6 +40,11 @@ class EnvironmentBrowser(ManagedObject):
         return config_target.config_target(self._hosts(host))
 
     @method
+    def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:
+        hosts = self._hosts(host)
+        return hosts[0].read("capability") if hosts else None
+
+    @method
     def QueryConfigOption(self, call: Call, key: str | None = None, host: Any = None) -> Any:
         self._hosts(host)
         return config_option.config_option(key or config_option.NEWEST, None)

@@ -226,5 +226,9 @@ class HostSystem(ManagedEntity):
         return maintenance.reboot(self, call, force=force)
 
     @method
+    def QueryTpmAttestationReport(self, call: Call) -> Any:
+        return None  # these hosts have no TPM, and the report is optional
+
+    @method
     def QueryHostConnectionInfo(self, call: Call) -> Any:
         return host_config.connection_info(self)
