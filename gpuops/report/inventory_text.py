@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -9,12 +11,14 @@ from rich.tree import Tree
 
 from gpuops.advise.capacity import Slots
 from gpuops.model.host import Host
+from gpuops.model.profile_name import parse
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.report.changes import describe
 from gpuops.report.fleet import Fleet, Free, GpuView, HostView, NodeView
 from gpuops.report.units import count, size
 from gpuops.report.visible import visible
 
+_NAME_OF_SERIES = re.compile(r".*\d[abcq]")
 _POWER = {PowerState.ON: "on", PowerState.OFF: "off", PowerState.SUSPENDED: "suspended", None: "power unknown"}
 
 
@@ -58,7 +62,7 @@ def _host(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster), guide_style="dim")
     for node in view.nodes:
         _node(tree.add(_node_label(node)), node)
-    if view.free:
+    if sum(bool(gpu.free) and not gpu.whole for gpu in view.gpus) > 1:
         tree.add(Text("free on this host: ").append(_free(view.free), "green"))
     for vm in view.waiting:
         tree.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
@@ -101,7 +105,9 @@ def _node(tree: Tree, node: NodeView) -> None:
 
 def _gpu_label(view: GpuView) -> Text:
     gpu = view.gpu
-    label = Text(f"{gpu.address}  {visible(gpu.name)}  ").append(f"{size(gpu.memory_mib)}  ", "dim")
+    label = Text(f"{gpu.address}  {visible(gpu.name)}  ").append(
+        f"{size(gpu.memory_mib)}  " if gpu.memory_mib else "", "dim"
+    )
     label.append(view.mode)
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
@@ -109,9 +115,21 @@ def _gpu_label(view: GpuView) -> Text:
 
 
 def _free(free: Free) -> str:
-    """`7 grid_a100-1-5c, 1 to 3 grid_a100-2-10c`; profiles without room are left out unless none has any."""
-    some = [f"{_figure(slots)} {visible(name)}" for name, slots in free.items() if slots.possible]
+    """`7 grid_a100-1-5c, 4 nvidia_a40-8a|c|q`: profiles that differ in the series alone share a figure.
+
+    Profiles without room are left out, unless none has any.
+    """
+    series: dict[tuple[str, str], list[str]] = {}
+    for name in sorted((name for name, slots in free.items() if slots.possible), key=_by_size):
+        stem = name[:-1] if _NAME_OF_SERIES.fullmatch(name) else name
+        series.setdefault((_figure(free[name]), stem), []).append(name[len(stem) :])
+    some = [f"{figure} {visible(stem)}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
     return ", ".join(some) or "none"
+
+
+def _by_size(name: str) -> tuple[str, int, int, str]:
+    parts = parse(name)
+    return (parts.board, parts.size_gb, parts.slices or 0, name) if parts else ("", 0, 0, name)
 
 
 def _figure(slots: Slots) -> str:

@@ -26,14 +26,6 @@ INVENTORY = Inventory(
 )
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith(("GPUOPS_", "VMWARE_", "GOVC_", "XDG_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    return tmp_path
-
-
 app = typer.Typer()
 
 
@@ -90,17 +82,17 @@ def test_nothing_configured_offers_nothing() -> None:
     assert complete("command --vm ml") == []
 
 
-def test_targets_come_from_the_configuration_file(home: Path) -> None:
-    path = home / ".config" / "gpuops" / "config.toml"
+def test_targets_come_from_the_configuration_file(clean: Path) -> None:
+    path = clean / ".config" / "gpuops" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text("[targets.prod]\nhost = 'vc'\n", encoding="utf-8")
     assert complete("command --target pr") == ["prod", ""]
 
 
-def test_the_cache_is_private_and_an_unwritable_one_is_no_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_private_and_an_unwritable_one_is_no_error(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     completion.remember("sim:lab", INVENTORY)
     (path,) = cache_dir(os.environ).iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    (home / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "file"))
+    (clean / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(clean / "file"))
     completion.remember("sim:lab", INVENTORY)
