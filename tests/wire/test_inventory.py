@@ -114,7 +114,7 @@ def test_a_session_that_ends_in_the_middle_is_opened_again(serve: Callable[[str]
 def test_a_cut_reply_is_asked_for_again_and_a_second_cut_is_an_error(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         lab.world.injector.add(Rule(Effect.RESET, method="RetrievePropertiesEx", skip=1))
-        assert len(collect.inventory(session).vms) == 27
+        assert len(collect.inventory(session).vms) == 28
         lab.world.injector.add(Rule(Effect.FAULT, method="RetrievePropertiesEx", fault="SystemError", times=None))
         with pytest.raises(ProtocolError, match="refuses a bulk read"):
             collect.inventory(session)
