@@ -7,6 +7,7 @@ both on every property of a scenario.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import datetime
@@ -18,7 +19,9 @@ from pyVmomi import Iso8601, VmomiSupport, vmodl
 from gpuops.sim.managed_object import ManagedObject
 
 Write = Callable[[str], object]
+Emit = Callable[[Write, Any], None]
 
+_SPECIAL: Final = re.compile('[&<>"\x00-\x08\x0b\x0c\x0e-\x1f]').search
 _ESCAPES: Final = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"} | {
     code: None for code in range(32) if code not in (9, 10, 13)
 }
@@ -27,9 +30,16 @@ _SIMPLE_LISTS: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyP
 
 class _Field(NamedTuple):
     name: str
-    type: Any
-    optional: bool
-    link: bool
+    required: bool
+    emit: Emit
+
+
+class _Plan(NamedTuple):
+    """How a data object type is written in a version: its name there, and its fields in order."""
+
+    name: str
+    compatible: Any
+    fields: tuple[_Field, ...]
 
 
 class EncodeError(TypeError):
@@ -38,9 +48,7 @@ class EncodeError(TypeError):
 
 def escape(text: str) -> str:
     """Text as XML character data; characters XML cannot carry are dropped."""
-    if text.isalnum():
-        return text
-    return text.translate(_ESCAPES)
+    return text.translate(_ESCAPES) if _SPECIAL(text) else text
 
 
 class Encoder:
@@ -49,7 +57,7 @@ class Encoder:
     def __init__(self, version: str) -> None:
         self.version = version
         self._known = VmomiSupport.parentMap[version]
-        self._plans: dict[type, tuple[str, type, tuple[_Field, ...]]] = {}
+        self._plans: dict[type, _Plan] = {}
 
     def element(self, tag: str, value: Any, static: Any = object) -> str:
         """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
@@ -67,10 +75,10 @@ class Encoder:
     def fault_detail(self, fault: Any) -> str:
         """The fault as the content of a SOAP Fault's detail element."""
         parts: list[str] = []
-        name, _, fields = self._plan(type(fault))
-        parts.append(f'<{name}Fault xmlns="urn:vim25" xsi:type="{name}">')
-        self._fields(parts.append, fault, fields, skip="msg")
-        parts.append(f"</{name}Fault>")
+        plan = self._plan(type(fault))
+        parts.append(f'<{plan.name}Fault xmlns="urn:vim25" xsi:type="{plan.name}">')
+        _fields(parts.append, fault, plan, skip="msg")
+        parts.append(f"</{plan.name}Fault>")
         return "".join(parts)
 
     def _write(self, write: Write, tag: str, value: Any, static: Any) -> None:
@@ -112,50 +120,54 @@ class Encoder:
         write(f"</{tag}>")
 
     def _data_object(self, write: Write, tag: str, value: Any, static: Any) -> None:
-        name, compatible, fields = self._plan(type(value))
-        kind = f' xsi:type="{name}"' if compatible is not static else ""
-        write(f"<{tag}{kind}>")
-        self._fields(write, value, fields)
+        plan = self._plan(type(value))
+        write(f"<{tag}>" if plan.compatible is static else f'<{tag} xsi:type="{plan.name}">')
+        _fields(write, value, plan)
         write(f"</{tag}>")
 
     def _localized(self, write: Write, tag: str, fault: Any, static: Any) -> None:
-        name, _, fields = self._plan(type(fault))
+        plan = self._plan(type(fault))
         kind = ' xsi:type="LocalizedMethodFault"' if static is object else ""
-        write(f'<{tag}{kind}><fault xsi:type="{name}">')
-        self._fields(write, fault, fields, skip="msg")
+        write(f'<{tag}{kind}><fault xsi:type="{plan.name}">')
+        _fields(write, fault, plan, skip="msg")
         write(f"</fault><localizedMessage>{escape(fault.msg or '')}</localizedMessage></{tag}>")
 
-    def _fields(self, write: Write, value: Any, fields: tuple[_Field, ...], skip: str = "") -> None:
-        for name, static, optional, link in fields:
-            item = getattr(value, name)
-            if item is None:
-                if not optional:
-                    raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
-            elif name == skip:
-                continue
-            elif link and isinstance(item, VmomiSupport.DataObject):
-                self._simple(write, name, item.key, str)
-            elif item.__class__ is str and static is str:
-                write(f"<{name}>{escape(item)}</{name}>")
-            else:
-                self._write(write, name, item, static)
-
-    def _plan(self, cls: Any) -> tuple[str, type, tuple[_Field, ...]]:
+    def _plan(self, cls: Any) -> _Plan:
         plan = self._plans.get(cls)
         if plan is None:
             compatible = VmomiSupport.GetCompatibleType(cls, self.version)
-            fields = tuple(
-                _Field(
-                    info.name,
-                    info.type,
-                    bool(info.flags & VmomiSupport.F_OPTIONAL) or issubclass(info.type, list),
-                    bool(info.flags & VmomiSupport.F_LINK),
-                )
-                for info in cls._GetPropertyList()
-                if info.version in self._known
-            )
-            plan = self._plans[cls] = (VmomiSupport.GetWsdlName(compatible), compatible, fields)
+            fields = tuple(self._field(info) for info in cls._GetPropertyList() if info.version in self._known)
+            plan = self._plans[cls] = _Plan(VmomiSupport.GetWsdlName(compatible), compatible, fields)
         return plan
+
+    def _field(self, info: Any) -> _Field:
+        optional = info.flags & VmomiSupport.F_OPTIONAL or issubclass(info.type, list)
+        return _Field(info.name, not optional, self._emitter(info))
+
+    def _emitter(self, info: Any) -> Emit:
+        """The writer of one field, chosen by its declared type once instead of by each value."""
+        name, static = info.name, info.type
+        opening, closing = f"<{name}>", f"</{name}>"
+        if info.flags & VmomiSupport.F_LINK:
+            return lambda write, value: self._write(write, name, getattr(value, "key", value), str)
+        if static is object or not issubclass(static, (str, int, float)):
+            return lambda write, value: self._write(write, name, value, static)
+        if static is bool:
+            return lambda write, value: write(f"{opening}{'true' if value else 'false'}{closing}")
+        if issubclass(static, str):
+            return lambda write, value: write(f"{opening}{escape(value)}{closing}")
+        return lambda write, value: write(f"{opening}{value}{closing}")
+
+
+def _fields(write: Write, value: Any, plan: _Plan, skip: str = "") -> None:
+    held = value.__dict__.get
+    for name, required, emit in plan.fields:
+        item = held(name)
+        if item is not None:
+            if name != skip:
+                emit(write, item)
+        elif required:
+            raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
 
 
 @cache
