@@ -18,12 +18,12 @@ class Consent:
     def __call__(self, report: Report) -> None:
         if not report.plan.disruptive or self.yes:
             return
-        from gpuops.report.plan_text import plan_text, summary
+        from gpuops.report.plan_text import plan_text
 
         output.note(plan_text(report.plan, report.before))
         if not sys.stdin.isatty():
             raise UsageError(
-                f"this stops, moves or reboots something ({summary(report)}) and nobody is there to ask",
+                "the plan above stops, moves or reboots something, and nobody is there to ask",
                 hint="look at it with --dry-run, then add --yes",
             )
         # not typer.confirm: it writes a blank to stdout, where only the result belongs

@@ -37,4 +37,4 @@ def _lines(entry: Entry) -> list[Text]:
 
 def _value(values: Mapping[str, Any], key: str) -> str:
     value = values.get(key)
-    return "none" if value is None else visible(str(value))
+    return "none" if value in (None, "") else visible(str(value))
