@@ -86,7 +86,6 @@ class Night:
             yield Site(SmallVcenter(self.world, point), self.state_dir, self.world.tick)
         finally:
             Journal.transaction = original  # type: ignore[method-assign]
-            self.world.settle()
 
     # what must hold
 

@@ -14,7 +14,7 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -88,7 +88,13 @@ class World:
 
     def snapshot(self) -> Inventory:
         hosts = {ref: replace(host, gpus=self._gpus(host)) for ref, host in self.hosts.items()}
-        return Inventory("vc-uuid", "8.0.3.0", self.now, hosts, dict(self.vms), {}, dict(self.datastores))
+        vms = {ref: replace(vm, tasks=self._running_tasks(ref)) for ref, vm in self.vms.items()}
+        return Inventory("vc-uuid", "8.0.3.0", self.now, hosts, vms, {}, dict(self.datastores))
+
+    def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
+        others = self.vms[vm].tasks
+        ours = [(ref, task) for ref, task in self.tasks.items() if task.step.vm == vm and not task.ended]
+        return (*others, *(RunningTask(ref.ref, type(task.step).__name__, "running") for ref, task in ours))
 
     def _gpus(self, host: Host) -> tuple[PhysicalGpu, ...]:
         holders = {vm: place for vm, place in self.on_gpu.items() if place[0] == host.ref}

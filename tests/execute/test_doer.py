@@ -199,6 +199,12 @@ def test_no_more_is_in_flight_on_one_host_than_the_limits_say(do: Do, world: Wor
     assert world.requests[:2] == [SuspendVm("vm-1"), PowerOnVm("vm-92")], "order is kept on a host, not across hosts"
 
 
+def test_one_vm_has_one_step_in_flight(do: Do, world: World) -> None:
+    outcomes = do((SuspendVm("vm-1"), ResumeVm("vm-1")))
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.DONE, Verdict.DONE]
+    assert world.in_flight_most == 1
+
+
 def test_a_task_that_never_ends_is_given_up_and_named(do: Do, world: World) -> None:
     world.hung.add("vm-1")
     outcomes = do((SuspendVm("vm-1"), SuspendVm("vm-2")), limits=Limits(step_timeout_s=60))
