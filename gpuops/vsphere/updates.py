@@ -58,7 +58,13 @@ class Updates:
 
         Raises VcenterUnreachable when it stays broken.
         """
-        return self._guarded(lambda: self._ask(wait_s))
+        told = self._guarded(lambda: self._ask(wait_s))
+        if told is None or isinstance(told, list):
+            return told
+        if self._version:
+            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
+        self._version = told.version
+        return [news for each in told.filterSet for news in _news(each)]
 
     def close(self) -> None:
         """Give the collector back; it dies with the session anyway."""
@@ -69,7 +75,8 @@ class Updates:
                 self._collector.DestroyPropertyCollector()
         self._collector = self._filter = None
 
-    def _ask(self, wait_s: float) -> list[News] | None:
+    def _ask(self, wait_s: float) -> Any:
+        """The next UpdateSet; None = nothing within the time."""
         from pyVmomi import vmodl
 
         if not self._objects:
@@ -78,13 +85,7 @@ class Updates:
             self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
             self._replace_filter()
         options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
-        update_set = self._collector.WaitForUpdatesEx(self._version, options)
-        if self._version:
-            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
-        if update_set is None:
-            return None
-        self._version = update_set.version
-        return [news for told in update_set.filterSet for news in _news(told)]
+        return self._collector.WaitForUpdatesEx(self._version, options)
 
     def _replace_filter(self) -> None:
         """The new filter first, then the old one away: version '' tells all of the new one's objects."""
@@ -101,8 +102,8 @@ class Updates:
             old.DestroyPropertyFilter()
         self._version = ""
 
-    def _guarded(self, act: Callable[[], list[News] | None]) -> list[News] | None:
-        """The answer of `act`; a lost session, collector or connection counts as news of nothing, for a while."""
+    def _guarded(self, act: Callable[[], Any]) -> Any:
+        """What vCenter answers; a lost session, collector or connection is a list of no news, for a while."""
         from pyVmomi import vim, vmodl
 
         seen = self._session.logins
@@ -116,20 +117,21 @@ class Updates:
             self._objects = tuple(each for each in self._objects if each not in gone)
             self._begin_anew(fault)
             return [News(str(each._moId), {}, gone=True) for each in gone]
-        except (vmodl.query.InvalidCollectorVersion, vmodl.fault.RequestCanceled, *door.LOST_ERRORS) as error:
-            self._begin_anew(error)
+        except (vmodl.query.InvalidCollectorVersion, vmodl.fault.RequestCanceled) as fault:
+            self._begin_anew(fault)
         except vmodl.MethodFault as fault:
             raise translate(fault) from fault
-        except door.UNREADABLE_ERRORS as error:
-            raise door.barred(self._session.target, error) from error
+        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
+            self._begin_anew(error)
         return []
 
     def _begin_anew(self, error: BaseException) -> None:
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):
+            kind = type(error).__name__.rpartition(".")[2]
             raise VcenterUnreachable(
-                f"{self._session.target.address} breaks off every wait for its tasks: {type(error).__name__}",
+                f"{self._session.target.address} breaks off every wait for its tasks: {kind}",
                 hint="what was begun goes on there; run the command again when vCenter is back",
             ) from error
         if PAUSES_S[self._broken]:
@@ -141,5 +143,5 @@ def _news(told: Any) -> Iterator[News]:
     for update in told.objectSet:
         values = {change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet}
         yield News(str(update.obj._moId), values, gone=update.kind == "leave")
-    for missing in told.missingObjects:
+    for missing in told.missingSet:
         yield News(str(missing.obj._moId), {}, gone=True)

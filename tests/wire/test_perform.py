@@ -1,0 +1,255 @@
+"""Steps on the wire: what each does to the simulated vCenter, how often, and what becomes of a lost reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
+from gpuops.model.gpu import PciAddress
+from gpuops.model.task import TaskRef
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.steps import (
+    NewDirectPath,
+    NewDynamic,
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from gpuops.sim.inject import Effect, Phase, Rule
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+
+from .conftest import target_of
+
+OP_ID = "gpuops-test-0001"
+NVLINK = "Nvidia:2@grid_a100d-80c%NVLink"
+
+
+class Bench:
+    """A connection to `lab`, and steps by the names of its VMs."""
+
+    def __init__(self, server: SimServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.inventory = connection.inventory()
+
+    def ref(self, name: str) -> str:
+        return self.inventory.find_vm(name).ref
+
+    def vm(self, name: str) -> Vm:
+        """The VM as vCenter shows it now."""
+        self.inventory = self.connection.observe(self.inventory, [self.ref(name)])
+        return self.inventory.vm(self.ref(name))
+
+    def submit(self, step: Step) -> TaskRef | None:
+        return self.connection.submit(step, self.inventory, OP_ID)
+
+    def perform(self, step: Step) -> GpuopsError | None:
+        """Submits, waits for the end, and answers the task's error."""
+        task = self.submit(step)
+        assert task is not None
+        [end] = self.connection.wait([task], 600)
+        assert end.task == task
+        return end.error
+
+    def effects(self) -> list[tuple[str, str]]:
+        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+
+
+@pytest.fixture
+def bench(lab: SimServer) -> Iterator[Bench]:
+    with Connection(target_of(lab)) as connection:
+        yield Bench(lab, connection)
+
+
+def test_a_change_of_a_vm_is_one_task_with_our_id(bench: Bench) -> None:
+    change = VmChange(
+        add=(NewVgpu("grid_a100-3-20c"),),
+        extra_config={"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"},
+        memory_locked=True,
+        cores_per_numa_node=4,
+    )
+    assert bench.perform(ReconfigureVm(bench.ref("ml-07"), change)) is None
+    vm = bench.vm("ml-07")
+    assert vm.profiles == ("grid_a100-3-20c",)
+    assert (vm.memory_locked, vm.cores_per_numa_node) == (True, 4)
+    assert vm.extra_config is not None
+    assert vm.extra_config["pciPassthru.64bitMMIOSizeGB"] == "128"
+    [entry] = bench.server.world.ledger
+    assert (entry.method, entry.name, entry.operation_id) == ("ReconfigVM_Task", "ml-07", OP_ID)
+
+
+def test_a_profile_is_changed_in_place_and_a_device_removed(bench: Bench) -> None:
+    ref, [device] = bench.ref("ml-01"), bench.vm("ml-01").vgpus
+    assert bench.perform(ReconfigureVm(ref, VmChange(replace_profile=((device.key, "grid_a100-4-20c"),)))) is None
+    [changed] = bench.vm("ml-01").vgpus
+    assert (changed.key, changed.profile) == (device.key, "grid_a100-4-20c")
+    assert bench.perform(ReconfigureVm(ref, VmChange(remove=(device.key,)))) is None
+    assert bench.vm("ml-01").devices == ()
+
+
+def test_directpath_takes_what_the_config_target_says(bench: Bench) -> None:
+    host = bench.inventory.find_host("esx-02").ref
+    bench.inventory = bench.connection.with_config_targets(bench.inventory, [host])
+    target = bench.inventory.hosts[host].config_target
+    assert target is not None
+    chosen = next(each for each in target.passthrough if each.address == PciAddress.parse("d8:00.0"))
+    new = NewDirectPath(chosen.address, chosen.name, chosen.system_id, chosen.vendor_id, chosen.device_id)
+    mmio = {"pciPassthru.use64bitMMIO": "TRUE", "pciPassthru.64bitMMIOSizeGB": "128"}
+    change = VmChange(add=(new,), memory_locked=True, extra_config=mmio)
+    assert bench.perform(ReconfigureVm(bench.ref("ml-08"), change)) is None
+    [device] = bench.vm("ml-08").devices or ()
+    assert isinstance(device, DirectPathDevice)
+    assert (device.address, device.device_id, device.system_id) == (chosen.address, 0x26B9, chosen.system_id)
+    assert bench.perform(PowerOnVm(bench.ref("ml-08"))) is None
+
+
+def test_dynamic_devices_carry_types_and_label(bench: Bench) -> None:
+    new = NewDynamic(((0x10DE, 0x26B9),), "l40s-ml")
+    assert bench.perform(ReconfigureVm(bench.ref("ml-08"), VmChange(add=(new,), memory_locked=True))) is None
+    [device] = bench.vm("ml-08").devices or ()
+    assert isinstance(device, DynamicDevice)
+    assert (device.allowed, device.label) == (((0x10DE, 0x26B9),), "l40s-ml")
+
+
+def test_a_device_group_arrives_whole(bench: Bench) -> None:
+    pair = (NewVgpu("grid_a100d-80c", sequence_id=0), NewVgpu("grid_a100d-80c", sequence_id=1))
+    change = VmChange(add=pair, device_group=NVLINK, memory_locked=True)
+    assert bench.perform(ReconfigureVm(bench.ref("ml-08"), change)) is None
+    vgpus = bench.vm("ml-08").vgpus
+    assert [vgpu.profile for vgpu in vgpus] == ["grid_a100d-80c"] * 2
+    assert len({vgpu.group for vgpu in vgpus}) == 1
+
+
+def test_a_vm_changed_meanwhile_is_not_changed(bench: Bench) -> None:
+    ref = bench.ref("ml-07")
+    before = bench.inventory
+    assert bench.perform(ReconfigureVm(ref, VmChange(memory_locked=True))) is None
+    bench.inventory = before
+    error = bench.perform(ReconfigureVm(ref, VmChange(add=(NewVgpu("grid_a100-3-20c"),))))
+    assert isinstance(error, StepFailed)
+    assert error.message == "ml-07: it was changed by somebody else meanwhile"
+    assert bench.vm("ml-07").devices == ()
+
+
+def test_an_unread_vm_is_not_changed(bench: Bench) -> None:
+    bench.inventory = bench.inventory.with_vm(replace(bench.vm("ml-07"), change_version=None))
+    with pytest.raises(Refused, match="could not be read"):
+        bench.submit(ReconfigureVm(bench.ref("ml-07"), VmChange(memory_locked=True)))
+    assert bench.effects() == []
+
+
+def test_a_vm_goes_on_sleeps_wakes_and_goes_off(bench: Bench) -> None:
+    ref = bench.ref("ml-01")
+    for step, power in (
+        (PowerOnVm(ref, bench.inventory.find_host("esx-01").ref), PowerState.ON),
+        (SuspendVm(ref), PowerState.SUSPENDED),
+        (ResumeVm(ref), PowerState.ON),
+        (PowerOffVm(ref), PowerState.OFF),
+    ):
+        assert bench.perform(step) is None
+        assert bench.vm("ml-01").power is power
+
+
+def test_resuming_never_boots_a_vm_that_is_off(bench: Bench) -> None:
+    with pytest.raises(Refused, match="vdi-06: it is not suspended"):
+        bench.submit(ResumeVm(bench.ref("vdi-06")))
+    assert bench.effects() == []
+
+
+def test_the_state_of_a_suspended_desktop_is_never_discarded(bench: Bench) -> None:
+    with pytest.raises(Refused, match="vdi-11: it is suspended"):
+        bench.submit(PowerOffVm(bench.ref("vdi-11")))
+    assert bench.effects() == []
+
+
+def test_a_guest_is_asked_and_stops_in_its_own_time(bench: Bench) -> None:
+    ref = bench.ref("vdi-01")
+    assert bench.submit(ShutDownGuest(ref)) is None
+    assert bench.connection.wait_for_power([ref], PowerState.OFF, 300) == {ref}
+    assert bench.vm("vdi-01").power is PowerState.OFF
+
+
+def test_a_guest_without_tools_cannot_be_asked(bench: Bench) -> None:
+    with pytest.raises(StepFailed, match="bare: VMware Tools does not run"):
+        bench.submit(ShutDownGuest(bench.ref("bare")))
+
+
+def test_vms_that_never_get_there_are_left_out(bench: Bench) -> None:
+    refs = [bench.ref("vdi-01"), bench.ref("vdi-06")]
+    assert bench.connection.wait_for_power(refs, PowerState.OFF, 60) == {bench.ref("vdi-06")}
+
+
+def test_an_attribute_is_defined_when_it_is_first_written(bench: Bench) -> None:
+    ref = bench.ref("vdi-01")
+    assert bench.submit(SetAttribute(ref, "gpuops.night", "")) is None
+    assert bench.effects() == []
+    assert bench.submit(SetAttribute(ref, "gpuops.night", "2026-11-20 suspended")) is None
+    assert bench.submit(SetAttribute(bench.ref("vdi-02"), "gpuops.night", "2026-11-20 suspended")) is None
+    assert bench.vm("vdi-01").attributes["gpuops.night"] == "2026-11-20 suspended"
+    assert bench.submit(SetAttribute(ref, "gpuops.night", "")) is None
+    assert "gpuops.night" not in bench.vm("vdi-01").attributes
+    assert [method for method, _ in bench.effects()] == ["AddCustomFieldDef", *["SetField"] * 3]
+
+
+def test_an_attribute_that_somebody_else_defines_meanwhile_is_used(bench: Bench) -> None:
+    ref = bench.ref("vdi-01")
+    assert bench.submit(SetAttribute(ref, "gpuops.role", "desktop")) is None
+    manager: Any = bench.server.world.find("CustomFieldsManager")
+    manager.define("gpuops.night")
+    assert bench.submit(SetAttribute(ref, "gpuops.night", "now")) is None
+    assert bench.vm("vdi-01").attributes["gpuops.night"] == "now"
+
+
+def test_a_stopped_vm_moves_to_another_host(bench: Bench) -> None:
+    host = bench.inventory.find_host("esx-02").ref
+    assert bench.perform(RelocateVm(bench.ref("ml-07"), host)) is None
+    assert bench.vm("ml-07").host == host
+
+
+@pytest.mark.parametrize(
+    ("rule", "happened"),
+    [
+        (Rule(Effect.RESET, "PowerOnVM_Task", phase=Phase.BEFORE), False),
+        (Rule(Effect.RESET, "PowerOnVM_Task", phase=Phase.AFTER), True),
+        (Rule(Effect.CUT, "PowerOnVM_Task"), True),
+        (Rule(Effect.HTTP, "PowerOnVM_Task", phase=Phase.AFTER), True),
+    ],
+    ids=["lost on the way there", "lost on the way back", "cut short", "swallowed by a proxy"],
+)
+def test_a_lost_reply_is_unknown_and_never_sent_again(bench: Bench, rule: Rule, happened: bool) -> None:
+    step, since = PowerOnVm(bench.ref("ml-01")), bench.inventory.taken_at
+    bench.server.world.injector.add(rule)
+    with pytest.raises(OutcomeUnknown, match="ml-01: the reply was lost"):
+        bench.submit(step)
+    task = bench.connection.adopt(step, since)
+    assert (task is not None) is happened
+    if task is not None:
+        [end] = bench.connection.wait([task], 600)
+        assert end.error is None
+    assert bench.effects() == ([("PowerOnVM_Task", "ml-01")] if happened else [])
+
+
+def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
+    ref = bench.ref("ml-01")
+    assert bench.perform(PowerOnVm(ref)) is None
+    since = bench.connection.inventory().taken_at
+    assert bench.perform(PowerOffVm(ref)) is None
+    assert bench.connection.adopt(PowerOnVm(ref), since) is None
+    assert bench.connection.adopt(PowerOffVm(ref), since) is not None
+
+
+def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
+    assert bench.connection.adopt(SuspendVm("vm-424242"), bench.inventory.taken_at) is None

@@ -1,0 +1,217 @@
+"""Waiting for tasks over the wire: many by one filter, and whatever breaks the wait but not the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpuops.errors import LoginRefused, OutcomeUnknown, StepFailed, VcenterUnreachable
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import PowerState
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, SuspendVm
+from gpuops.sim.inject import Effect, Rule
+from gpuops.sim.server import SimServer
+from gpuops.sim.vm_state import Question
+from gpuops.vsphere import collect
+from gpuops.vsphere.perform import Performer
+from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.tasks import TaskWatch
+from gpuops.vsphere.updates import PAUSES_S, Updates
+
+from .conftest import target_of
+
+
+class Waiting:
+    """A session to a simulated vCenter whose watch records its pauses in place of making them."""
+
+    def __init__(self, server: SimServer, session: Session) -> None:
+        self.server = server
+        self.session = session
+        self.pauses: list[float] = []
+        self.watch = TaskWatch(session, Updates(session, pause=self.pauses.append))
+        self.performer = Performer(session)
+        self.inventory: Inventory = collect.inventory(session)
+
+    def ref(self, name: str) -> str:
+        return self.inventory.find_vm(name).ref
+
+    def suspend(self, *names: str) -> list[TaskRef]:
+        steps = [SuspendVm(self.ref(name)) for name in names]
+        return [task for step in steps if (task := self.performer.submit(step, self.inventory, "op"))]
+
+    def wait(self, tasks: list[TaskRef], timeout_s: float = 600) -> list[TaskEnd]:
+        return list(self.watch.wait(tasks, timeout_s))
+
+    def trouble(self, effect: Effect, method: str, **more: Any) -> None:
+        self.server.world.injector.add(Rule(effect, method, **more))
+
+    def hang(self, task: TaskRef) -> Any:
+        """The task never ends by itself."""
+        world = self.server.world
+        hung: Any = world.get(task.ref)
+        with world.changed:
+            for alarm in hung.alarms:
+                alarm.cancel()
+        return hung
+
+    @property
+    def calls(self) -> int:
+        return sum(session.calls for session in self.server.world.sessions)
+
+
+@pytest.fixture
+def waiting_on(serve: Callable[[str], SimServer]) -> Iterator[Callable[[str], Waiting]]:
+    opened: list[Waiting] = []
+
+    def start(scenario: str) -> Waiting:
+        server = serve(scenario)
+        opened.append(Waiting(server, Session(target_of(server))))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.watch.close()
+        each.session.close()
+
+
+@pytest.fixture
+def waiting(waiting_on: Callable[[str], Waiting]) -> Waiting:
+    return waiting_on("lab")
+
+
+def test_a_hundred_tasks_cost_a_handful_of_calls_beyond_their_starts(waiting_on: Callable[[str], Waiting]) -> None:
+    waiting = waiting_on("vdi")
+    running = [vm.ref for vm in waiting.inventory.vms.values() if vm.power is PowerState.ON]
+    assert len(running) > 100, "more than one page of updates"
+    before = waiting.calls
+    submitted = (waiting.performer.submit(PowerOffVm(ref), waiting.inventory, "op") for ref in running)
+    tasks = [task for task in submitted if task is not None]
+    ends = waiting.wait(tasks)
+    assert {end.task for end in ends} == set(tasks)
+    assert [end for end in ends if end.error] == []
+    assert waiting.calls - before <= len(tasks) + 10
+
+
+def test_an_end_tells_how_long_it_took(waiting: Waiting) -> None:
+    [end] = waiting.wait(waiting.suspend("vdi-01"))
+    assert end.error is None
+    assert end.duration_s == pytest.approx(16, abs=1)
+
+
+def test_a_refused_task_ends_in_the_words_of_its_fault(waiting: Waiting) -> None:
+    waiting.trouble(Effect.TASK, "PowerOnVM_Task", fault="InsufficientGraphicsResourcesFault")
+    task = waiting.performer.submit(PowerOnVm(waiting.ref("ml-01")), waiting.inventory, "op")
+    assert task is not None
+    [end] = waiting.wait([task])
+    assert isinstance(end.error, StepFailed)
+    assert end.error.message == "ml-01: no graphics resources: no free vGPU slot of that profile on the host"
+    assert end.error.hint == "gpuops inventory shows who holds the GPUs"
+
+
+def test_ends_that_nobody_took_are_told_later(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01", "vdi-02", "vdi-03")
+    first = next(iter(waiting.watch.wait(tasks, 600)))
+    rest = waiting.wait([task for task in tasks if task != first.task])
+    assert {first.task, *(end.task for end in rest)} == set(tasks)
+
+
+def test_new_tasks_join_those_already_watched(waiting: Waiting) -> None:
+    slow = waiting.suspend("vdi-01", "vdi-02")
+    hung = waiting.hang(slow[0])
+    assert [end.task for end in waiting.wait(slow, 60)] == [slow[1]]
+    more = waiting.suspend("vdi-07")
+    assert [end.task for end in waiting.wait([slow[0], *more], 60)] == more
+    with waiting.server.world.changed:
+        waiting.server.world.tasks._end(hung)
+    assert [end.task for end in waiting.wait(slow[:1], 60)] == slow[:1]
+
+
+def test_a_task_that_never_ends_is_left_out_when_its_time_is_up(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01")
+    waiting.hang(tasks[0])
+    before = waiting.server.world.clock.now()
+    assert waiting.wait(tasks, 60) == []
+    assert (waiting.server.world.clock.now() - before).total_seconds() == pytest.approx(60, abs=1)
+
+
+def test_no_time_at_all_is_one_look(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01")
+    assert waiting.wait(tasks, 0) == []
+    assert waiting.wait([], 600) == []
+
+
+def test_a_question_ends_the_wait_and_is_named(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01")
+    task = waiting.hang(tasks[0])
+    with waiting.server.world.changed:
+        task.entity.state.question = Question("7", "No space on lab-ds-1. Retry?", (("0", "Retry"),))
+        task.entity.touch("runtime")
+    [end] = waiting.wait(tasks)
+    assert isinstance(end.error, StepFailed)
+    assert end.error.message == "vdi-01: it asks a question: No space on lab-ds-1. Retry?"
+    assert "answer it" in end.error.hint
+
+
+def test_a_task_that_vcenter_forgot_ends_as_unknown(waiting: Waiting) -> None:
+    [end] = waiting.wait([TaskRef("task-424242")])
+    assert isinstance(end.error, OutcomeUnknown)
+    assert "gone from vCenter" in end.error.message
+
+
+def test_a_forgotten_task_does_not_hide_the_others(waiting: Waiting) -> None:
+    tasks = [TaskRef("task-424242"), *waiting.suspend("vdi-01")]
+    ends = {end.task: end.error for end in waiting.wait(tasks)}
+    assert ends.keys() == set(tasks)
+    assert ends[tasks[1]] is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "more"),
+    [
+        (Effect.EXPIRE, {}),
+        (Effect.RESET, {}),
+        (Effect.CUT, {}),
+        (Effect.HTTP, {"status": 503}),
+        (Effect.FAULT, {"fault": "InvalidCollectorVersion"}),
+        (Effect.FAULT, {"fault": "RequestCanceled"}),
+        (Effect.FAULT, {"fault": "ManagedObjectNotFound"}),
+    ],
+    ids=["session ends", "reset", "reply cut", "503", "version lost", "cancelled", "collector gone"],
+)
+@pytest.mark.parametrize("skip", [0, 1], ids=["at the first wait", "in the midst"])
+def test_a_broken_wait_is_taken_up_again(waiting: Waiting, effect: Effect, more: dict[str, Any], skip: int) -> None:
+    waiting.trouble(effect, "WaitForUpdatesEx", skip=skip, **more)
+    tasks = waiting.suspend("vdi-01", "vdi-02")
+    assert {end.task: end.error for end in waiting.wait(tasks)} == dict.fromkeys(tasks)
+    assert waiting.pauses == []
+
+
+def test_a_wait_that_breaks_off_every_time_is_given_up(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01")
+    waiting.hang(tasks[0])
+    waiting.trouble(Effect.FAULT, "WaitForUpdatesEx", fault="RequestCanceled", times=None)
+    before = waiting.calls
+    with pytest.raises(VcenterUnreachable, match="breaks off every wait for its tasks: RequestCanceled"):
+        waiting.wait(tasks)
+    assert waiting.pauses == [pause for pause in PAUSES_S if pause]
+    assert waiting.calls - before < 20
+
+
+def test_a_login_refused_in_mid_wait_is_said(waiting: Waiting) -> None:
+    tasks = waiting.suspend("vdi-01")
+    waiting.server.world.sessions.passwords.clear()
+    waiting.trouble(Effect.EXPIRE, "WaitForUpdatesEx")
+    with pytest.raises(LoginRefused, match="user name or password refused"):
+        waiting.wait(tasks)
+
+
+def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
+    task = waiting.performer.submit(PowerOffVm(waiting.ref("vdi-01")), waiting.inventory, "op")
+    assert task is not None
+    refs = [waiting.ref("vdi-01"), waiting.ref("vdi-06"), "vm-424242"]
+    waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
+    assert wait_for_power(waiting.session, refs, PowerState.OFF, 600) == set(refs[:2])
