@@ -61,10 +61,12 @@ class Dispatcher:
             return Answer(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
         with self.world.lock:
             self.world.clock.take_request()
-            session = self._session(envelope)
-            call = Call(request.method, version, session, request.operation_id)
+            call = Call(request.method, version, self._session(envelope), request.operation_id)
             with self.world.serving(call):
-                return self._answer(request, call)
+                answer = self._answer(request, call)
+            if call.opened is not None:
+                call.opened.address, call.opened.user_agent = envelope.address, envelope.user_agent
+            return answer
 
     def _session(self, envelope: Envelope) -> Session | None:
         session = self.world.sessions.find(envelope.cookie) if envelope.cookie else None

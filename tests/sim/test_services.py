@@ -156,7 +156,7 @@ def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServ
     assert {role.name for role in authority.roleList} >= {"Admin", "ReadOnly", "watcher"}
 
 
-def test_roles_can_be_managed_over_the_wire(world: World, si: Any) -> None:
+def test_roles_can_be_managed_over_the_wire(world: World, si: Any, server: SimServer) -> None:
     authority = si.content.authorizationManager
     role_id = authority.AddAuthorizationRole("night shift", ["VirtualMachine.Interact.Suspend"])
     with pytest.raises(vim.fault.AlreadyExists):
@@ -170,7 +170,7 @@ def test_roles_can_be_managed_over_the_wire(world: World, si: Any) -> None:
     with pytest.raises(vim.fault.RemoveFailed):
         authority.RemoveAuthorizationRole(role_id, True)
     authority.RemoveAuthorizationRole(role_id, False)
-    assert authority.RetrieveAllPermissions() == []
+    assert [(each.principal, each.roleId) for each in authority.RetrieveAllPermissions()] == [(server.username, -1)]
 
 
 def test_a_reader_sees_but_does_not_touch(world: World, si: Any, server: SimServer) -> None:

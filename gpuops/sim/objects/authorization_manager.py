@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from gpuops.sim.authority import Permission, Role, all_privileges
+from gpuops.sim.authority import ADMIN, Permission, Role, all_privileges
 from gpuops.sim.managed_object import ManagedObject, method, prop
+from gpuops.sim.objects.service_instance import ROOT_FOLDER_MOID
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -116,16 +117,23 @@ class AuthorizationManager(ManagedObject):
 
     @method
     def RetrieveEntityPermissions(self, call: Call, entity: Any, inherited: bool) -> list[Any]:
-        return [_permission(each) for each in self.world.authority.permissions if each.moid == entity._moId]
+        return [_permission(each) for each in self._all() if each.moid == entity._moId]
 
     @method
     def RetrieveAllPermissions(self, call: Call) -> list[Any]:
-        return [_permission(each) for each in self.world.authority.permissions]
+        return [_permission(each) for each in self._all()]
 
     @method
     def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:
         self._get(roleId)
-        return [_permission(each) for each in self.world.authority.permissions if each.role_id == roleId]
+        return [_permission(each) for each in self._all() if each.role_id == roleId]
+
+    def _all(self) -> list[Permission]:
+        """The permissions given, and the administrator's of every user who was given none."""
+        given = self.world.authority.permissions
+        users = {each.user for each in given}
+        free = [user for user in self.world.sessions.passwords if user not in users]
+        return [*given, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in free)]
 
     def _get(self, role_id: int) -> Role:
         role = self.world.authority.roles.get(role_id)

@@ -1,0 +1,118 @@
+"""HTTP around the SDK: compression, connections that live on, and paths that are not there."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from gpuops.sim.server import SimServer
+from tests.sim.conftest import connect
+from tests.sim.small_world import small_world
+
+RETRIEVE = """<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"
+ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><soapenv:Header><operationID>night-7</operationID></soapenv:Header>
+<soapenv:Body><RetrieveProperties xmlns="urn:vim25"><_this type="PropertyCollector">propertyCollector</_this>
+<specSet><propSet><type>VirtualMachine</type><pathSet>name</pathSet><pathSet>config.hardware.device</pathSet></propSet>
+<objectSet><obj type="Folder">group-v3</obj><skip>true</skip><selectSet xsi:type="TraversalSpec"><type>Folder</type>
+<path>childEntity</path><skip>false</skip></selectSet></objectSet></specSet></RetrieveProperties></soapenv:Body>
+</soapenv:Envelope>"""
+
+
+@pytest.fixture
+def large() -> Iterator[SimServer]:
+    with SimServer(small_world(100), tls=False) as running:
+        yield running
+    assert running.world.bugs == []
+
+
+@pytest.fixture
+def cookie(large: SimServer) -> Iterator[str]:
+    from pyVim.connect import Disconnect
+
+    si = connect(large)
+    yield si._stub.cookie
+    Disconnect(si)
+
+
+def post(
+    connection: http.client.HTTPConnection, body: str | bytes, **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    connection.request("POST", "/sdk", body, {"SOAPAction": '"urn:vim25/8.0.3.0"', **headers})
+    reply = connection.getresponse()
+    return reply, reply.read()
+
+
+def connection(server: SimServer) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+
+
+def test_large_replies_are_compressed_for_whoever_asks(large: SimServer, cookie: str) -> None:
+    with closing(connection(large)) as wire:
+        plain, text = post(wire, RETRIEVE, Cookie=cookie)
+        packed, body = post(wire, RETRIEVE, Cookie=cookie, **{"Accept-Encoding": "gzip"})
+    assert plain.getheader("Content-Encoding") is None
+    assert packed.getheader("Content-Encoding") == "gzip"
+    assert gzip.decompress(body) == text
+    assert text.count(b"<returnval>") == 100
+
+
+def test_compression_can_be_switched_off(cookie: str) -> None:
+    world = small_world(100)
+    world.gzip = False
+    with SimServer(world, tls=False) as server, closing(connection(server)) as wire:
+        si = connect(server)
+        reply, _ = post(wire, RETRIEVE, Cookie=si._stub.cookie, **{"Accept-Encoding": "gzip"})
+        assert reply.getheader("Content-Encoding") is None
+        from pyVim.connect import Disconnect
+
+        Disconnect(si)
+
+
+def test_one_connection_serves_many_requests(large: SimServer, cookie: str) -> None:
+    with closing(connection(large)) as wire:
+        statuses = [post(wire, RETRIEVE, Cookie=cookie)[0].status for _ in range(3)]
+        wire.request("GET", "/nowhere")
+        missing = wire.getresponse()
+        missing.read()
+        chunked = iter([RETRIEVE[:500].encode(), RETRIEVE[500:].encode()])
+        wire.request("POST", "/sdk", chunked, {"Cookie": cookie}, encode_chunked=True)
+        again = wire.getresponse()
+        again.read()
+    assert (statuses, missing.status, again.status) == ([200, 200, 200], 404, 200)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not XML",
+        b"<a/>",
+        RETRIEVE.replace("_this", "that").encode(),
+        b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>',
+        RETRIEVE.replace("<type>VirtualMachine</type>", "<type>NoSuchType</type>").encode(),
+        RETRIEVE.replace("<specSet>", "<specSet><wrong/>").encode(),
+        RETRIEVE.replace("<skip>true</skip>", "<skip>maybe</skip>").encode(),
+        RETRIEVE.replace("<RetrieveProperties ", "<RetrieveProperties colour='red' ")
+        .replace("specSet", "spec")
+        .encode(),
+    ],
+)
+def test_what_is_no_request_is_an_invalid_request(large: SimServer, cookie: str, body: bytes) -> None:
+    with closing(connection(large)) as wire:
+        reply, text = post(wire, body, Cookie=cookie)
+    assert reply.status == 500
+    assert b'xsi:type="InvalidRequest"' in text
+    assert b"root:" not in text
+
+
+def test_an_anonymous_caller_reads_the_service_and_nothing_else(large: SimServer) -> None:
+    service = RETRIEVE.replace('<obj type="Folder">group-v3', '<obj type="ServiceInstance">ServiceInstance')
+    with closing(connection(large)) as wire:
+        assert post(wire, service)[0].status == 200
+        reply, text = post(wire, RETRIEVE)
+    assert reply.status == 500
+    assert b'xsi:type="NotAuthenticated"' in text
