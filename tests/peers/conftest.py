@@ -1,4 +1,4 @@
-"""The peers as fixtures: govc for any vCenter, and vcsim loaded with the GPU inventory."""
+"""The peers as fixtures: govc for any vCenter, vcsim loaded with the GPU inventory, and our own `lab` for govc."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.sim.server import SimServer, start
 from tests.peers.processes import BINARIES, Endpoint, Govc, running_vcsim, save_gpu_inventory
 
 
@@ -49,3 +50,38 @@ def shared_vcsim(gpu_inventory: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A vcsim with the GPU inventory that tests only read."""
     with running_vcsim(tmp_path_factory.mktemp("vcsim"), f"-load={gpu_inventory}") as endpoint:
         yield endpoint
+
+
+def _simulated() -> Iterator[SimServer]:
+    with start("lab") as server:
+        yield server
+    assert server.world.bugs == []
+
+
+def _endpoint(server: SimServer) -> Endpoint:
+    assert server.ca_file is not None
+    return Endpoint(server.url, server.username, server.password, Path(server.ca_file))
+
+
+@pytest.fixture
+def lab() -> Iterator[SimServer]:
+    """Our simulated vCenter with the scenario `lab`, over TLS, to change at will."""
+    yield from _simulated()
+
+
+@pytest.fixture
+def ask(lab: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
+    """govc for the test's own `lab`."""
+    return govc(_endpoint(lab))
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[SimServer]:
+    """A `lab` that tests only read."""
+    yield from _simulated()
+
+
+@pytest.fixture(scope="session")
+def read(shared_lab: SimServer, govc: Callable[[Endpoint], Govc]) -> Govc:
+    """govc for the `lab` that tests only read."""
+    return govc(_endpoint(shared_lab))

@@ -30,15 +30,12 @@ class Endpoint:
     ca_file: Path
 
 
-@dataclass(frozen=True, slots=True)
 class Refusal(Exception):
     """What govc printed when it failed."""
 
-    arguments: tuple[str, ...]
-    message: str
-
-    def __str__(self) -> str:
-        return f"govc {' '.join(self.arguments)}: {self.message}"
+    def __init__(self, arguments: tuple[str, ...], message: str) -> None:
+        super().__init__(f"govc {' '.join(arguments)}: {message}")
+        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,15 @@ class Govc:
     def json(self, command: str, *arguments: str) -> Any:
         """The JSON that govc prints for these arguments."""
         return json.loads(self(command, "-json", *arguments))
+
+    def documents(self, command: str, *arguments: str) -> list[Any]:
+        """The JSON documents that govc prints one after the other, as `object.collect` does."""
+        text, decoder, found = self(command, "-json", *arguments).lstrip(), json.JSONDecoder(), []
+        while text:
+            document, end = decoder.raw_decode(text)
+            found.append(document)
+            text = text[end:].lstrip()
+        return found
 
     def lines(self, *arguments: str) -> list[str]:
         """The lines that govc prints for these arguments."""

@@ -79,8 +79,8 @@ def peer(vcsim: Endpoint, govc: Callable[[Endpoint], Govc]) -> Govc:
 
 
 def _vgpus(peer: Govc, vm: str) -> list[str]:
-    devices = peer.json("device.info", "-vm", vm, "pcipassthrough-*")["devices"] or []
-    return [device["backing"].get("vgpu", "") for device in devices]
+    backings = [device.get("backing") or {} for device in peer.json("device.info", "-vm", vm)["devices"]]
+    return [backing["vgpu"] for backing in backings if "vgpu" in backing]
 
 
 def _power(peer: Govc, vm: str) -> str:
