@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 
@@ -48,3 +48,13 @@ def is_gpu(device: GpuDevice) -> bool:
             return False
         case _:
             assert_never(device)
+
+
+def gpu_names(vm: Vm) -> str:
+    """The VM's GPU devices in a few words; "none" without any."""
+    return ", ".join(signature(device) for device in vm.devices or () if is_gpu(device)) or "none"
+
+
+def option_of(device: GpuDevice) -> str:
+    """The device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
+    return "dynamic" if isinstance(device, DynamicDevice) else signature(device).split(" ", 1)[1]

@@ -52,11 +52,8 @@ def release(vm: Vm, inventory: Inventory) -> Inventory:
 
 
 def _without(host: Host, ref: str) -> Host:
-    return replace(
-        host,
-        gpus=tuple(
-            replace(gpu, vms=tuple(other for other in gpu.vms if other != ref)) if ref in (gpu.vms or ()) else gpu
-            for gpu in host.gpus
-        ),
-        bindings=tuple(binding for binding in host.bindings if binding.vm != ref),
+    gpus = tuple(
+        gpu if gpu.vms is None else replace(gpu, vms=tuple(other for other in gpu.vms if other != ref))
+        for gpu in host.gpus
     )
+    return replace(host, gpus=gpus, bindings=tuple(binding for binding in host.bindings if binding.vm != ref))

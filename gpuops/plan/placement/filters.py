@@ -49,6 +49,8 @@ def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None
     profiles = dict.fromkeys(demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu))
     if not profiles:
         return None
+    if not host.gpus and not host.profiles:
+        return Rejection(host.name, "has no GPU")
     if host.profiles is None:
         return Rejection(host.name, "the vGPU profiles it offers cannot be read")
     missing = [profile for profile in profiles if host.offers(profile) is None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuops.advise.occupancy import may_run
 from gpuops.model.catalog import Catalog
@@ -15,7 +15,7 @@ from gpuops.plan.placement.filters import refusals
 from gpuops.plan.placement.nodes import short_beside
 from gpuops.plan.placement.scorers import SCORERS, Candidate, Score, World, local_node
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, WantsVgpu
+from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Choice, Rejection
 
 
@@ -83,9 +83,9 @@ def _worth_a_look(host: Host, world: World) -> bool:
 
 
 def _places(host: Host, world: World) -> Iterator[Candidate | Rejection]:
-    wanted = world.wanted
+    wanted, demands = world.wanted, _demands_on(host, world.wanted)
     if wanted.numa is not NumaPolicy.REQUIRED:
-        seating = seat(wanted.vm, wanted.demands, host, world.inventory, world.catalog)
+        seating = seat(wanted.vm, demands, host, world.inventory, world.catalog)
         if seating.complete:
             yield Candidate(host, seating)
         yield from seating.rejections
@@ -94,12 +94,19 @@ def _places(host: Host, world: World) -> Iterator[Candidate | Rejection]:
         yield Rejection(host.name, "its NUMA nodes cannot be read", hint="--numa preferred does without")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
         short = short_beside(wanted.vm, node, host, world.inventory)
-        seating = seat(wanted.vm, wanted.demands, host, world.inventory, world.catalog, node.id)
+        seating = seat(wanted.vm, demands, host, world.inventory, world.catalog, node.id)
         candidate = Candidate(host, seating, node)
         unpinned = _unpinned_elsewhere(candidate, world) if wanted.pin is PinPolicy.NEVER else None
         if seating.complete and not short and unpinned is None:
             yield candidate
         yield from (*short, *seating.rejections, *([unpinned] if unpinned else []))
+
+
+def _demands_on(host: Host, wanted: Wanted) -> tuple[Demand, ...]:
+    """The demands; pins are addresses of the host the VM is on, and mean nothing on another."""
+    if host.ref == wanted.vm.host:
+        return wanted.demands
+    return tuple(replace(demand, pin=None) if isinstance(demand, WantsVgpu) else demand for demand in wanted.demands)
 
 
 def _unpinned_elsewhere(candidate: Candidate, world: World) -> Rejection | None:

@@ -1,0 +1,138 @@
+"""Attach: give a VM a vGPU, several, a whole GPU, or a device group; at once, whole, or not at all.
+
+Preflight -> goal -> place -> one reconfigure, with the stop, the move and the start that were allowed around it.
+Every reason against it is found before anything is planned, and all of them are said together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import GpuDevice, Vm
+from gpuops.plan.asked import Answer, device_goal, dynamic_goal, group_goal, profile_meant
+from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
+from gpuops.plan.devices import gpu_names, option_of, signature
+from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
+from gpuops.plan.hosts import hosts_for, move_blockers
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.plan import Plan, Rejection, refuse
+from gpuops.plan.power import MoveMode, PowerPolicy, power_blockers
+from gpuops.plan.preflight import state_blockers
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """What a VM is to have. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`) and
+    `device_group` says which devices; the others how far gpuops may go for them."""
+
+    vm: str
+    """Name, inventory path, `moid:vm-42` or `uuid:...`."""
+    profile: str | None = None
+    """vGPU profile, as people write it: `a100-3-20c`."""
+    count: int | None = None
+    """How many in all, not how many more. None = one, or as many as it has and as it replaces."""
+    device: tuple[str, ...] = ()
+    """PCI addresses of whole devices (DirectPath I/O)."""
+    dynamic: bool = False
+    """Any whole device of a kind (Dynamic DirectPath I/O)."""
+    label: str | None = None
+    """Hardware label that a dynamic device must carry."""
+    device_type: tuple[str, ...] = ()
+    """vendor:device of dynamic devices: `10de:20f1`."""
+    device_group: str | None = None
+    """Vendor device group: `Nvidia:2@grid_a100d-80c%NVLink`."""
+    replace: str | None = None
+    """Profile, PCI address or `dynamic` of the devices that give way."""
+    add: bool = False
+    """Other GPU devices of the VM stay beside the new ones."""
+    move: MoveMode | None = None
+    pin: PinPolicy = PinPolicy.AUTO
+    numa: NumaPolicy = NumaPolicy.PREFERRED
+    power: PowerPolicy = PowerPolicy.REFUSE
+    host: str | None = None
+    """The host it is to be on; None = its own, or with a move the best."""
+
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""
+        vm = inventory.find_vm(self.vm)
+        return (vm.ref,) if vm.devices is None else ()
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts whose QueryConfigTarget the plan needs: for static DirectPath and device groups."""
+        if not self.device and self.device_group is None:
+            return ()
+        hosts = hosts_for(inventory.find_vm(self.vm), self.host, self.move, inventory)
+        wanted = {PciAddress.parse(text) for text in self.device}
+        return tuple(
+            host.ref
+            for host in hosts
+            if len(hosts) == 1 or self.device_group or all(host.gpu(address) for address in wanted)
+        )
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """The attachment planned on this snapshot. Raises UsageError for options or names that mean nothing here."""
+        self._check()
+        vm = inventory.find_vm(self.vm)
+        hosts = hosts_for(vm, self.host, self.move, inventory)
+        blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
+        if vm.devices is None:
+            return refuse(*blockers)
+        old = named(self.replace, vm) if self.replace else ()
+        goal = self._goal(vm, old, hosts, inventory, catalog)
+        if not isinstance(goal, Goal):
+            return refuse(*blockers, *power_blockers(vm, self.power), *goal)
+        ask = Ask(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
+        against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
+        if not against and is_there(ask):
+            return left_as_it_is(ask, blockers)
+        return planned(ask, (*blockers, *power_blockers(vm, self.power), *against))
+
+    def _check(self) -> None:
+        kinds = [self.profile is not None, bool(self.device), self._is_dynamic, self.device_group is not None]
+        if sum(kinds) != 1:
+            raise UsageError(
+                "attach needs exactly one of --profile, --device, --dynamic and --device-group",
+                hint="attach different devices one after the other, with --add",
+            )
+        if self.count is not None and (self.count < 1 or self.device or self.device_group):
+            raise UsageError(
+                f"--count {self.count} means nothing here",
+                hint="it is the number of vGPUs or dynamic devices, 1 or more",
+            )
+
+    @property
+    def _is_dynamic(self) -> bool:
+        return self.dynamic or self.label is not None or bool(self.device_type)
+
+    def _goal(
+        self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
+    ) -> Answer:
+        if self.device:
+            addresses = [PciAddress.parse(text) for text in self.device]
+            return device_goal(vm, addresses, hosts[0] if hosts else None, old)
+        if self.device_group is not None:
+            return group_goal(vm, self.device_group, hosts, old)
+        if self._is_dynamic:
+            return dynamic_goal(vm, self.device_type, self.label, self.count, hosts, old)
+        assert self.profile is not None, "_check lets exactly one kind pass"
+        profile = profile_meant(self.profile, vm, hosts[0] if hosts else None, inventory, catalog)
+        return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
+
+    def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
+        """Devices that are not asked for, and not said to stay or to give way."""
+        if self.replace and not old and not goal.unchanged:
+            return (Rejection(vm.name, f"has no {self.replace} to replace", hint=f"it has: {gpu_names(vm)}"),)
+        others = () if self.add else other_gpus(goal)
+        if not others:
+            return ()
+        names = ", ".join(dict.fromkeys(signature(device) for device in others))
+        hint = f"--add keeps it beside the new one, --replace {option_of(others[0])} puts the new one in its place"
+        return (Rejection(vm.name, f"has {names} already", hint=hint),)

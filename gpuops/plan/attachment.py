@@ -1,0 +1,155 @@
+"""Attachment: a goal for a VM becomes a plan: a place, one reconfigure, and the stop, move and start around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.asked import with_backings
+from gpuops.plan.device_rules import Case, findings
+from gpuops.plan.devices import gpu_names
+from gpuops.plan.goal import Goal
+from gpuops.plan.hosts import elsewhere
+from gpuops.plan.pins import kept_pins
+from gpuops.plan.placement.competition import displaced
+from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.power import PowerPolicy, power_moves
+from gpuops.plan.project import project
+from gpuops.plan.settings import Fitting, change_of, warnings_of
+from gpuops.plan.steps import PowerOnVm, ReconfigureVm, RelocateVm
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of a snapshot: a VM, the devices it is to have, where it may be, and how far gpuops may go."""
+
+    vm: Vm
+    goal: Goal
+    hosts: tuple[Host, ...]
+    numa: NumaPolicy
+    pin: PinPolicy
+    power: PowerPolicy
+    inventory: Inventory
+    catalog: Catalog
+
+    @property
+    def wanted(self) -> Wanted:
+        demands = demands_of(self.goal.devices, kept_pins(self.vm, self.goal))
+        return Wanted(self.vm, demands, tuple(host.ref for host in self.hosts), self.numa, self.pin)
+
+
+def is_there(ask: Ask) -> bool:
+    """Whether the VM has all of it already, on a host where it may be. One that runs proves its settings by running."""
+    host = next((host for host in ask.hosts if host.ref == ask.vm.host), None)
+    if host is None or not ask.goal.unchanged:
+        return False
+    if ask.numa is NumaPolicy.REQUIRED and not _is_bound(ask, host):
+        return False
+    settings = Fitting(ask.vm, ask.goal, Placement(host), NumaPolicy.NONE, ask.catalog)
+    return ask.vm.power is PowerState.ON or change_of(settings).empty
+
+
+def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
+    """Nothing to change; at most the VM is started, where it is to run."""
+    because = (f"{ask.vm.name} has {gpu_names(ask.vm)} already",)
+    if ask.power is not PowerPolicy.ON or ask.vm.power is PowerState.ON:
+        return Plan(because=because)
+    if ask.vm.power is not PowerState.OFF:
+        return Plan(because=(*because, f"it is {ask.vm.power or 'in an unreadable power state'}, and left so"))
+    placement = place(replace(ask.wanted, hosts=(ask.vm.host or "",)), ask.inventory, ask.catalog)
+    if blockers or not isinstance(placement, Placement):
+        return refuse(*blockers, *(() if isinstance(placement, Placement) else placement))
+    start = Wave(f"start {ask.vm.name}", (PowerOnVm(ask.vm.ref, ask.vm.host),))
+    return Plan((start,), because=because, warnings=placement.doubts, choices=placement.choices)
+
+
+def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
+    """The plan that brings the VM its devices, or every reason against it."""
+    placement = place(ask.wanted, ask.inventory, ask.catalog)
+    if not isinstance(placement, Placement):
+        against, _ = findings(_case(ask, next(iter(ask.hosts), None)))
+        return refuse(*blockers, *against, *placement, *_elsewhere(ask))
+    goal = with_backings(ask.goal, placement.host)
+    against, warnings = findings(_case(ask, placement.host))
+    if not isinstance(goal, Goal):
+        return refuse(*blockers, *against, *goal, choices=placement.choices)
+    if blockers or against:
+        return refuse(*blockers, *against, choices=placement.choices)
+    return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
+
+
+def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
+    vm, placement = ask.vm, fitting.placement
+    change = change_of(fitting)
+    power = power_moves(vm, ask.power, placement.host.ref)
+    move = (Wave(f"move {vm.name}", (RelocateVm(vm.ref, placement.host.ref),)),) if fitting.moved else ()
+    edit = () if change.empty else (Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)),)
+    return Plan(
+        waves=(*power.before, *move, *edit, *power.after),
+        warnings=(
+            *warnings,
+            *placement.doubts,
+            *warnings_of(fitting),
+            *_remote(ask, placement),
+            *_competitors(ask, fitting),
+            *power.warnings,
+        ),
+        choices=placement.choices,
+        disruptive=bool(power.before or move),
+    )
+
+
+def _case(ask: Ask, host: Host | None) -> Case:
+    return Case(ask.vm, ask.goal.devices, ask.goal.device_group is not None, host, ask.catalog)
+
+
+def _is_bound(ask: Ask, host: Host) -> bool:
+    """Whether the VM is bound to one NUMA node of the host, and its pinned vGPUs are on it."""
+    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "")
+    node = next((node for node in host.numa_nodes if str(node.id) == there), None)
+    if node is None or short_beside(ask.vm, node, host, ask.inventory):
+        return False
+    pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
+    return all(gpu is not None and gpu.numa_node == node.id for gpu in pinned)
+
+
+def _elsewhere(ask: Ask) -> Iterator[Rejection]:
+    """What else could be done, where only the VM's own host was looked at."""
+    if [host.ref for host in ask.hosts] == [ask.vm.host]:
+        found = elsewhere(ask.wanted, ask.inventory, ask.catalog)
+        if found is not None:
+            yield found
+
+
+def _remote(ask: Ask, placement: Placement) -> Iterator[str]:
+    """What is short beside the GPUs, where locality is only preferred."""
+    if ask.numa is not NumaPolicy.PREFERRED or placement.numa_node is not None:
+        return
+    gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.gpu(address)) is not None]
+    nodes = {gpu.numa_node for gpu in gpus} - {None}
+    if not nodes:
+        yield f"on which NUMA node of {placement.host.name} the GPU is cannot be read: its memory may be remote"
+        return
+    if len(nodes) > 1:
+        yield f"the GPUs of {ask.vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
+    for node in placement.host.numa_nodes:
+        if node.id in nodes:
+            short = short_beside(ask.vm, node, placement.host, ask.inventory)
+            yield from (f"{rejection}: the rest is remote" for rejection in short)
+
+
+def _competitors(ask: Ask, fitting: Fitting) -> Iterator[str]:
+    after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
+    vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
+    others = displaced(vm, fitting.placement.host, after, ask.catalog)
+    if others:
+        names = ", ".join(f"{other.name} ({other.power})" for other in others)
+        yield f"while {vm.name} runs, {fitting.placement.host.name} has no GPU left for {names}"

@@ -1,0 +1,67 @@
+"""Hosts: where a VM may go, as the options of a request say, and where else it could."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
+from gpuops.plan.plan import Rejection
+from gpuops.plan.power import MoveMode
+
+
+def hosts_for(vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory) -> tuple[Host, ...]:
+    """The hosts to look at: the named one, or the VM's own, and with a move every other that has GPUs.
+
+    Raises HostNotFound.
+    """
+    if named is not None:
+        return (inventory.find_host(named),)
+    own = inventory.host_of(vm)
+    stay = (own,) if own else ()
+    return (*stay, *_others(vm, inventory)) if move else stay
+
+
+def move_blockers(
+    vm: Vm, hosts: tuple[Host, ...], move: MoveMode | None, inventory: Inventory
+) -> tuple[Rejection, ...]:
+    """Why the VM cannot be had on these hosts without being moved."""
+    own = inventory.host_of(vm)
+    if own is None and not move:
+        return (Rejection(vm.name, "the host it is registered on cannot be read"),)
+    if own is None or move or own in hosts:
+        return ()
+    hint = "--move cold moves it there while it is off"
+    return (Rejection(vm.name, f"is registered on {own.name}, not on {hosts[0].name}", hint=hint),)
+
+
+def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
+    """The hosts that could take the VM where its own cannot: what to do instead."""
+    own = inventory.host_of(wanted.vm)
+    others = _others(wanted.vm, inventory)
+    able = [host.name for host in others if _takes(host, wanted, inventory, catalog)]
+    offering = [host.name for host in others if _offers(host, wanted) and host.name not in able]
+    if own is None or not (able or offering):
+        return None
+    hint = f"{', '.join(able)} can take it: --move cold moves it there while it is off"
+    if not able:
+        hint = f"{', '.join(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
+    return Rejection(wanted.vm.name, f"is registered on {own.name}, which cannot take it", hint=hint)
+
+
+def _others(vm: Vm, inventory: Inventory) -> tuple[Host, ...]:
+    hosts = (host for host in inventory.hosts.values() if host.gpus and host.ref != vm.host)
+    return tuple(sorted(hosts, key=lambda host: host.name))
+
+
+def _takes(host: Host, wanted: Wanted, inventory: Inventory, catalog: Catalog) -> bool:
+    return isinstance(place(replace(wanted, hosts=(host.ref,)), inventory, catalog), Placement)
+
+
+def _offers(host: Host, wanted: Wanted) -> bool:
+    profiles = [demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)]
+    return bool(profiles) and all(host.offers(profile) for profile in profiles)
