@@ -204,7 +204,11 @@ def _numa_nodes(value: Any) -> tuple[NumaNode, ...]:
 
 
 def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
-    """What the host offers now; the flags come from its capabilities, where it tells them (vSphere API 6.7)."""
+    """Every profile the host can run: those it offers now, and those it says it is capable of (vSphere API 6.7).
+
+    A same-size GPU takes all other sizes off the list of types while a vGPU runs on it. A plan that first frees the
+    GPU must still know them; whether there is room now is told by the GPUs, not by this list.
+    """
     offered = values.get("config.sharedPassthruGpuTypes")
     capabilities = values.get("config.sharedGpuCapabilities")
     flags = {
@@ -219,9 +223,10 @@ def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
         if (name := text(each, "vgpu"))
     }
     if offered is None:
-        # an empty list is absent too: with capabilities told the host speaks of vGPU, and offers none now
-        return () if flags else None
-    return tuple(flags.get(name, OfferedProfile(name)) for each in children(offered) if (name := each.text))
+        # an empty list is absent too: with capabilities told the host speaks of vGPU, and has no room at all now
+        return tuple(flags.values()) if flags else None
+    now = {name: OfferedProfile(name) for each in children(offered) if (name := each.text)}
+    return tuple({**now, **flags}.values())
 
 
 def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
