@@ -137,7 +137,7 @@ class PolicyFile(_Section):
     pools: list[PoolSection] = Field(min_length=1)
     ml: MlSection = MlSection()
     window: WindowSection | None = None
-    opt_out: MarkSection = MarkSection(attribute="gpuops.keep")
+    opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
     limits: LimitsSection = LimitsSection()
 

@@ -136,7 +136,7 @@ class Policy:
     ml_stop: MlStop = MlStop()
     window: Window | None = None
     """None = `rotate night` may run at any time, and each one after a finished one is a new night."""
-    opt_out: Mark = Mark(attribute="gpuops.keep")
+    opt_out: Mark = Mark(attribute="gpuops.opt-out")
     """A desktop that carries it is never taken, whatever else holds."""
     marker: str = "gpuops.rotation"
     """The custom attribute that gpuops sets on what it takes, and clears when it is back."""

@@ -55,7 +55,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
 def test_what_is_left_out_is_the_careful_choice() -> None:
     policy = parse_policy(SMALL, "small")
     assert policy.limits == Limits()
-    assert policy.opt_out == Mark(attribute="gpuops.keep")
+    assert policy.opt_out == Mark(attribute="gpuops.opt-out")
     assert policy.window is None
     assert not policy.needs_tags
 

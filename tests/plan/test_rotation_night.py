@@ -96,7 +96,7 @@ def test_the_second_run_is_empty() -> None:
         ({"tasks": (RunningTask("task-1", "Relocate", "running"),)}, "a task is running: Relocate"),
         ({"connected": None}, "is not connected, or does not tell"),
         ({"unreadable": ("runtime.question",)}, "cannot be read whole: runtime.question"),
-        ({"attributes": {"gpuops.keep": "yes"}}, "opted out (attribute gpuops.keep)"),
+        ({"attributes": {"gpuops.opt-out": "yes"}}, "opted out (attribute gpuops.opt-out)"),
         ({"devices": None}, "its devices cannot be read"),
         ({"devices": ()}, "has no vGPU: suspending it frees none"),
         ({"template": True}, "is a template"),
@@ -152,10 +152,10 @@ def test_both_keys_turn_or_nothing_is_taken() -> None:
     policy = replace(POLICY, pools=(replace(POOL, owner=Mark("gpuops.owner", "cad")),))
     world = small_world()
     world.set("vm-1", attributes={"gpuops.owner": "cad"})
-    world.set("vm-2", attributes={"gpuops.owner": "cad", "gpuops.keep": "demo tomorrow"})
+    world.set("vm-2", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "demo tomorrow"})
     found = plan(world, policy)
     assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
-    assert reasons(found)["desktop-02"] == "opted out (attribute gpuops.keep)"
+    assert reasons(found)["desktop-02"] == "opted out (attribute gpuops.opt-out)"
     assert reasons(found)["desktop-03"] == "its owner has not agreed (attribute gpuops.owner = cad)"
     assert found.warnings == ()
     assert plan(small_world()).warnings == (
