@@ -181,9 +181,10 @@ class ScenarioFile(_Declared):
 
 
 def names() -> tuple[str, ...]:
-    """The scenarios that gpuops brings."""
+    """The scenarios that gpuops brings; a `NAME-policy.yaml` beside one is a rotation policy made for it."""
     files = resources.files("gpuops.sim").joinpath("scenarios").iterdir()
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
+    found = (file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return tuple(sorted(name for name in found if not name.endswith("-policy")))
 
 
 def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:

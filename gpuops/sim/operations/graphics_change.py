@@ -69,9 +69,9 @@ def _wanted(host: HostSystem, gpu: GpuState, device: Any, default: str) -> tuple
         raise faults.wrong_argument("config.deviceType.graphicsType")
     mode = gpu.mode if device is None or not device.vgpuMode else _mode(gpu, device.vgpuMode)
     if graphics_type != gpu.configured_type and host.seats():
-        raise _in_use(f"vGPUs run on host {host.name}.")
+        raise _in_use(host.name, f"vGPUs run on host {host.name}.")
     if mode is not gpu.mode and any(seat.pci_id == gpu.pci_id for seat in host.seats()):
-        raise _in_use(f"vGPUs run on GPU {gpu.pci_id}.")
+        raise _in_use(gpu.pci_id, f"vGPUs run on GPU {gpu.pci_id}.")
     return graphics_type, mode
 
 
@@ -84,6 +84,6 @@ def _mode(gpu: GpuState, text: str) -> Mode:
     return Mode(text)
 
 
-def _in_use(text: str) -> Exception:
-    fault: Exception = vim.fault.ResourceInUse(msg=text, type="GPU")
+def _in_use(name: str, text: str) -> Exception:
+    fault: Exception = vim.fault.ResourceInUse(msg=text, name=name)
     return fault

@@ -1,0 +1,240 @@
+"""Hosts through real pyVmomi: what they offer, graphics and passthrough settings, modules, maintenance, reboot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab, served
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    """For tests that only read, or are refused."""
+    with served() as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab
+
+
+def target(lab: Lab, host: str | None = None) -> Any:
+    return lab.cluster().environmentBrowser.QueryConfigTarget(lab.host(host) if host else None)
+
+
+def stop_all(lab: Lab, host: str) -> None:
+    for vm in lab.host(host).vm:
+        if vm.runtime.question is not None:
+            vm.AnswerVM(vm.runtime.question.id, "0")
+        if vm.runtime.powerState == "poweredOn":
+            lab.power_off(vm.name)
+
+
+def test_numa_nodes_name_the_gpus_beside_them(shared: Lab) -> None:
+    nodes = shared.host("esx-01.lab").hardware.numaInfo.numaNode
+    assert ["0000:3b:00.0" in node.pciId for node in nodes] == [True, False]
+    assert ["0000:d8:00.0" in node.pciId for node in nodes] == [False, True]
+    assert sum(node.memorySize for node in nodes) == shared.host("esx-01.lab").hardware.memorySize
+    assert [len(node.cpuID) for node in nodes] == [64, 64]
+
+
+def test_pci_ids_are_signed_shorts(shared: Lab) -> None:
+    devices = {device.id: device for device in shared.host("esx-01.lab").hardware.pciDevice}
+    gpu, bridge = devices["0000:af:00.0"], devices["0000:ae:00.0"]
+    assert (gpu.vendorId, gpu.deviceId & 0xFFFF, gpu.subDeviceId) == (0x10DE, 0x20F1, 0x145F)
+    assert (bridge.vendorId, bridge.vendorId & 0xFFFF) == (0x8086 - 0x10000, 0x8086)
+    assert gpu.bus == 0xAF - 0x100
+    assert gpu.parentBridge == bridge.id
+
+
+def test_modes_decide_what_is_offered(shared: Lab) -> None:
+    config = shared.host("esx-01.lab").config
+    assert [(gpu.pciId, gpu.vgpuMode) for gpu in config.graphicsInfo] == [
+        ("0000:3b:00.0", "multiInstanceGpu"),
+        ("0000:af:00.0", "multiInstanceGpu"),
+        ("0000:d8:00.0", "sameSize"),
+    ]
+    assert "grid_a100-3-20c" in config.sharedPassthruGpuTypes
+    assert "grid_a100-20c" not in config.sharedPassthruGpuTypes
+    supported = {each.vgpu for each in config.sharedGpuCapabilities}
+    assert {"nvidia_a40-8q", "nvidia_a40-48c"} <= supported
+    assert "nvidia_a40-48c" not in config.sharedPassthruGpuTypes
+
+
+def test_passthrough_gpus_are_not_in_the_graphics_stack(shared: Lab) -> None:
+    host = shared.host("esx-02.lab")
+    listed = {gpu.pciId for gpu in host.config.graphicsInfo}
+    active = {info.id for info in host.config.pciPassthruInfo if info.passthruActive}
+    assert active == {"0000:5e:00.0", "0000:d8:00.0"}
+    assert listed.isdisjoint(active)
+
+
+def test_profile_info_says_class_and_sharing(shared: Lab) -> None:
+    manager = shared.host("esx-01.lab").configManager.graphicsManager
+    profiles = {info.profileName: info for info in manager.RetrieveVgpuProfileInfo()}
+    mig, desktop = profiles["grid_a100-3-20c"], profiles["nvidia_a40-8q"]
+    assert (mig.profileSharing, mig.profileClass, mig.fbSizeInGib) == ("mig", "compute", 20)
+    assert (desktop.profileSharing, desktop.profileClass, desktop.deviceVendorId) == (
+        "timeSliced",
+        "quadro",
+        0x2235 << 16 | 0x10DE,
+    )
+
+
+def test_config_target_is_of_the_host_asked(shared: Lab) -> None:
+    one, two, both = target(shared, "esx-01.lab"), target(shared, "esx-02.lab"), target(shared)
+    assert [device.pciDevice.id for device in one.pciPassthrough] == []
+    assert [device.pciDevice.id for device in two.pciPassthrough] == ["0000:5e:00.0", "0000:d8:00.0"]
+    assert [(each.deviceId, each.customLabel) for each in two.dynamicPassthrough] == [(0x26B9, "l40s-ml")]
+    assert two.pciPassthrough[0].systemId == shared.host("esx-02.lab").hardware.systemInfo.uuid
+    assert [group.deviceGroupName for group in two.vendorDeviceGroupInfo] == ["Nvidia:2@grid_a100d-80c%NVLink"]
+    names = {each.vgpu for each in one.sharedGpuPassthroughTypes} | {
+        each.vgpu for each in two.sharedGpuPassthroughTypes
+    }
+    assert {each.vgpu for each in both.sharedGpuPassthroughTypes} == names
+
+
+def graphics_config(host: Any, **devices: dict[str, str]) -> Any:
+    """The host's whole config with some devices changed, as clients must send it."""
+    config = host.config.graphicsConfig
+    for device in config.deviceType:
+        for name, value in devices.get(device.deviceId, {}).items():
+            setattr(device, name, value)
+    return config
+
+
+def test_mode_changes_on_an_empty_gpu_at_once(lab: Lab) -> None:
+    host = lab.host("esx-02.lab")
+    config = graphics_config(host, **{"0000:af:00.0": {"vgpuMode": "sameSize"}})
+    host.configManager.graphicsManager.UpdateGraphicsConfig(config)
+    assert {gpu.pciId: gpu.vgpuMode for gpu in host.config.graphicsInfo}["0000:af:00.0"] == "sameSize"
+    assert lab.world.ledger.to_json()[-1]["name"] == "esx-02.lab"
+
+
+@pytest.mark.parametrize(
+    ("host", "gpu", "change", "fault"),
+    [
+        ("esx-02.lab", "0000:3b:00.0", {"vgpuMode": "mixedSize"}, vim.fault.ResourceInUse),
+        ("esx-01.lab", "0000:3b:00.0", {"vgpuMode": "mixedSize"}, vmodl.fault.InvalidArgument),
+        ("esx-01.lab", "0000:3b:00.0", {"graphicsType": "shared"}, vim.fault.ResourceInUse),
+        ("esx-01.lab", "0000:3b:00.0", {"graphicsType": "fancy"}, vmodl.fault.InvalidArgument),
+    ],
+)
+def test_graphics_changes_that_are_refused(
+    shared: Lab, host: str, gpu: str, change: dict[str, str], fault: Any
+) -> None:
+    with pytest.raises(fault):
+        shared.host(host).configManager.graphicsManager.UpdateGraphicsConfig(
+            graphics_config(shared.host(host), **{gpu: change})
+        )
+    assert len(shared.world.ledger) == 0
+
+
+def test_graphics_type_waits_for_a_reboot(lab: Lab) -> None:
+    stop_all(lab, "esx-01.lab")
+    host = lab.host("esx-01.lab")
+    config = graphics_config(host, **{"0000:d8:00.0": {"graphicsType": "shared"}})
+    host.configManager.graphicsManager.UpdateGraphicsConfig(config)
+    assert host.config.graphicsInfo[2].graphicsType == "sharedDirect"
+    assert host.config.graphicsConfig.deviceType[2].graphicsType == "shared"
+    assert host.summary.rebootRequired is True
+    reboot(lab, "esx-01.lab")
+    assert host.config.graphicsInfo[2].graphicsType == "shared"
+    with pytest.raises(vim.fault.InsufficientGraphicsResourcesFault):
+        lab.power_on("vdi-01", "esx-01.lab")
+
+
+def reboot(lab: Lab, name: str) -> None:
+    host = lab.host(name)
+    lab.run(host.EnterMaintenanceMode_Task(0))
+    lab.run(host.RebootHost_Task(force=False))
+    assert host.runtime.connectionState == "notResponding"
+    lab.let_pass(1200)
+    assert host.runtime.connectionState == "connected"
+    lab.run(host.ExitMaintenanceMode_Task(0))
+
+
+def test_passthrough_is_configured_now_and_in_force_after_a_reboot(lab: Lab) -> None:
+    stop_all(lab, "esx-01.lab")
+    host = lab.host("esx-01.lab")
+    change = vim.host.PciPassthruConfig(id="0000:3b:00.0", passthruEnabled=True, hardwareLabel="a100")
+    host.configManager.pciPassthruSystem.UpdatePassthruConfig([change])
+    info = next(each for each in host.config.pciPassthruInfo if each.id == "0000:3b:00.0")
+    assert (info.passthruEnabled, info.passthruActive, info.hardwareLabel) == (True, False, "a100")
+    reboot(lab, "esx-01.lab")
+    info = next(each for each in host.config.pciPassthruInfo if each.id == "0000:3b:00.0")
+    assert info.passthruActive is True
+    assert "0000:3b:00.0" not in {gpu.pciId for gpu in host.config.graphicsInfo}
+
+
+@pytest.mark.parametrize(
+    ("host", "fields"),
+    [
+        ("esx-01.lab", {"id": "0000:3b:00.0", "passthruEnabled": True, "applyNow": True}),
+        ("esx-01.lab", {"id": "0000:d8:00.0", "passthruEnabled": True}),
+        ("esx-01.lab", {"id": "0000:99:00.0", "passthruEnabled": True}),
+    ],
+)
+def test_passthrough_changes_that_are_refused(shared: Lab, host: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(vim.fault.HostConfigFault):
+        shared.host(host).configManager.pciPassthruSystem.UpdatePassthruConfig([vim.host.PciPassthruConfig(**fields)])
+
+
+def test_module_options_are_for_the_next_boot(lab: Lab) -> None:
+    stop_all(lab, "esx-02.lab")
+    system = lab.host("esx-02.lab").configManager.kernelModuleSystem
+    system.UpdateModuleOptionString("nvidia", "NVreg_RegistryDwords=RmPVMRL=0x01")
+    assert system.QueryConfiguredModuleOptionString("nvidia") == "NVreg_RegistryDwords=RmPVMRL=0x01"
+    assert {module.name: module.optionString for module in system.QueryModules()}["nvidia"] == ""
+    reboot(lab, "esx-02.lab")
+    loaded = {module.name: module.optionString for module in system.QueryModules()}
+    assert loaded["nvidia"] == "NVreg_RegistryDwords=RmPVMRL=0x01"
+    with pytest.raises(vim.fault.NotFound):
+        system.QueryConfiguredModuleOptionString("amd")
+
+
+def test_driver_version_is_readable_from_the_packages(shared: Lab) -> None:
+    packages = shared.host("esx-01.lab").configManager.imageConfigManager.fetchSoftwarePackages()
+    assert {package.vendor: package.version for package in packages}["NVIDIA"].startswith("550.90")
+
+
+def test_maintenance_mode_waits_for_running_vms_in_vain(lab: Lab) -> None:
+    with pytest.raises(vim.fault.Timedout):
+        lab.run(lab.host("esx-01.lab").EnterMaintenanceMode_Task(60))
+    assert lab.host("esx-01.lab").runtime.inMaintenanceMode is False
+
+
+def test_suspended_vms_do_not_block_maintenance_mode(lab: Lab) -> None:
+    for vm in lab.host("esx-02.lab").vm:
+        if vm.runtime.powerState == "poweredOn":
+            lab.run(vm.SuspendVM_Task())
+    lab.run(lab.host("esx-02.lab").EnterMaintenanceMode_Task(0))
+    assert lab.host("esx-02.lab").runtime.inMaintenanceMode is True
+
+
+def test_reboot_needs_maintenance_mode(lab: Lab) -> None:
+    with pytest.raises(vim.fault.InvalidState):
+        lab.run(lab.host("esx-01.lab").RebootHost_Task(force=False))
+
+
+def test_gpu_counters_follow_what_runs(shared: Lab) -> None:
+    manager = shared.si.content.perfManager
+    names = {f"{c.groupInfo.key}.{c.nameInfo.key}.{c.rollupType}": c.key for c in manager.perfCounter}
+    query = vim.PerformanceManager.QuerySpec(
+        entity=shared.host("esx-01.lab"),
+        metricId=[vim.PerformanceManager.MetricId(counterId=names["gpu.mem.used.average"], instance="*")],
+        intervalId=20,
+        maxSample=1,
+    )
+    (metric,) = manager.QueryPerf([query])
+    assert {series.id.instance: series.value[0] >> 20 for series in metric.value} == {
+        "0000:3b:00.0": 0,
+        "0000:af:00.0": 0,
+        "0000:d8:00.0": 5 * 8,
+    }

@@ -1,0 +1,145 @@
+"""Relocate, migrate, clone, destroy, templates, folders and snapshots through real pyVmomi."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab, served
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab
+
+
+def relocate(lab: Lab, name: str, host: str) -> None:
+    lab.run(lab.vm(name).RelocateVM_Task(vim.vm.RelocateSpec(host=lab.host(host))))
+
+
+def migrate(lab: Lab, name: str, host: str) -> None:
+    lab.run(lab.vm(name).MigrateVM_Task(host=lab.host(host), priority="defaultPriority"))
+
+
+def test_cold_move_changes_the_registration(lab: Lab) -> None:
+    relocate(lab, "ml-07", "esx-02.lab")
+    vm = lab.vm("ml-07")
+    assert vm.runtime.host == lab.host("esx-02.lab")
+    assert vm in lab.host("esx-02.lab").vm
+    assert vm not in lab.host("esx-01.lab").vm
+    (entry,) = lab.world.ledger
+    assert (entry.before, entry.after) == (
+        {"host": lab.host("esx-01.lab")._moId},
+        {"host": lab.host("esx-02.lab")._moId},
+    )
+
+
+def test_suspended_vm_moves_cold_and_resumes_there(lab: Lab) -> None:
+    migrate(lab, "vdi-11", "esx-01.lab")
+    lab.power_on("vdi-11", "esx-01.lab")
+    assert "vdi-11" in lab.gpus("esx-01.lab")["0000:d8:00.0"]
+
+
+def test_vmotion_of_a_vgpu_needs_the_vcenter_setting(lab: Lab) -> None:
+    with pytest.raises(vim.fault.MigrationFault, match=r"vgpu\.hotmigrate\.enabled"):
+        migrate(lab, "vdi-01", "esx-02.lab")
+    setting = vim.option.OptionValue(key="vgpu.hotmigrate.enabled", value=True)
+    lab.si.content.setting.UpdateOptions([setting])
+    migrate(lab, "vdi-01", "esx-02.lab")
+    assert "vdi-01" in lab.gpus("esx-02.lab")["0000:3b:00.0"]
+    assert "vdi-01" not in lab.gpus("esx-01.lab")["0000:d8:00.0"]
+
+
+def test_vmotion_is_an_admission(lab: Lab) -> None:
+    lab.world.options["vgpu.hotmigrate.enabled"] = True
+    for name in ("vdi-11", "vdi-12"):
+        lab.power_on(name, "esx-02.lab")
+    migrate(lab, "vdi-01", "esx-02.lab")
+    assert lab.gpus("esx-02.lab")["0000:af:00.0"] == ["vdi-01"]
+    lab.attach("ml-07", "nvidia_a40-48c")
+    for name in ("vdi-01", "vdi-02", "vdi-03", "vdi-04", "vdi-05"):
+        lab.power_off(name)
+    lab.power_on("ml-07", "esx-01.lab")
+    with pytest.raises(vim.fault.InsufficientGraphicsResourcesFault):
+        migrate(lab, "vdi-07", "esx-01.lab")
+    assert "vdi-07" in lab.gpus("esx-02.lab")["0000:3b:00.0"]
+
+
+def test_direct_path_vm_is_not_migrated_live(lab: Lab) -> None:
+    lab.power_on("ml-03")
+    with pytest.raises(vim.fault.DisallowedMigrationDeviceAttached):
+        migrate(lab, "ml-03", "esx-01.lab")
+
+
+def test_clone_is_off_and_is_its_own_machine(lab: Lab) -> None:
+    folder, pool = lab.vm("ml-01").parent, lab.vm("ml-01").resourcePool
+    spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), template=False, powerOn=False)
+    clone = lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-01", spec))
+    assert (clone.name, clone.runtime.powerState) == ("copy-01", "poweredOff")
+    assert clone.config.instanceUuid != lab.vm("ml-01").config.instanceUuid
+    assert len(lab.passthrough("copy-01")) == 1
+    with pytest.raises(vim.fault.DuplicateName):
+        lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-01", spec))
+
+
+def test_template_becomes_a_vm_by_cloning(lab: Lab) -> None:
+    location = vim.vm.RelocateSpec(pool=lab.vm("ml-01").resourcePool, host=lab.host("esx-02.lab"))
+    spec = vim.vm.CloneSpec(location=location, template=False, powerOn=True)
+    clone = lab.run(lab.vm("golden").CloneVM_Task(lab.vm("vdi-01").parent, "vdi-13", spec))
+    assert clone.config.template is False
+    assert clone.runtime.host == lab.host("esx-02.lab")
+    lab.let_pass(60)
+    assert clone.runtime.powerState == "poweredOn"
+
+
+def test_template_has_no_pool_and_gets_one_back(lab: Lab) -> None:
+    pool = lab.vm("ml-08").resourcePool
+    lab.vm("ml-08").MarkAsTemplate()
+    assert lab.vm("ml-08").resourcePool is None
+    assert lab.vm("ml-08") not in pool.vm
+    lab.vm("ml-08").MarkAsVirtualMachine(pool=pool, host=None)
+    assert lab.vm("ml-08").resourcePool == pool
+
+
+def test_destroyed_vm_is_gone_everywhere(lab: Lab) -> None:
+    vm, folder, pool, host = (lab.vm("snapped"), lab.vm("snapped").parent, lab.vm("snapped").resourcePool, "esx-01.lab")
+    lab.run(vm.Destroy_Task())
+    for listed in (folder.childEntity, pool.vm, lab.host(host).vm, lab.datacenter().datastore[0].vm):
+        assert vm not in listed
+    with pytest.raises(vmodl.fault.ManagedObjectNotFound):
+        print(vm.name)
+
+
+def test_running_vm_is_not_destroyed(lab: Lab) -> None:
+    with pytest.raises(vim.fault.InvalidPowerState):
+        lab.run(lab.vm("vdi-01").Destroy_Task())
+
+
+def test_folder_is_made_and_filled(lab: Lab) -> None:
+    made = lab.datacenter().vmFolder.CreateFolder("night")
+    lab.run(made.MoveIntoFolder_Task([lab.vm("ml-07")]))
+    assert lab.vm("ml-07").parent == made
+    assert [child.name for child in made.childEntity] == ["ml-07"]
+    with pytest.raises(vim.fault.DuplicateName):
+        lab.datacenter().vmFolder.CreateFolder("night")
+
+
+def test_snapshots_form_a_tree_and_leave_it(lab: Lab) -> None:
+    vm = lab.vm("snapped")
+    (first,) = vm.snapshot.rootSnapshotList
+    second = lab.run(vm.CreateSnapshot_Task("second", "", memory=False, quiesce=False))
+    assert [child.name for child in vm.snapshot.rootSnapshotList[0].childSnapshotList] == ["second"]
+    lab.run(first.snapshot.RemoveSnapshot_Task(removeChildren=False))
+    assert vm.snapshot.currentSnapshot == second
+    assert [tree.name for tree in vm.snapshot.rootSnapshotList] == ["second"]
+    lab.run(vm.RemoveAllSnapshots_Task())
+    assert vm.snapshot is None
+
+
+def test_running_direct_path_vm_takes_no_snapshot(lab: Lab) -> None:
+    lab.power_on("ml-04")
+    with pytest.raises(vmodl.fault.NotSupported):
+        lab.run(lab.vm("ml-04").CreateSnapshot_Task("x", "", memory=False, quiesce=False))

@@ -1,0 +1,203 @@
+"""ReconfigVM_Task through real pyVmomi: devices, reservations, options; all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab, P, served
+
+DeviceSpec = vim.vm.device.VirtualDeviceSpec
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    """For tests that are refused, and so change nothing."""
+    with served() as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab
+
+
+def vgpu(profile: str, key: int = -1, **fields: Any) -> Any:
+    return P(key=key, backing=P.VmiopBackingInfo(vgpu=profile), **fields)
+
+
+def reconfigure(lab: Lab, name: str, /, **fields: Any) -> None:
+    lab.run(lab.vm(name).ReconfigVM_Task(vim.vm.ConfigSpec(**fields)))
+
+
+def change(operation: str, *devices: Any) -> list[Any]:
+    return [DeviceSpec(operation=operation, device=device) for device in devices]
+
+
+def test_new_devices_get_the_servers_keys(lab: Lab) -> None:
+    reconfigure(lab, "ml-07", deviceChange=change("add", vgpu("grid_a100-3-20c", -5), vgpu("grid_a100-3-20c", -6)))
+    devices = lab.passthrough("ml-07")
+    assert [(device.key, device.controllerKey, device.unitNumber) for device in devices] == [
+        (13000, 100, 18),
+        (13001, 100, 19),
+    ]
+    assert lab.vm("ml-07").summary.config.numVmiopBackings == 2
+    backing = devices[0].backing
+    assert (backing.vgpu, backing.migrateSupported, backing.vgpuMigrateDataSizeMB) == ("grid_a100-3-20c", True, 20480)
+
+
+def test_edit_changes_the_profile_in_place(lab: Lab) -> None:
+    reconfigure(lab, "ml-01", deviceChange=change("edit", vgpu("grid_a100-2-10c", 13000)))
+    (device,) = lab.passthrough("ml-01")
+    assert (device.key, device.backing.vgpu) == (13000, "grid_a100-2-10c")
+
+
+def test_removed_key_is_given_again(lab: Lab) -> None:
+    reconfigure(lab, "ml-01", deviceChange=change("remove", lab.passthrough("ml-01")[0]))
+    assert lab.passthrough("ml-01") == []
+    reconfigure(lab, "ml-01", deviceChange=change("add", vgpu("grid_a100-1-5c")))
+    assert [device.key for device in lab.passthrough("ml-01")] == [13000]
+
+
+def test_one_fault_undoes_the_whole_spec(lab: Lab) -> None:
+    before = lab.vm("ml-01").config.changeVersion
+    wrong = [*change("add", vgpu("grid_a100-1-5c")), *change("remove", P(key=13099))]
+    with pytest.raises(vim.fault.DeviceNotFound) as refused:
+        reconfigure(lab, "ml-01", deviceChange=wrong, memoryReservationLockedToMax=True, numCPUs=16)
+    assert refused.value.deviceIndex == 1
+    vm = lab.vm("ml-01")
+    assert (vm.config.changeVersion, vm.config.hardware.numCPU) == (before, 8)
+    assert len(lab.passthrough("ml-01")) == 1
+    assert len(lab.world.ledger) == 0
+
+
+def test_stale_change_version_is_concurrent_access(lab: Lab) -> None:
+    version = lab.vm("ml-07").config.changeVersion
+    reconfigure(lab, "ml-07", changeVersion=version, annotation="mine")
+    with pytest.raises(vim.fault.ConcurrentAccess):
+        reconfigure(lab, "ml-07", changeVersion=version, annotation="yours")
+    assert lab.vm("ml-07").config.annotation == "mine"
+
+
+def test_empty_value_removes_an_option_and_modelled_keys_are_ignored(lab: Lab) -> None:
+    option = vim.option.OptionValue
+    added = [option(key="a.b", value="1"), option(key="pciPassthru0.id", value="0"), option(key="numa.x", value="2")]
+    reconfigure(lab, "ml-07", extraConfig=added)
+    reconfigure(lab, "ml-07", extraConfig=[option(key="A.B", value="")])
+    assert {each.key: each.value for each in lab.vm("ml-07").config.extraConfig} == {"numa.x": "2"}
+
+
+def test_locked_memory_follows_the_size(lab: Lab) -> None:
+    reconfigure(lab, "ml-07", memoryReservationLockedToMax=True)
+    reconfigure(lab, "ml-07", memoryMB=32768)
+    assert lab.vm("ml-07").config.memoryAllocation.reservation == 32768
+    reconfigure(lab, "ml-07", memoryReservationLockedToMax=False)
+    assert lab.vm("ml-07").summary.config.memoryReservation == 32768
+
+
+def test_numa_and_hot_add_settings_are_kept(lab: Lab) -> None:
+    reconfigure(lab, "ml-07", cpuHotAddEnabled=True, virtualNuma=vim.vm.VirtualNuma(coresPerNumaNode=4))
+    config = lab.vm("ml-07").config
+    assert (config.cpuHotAddEnabled, config.numaInfo.coresPerNumaNode) == (True, 4)
+    assert config.numaInfo.autoCoresPerNumaNode is False
+    reconfigure(lab, "ml-07", virtualNuma=vim.vm.VirtualNuma(coresPerNumaNode=0))
+    assert lab.vm("ml-07").config.numaInfo.autoCoresPerNumaNode is True
+
+
+def test_power_on_writes_numa_cookies_that_nobody_asked_for(lab: Lab) -> None:
+    before = lab.vm("ml-07").config.changeVersion
+    lab.power_on("ml-07")
+    config = lab.vm("ml-07").config
+    assert config.changeVersion != before
+    assert "numa.autosize.cookie" in {option.key for option in config.extraConfig}
+
+
+def test_device_group_comes_and_goes_as_a_whole(lab: Lab) -> None:
+    target = lab.cluster().environmentBrowser.QueryConfigTarget(lab.host("esx-02.lab"))
+    group = next(offer for offer in target.vendorDeviceGroupInfo if offer.deviceGroupName.endswith("%NVLink"))
+    devices = [component.device for component in group.componentDeviceInfo]
+    declared = vim.vm.VirtualDeviceGroups(
+        deviceGroup=[
+            vim.vm.VirtualDeviceGroups.VendorDeviceGroup(groupInstanceKey=-1, deviceGroupName=group.deviceGroupName)
+        ]
+    )
+    reconfigure(lab, "ml-08", deviceChange=change("add", *devices), deviceGroups=declared)
+    members = lab.passthrough("ml-08")
+    assert [(each.deviceGroupInfo.groupInstanceKey, each.deviceGroupInfo.sequenceId) for each in members] == [
+        (1, 0),
+        (1, 1),
+    ]
+    assert lab.vm("ml-08").config.deviceGroups.deviceGroup[0].deviceGroupName == group.deviceGroupName
+    with pytest.raises(vmodl.fault.InvalidArgument, match="as a whole"):
+        reconfigure(lab, "ml-08", deviceChange=change("remove", members[0]))
+    reconfigure(lab, "ml-08", deviceChange=change("remove", *members))
+    assert lab.vm("ml-08").config.deviceGroups is None
+
+
+def test_half_a_device_group_is_refused(shared: Lab) -> None:
+    member = vgpu("grid_a100d-80c", deviceGroupInfo=vim.vm.device.VirtualDevice.DeviceGroupInfo())
+    member.deviceGroupInfo.groupInstanceKey, member.deviceGroupInfo.sequenceId = -1, 0
+    declared = vim.vm.VirtualDeviceGroups.VendorDeviceGroup(
+        groupInstanceKey=-1, deviceGroupName="Nvidia:2@grid_a100d-80c%NVLink"
+    )
+    with pytest.raises(vmodl.fault.InvalidArgument, match="as a whole"):
+        reconfigure(
+            shared,
+            "ml-08",
+            deviceChange=change("add", member),
+            deviceGroups=vim.vm.VirtualDeviceGroups(deviceGroup=[declared]),
+        )
+
+
+DYNAMIC = P(key=-1, backing=P.DynamicBackingInfo(deviceName="", allowedDevice=[]))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "fault"),
+    [
+        ("vdi-01", {"deviceChange": change("add", vgpu("nvidia_a40-8q"))}, vim.fault.InvalidPowerState),
+        ("vdi-11", {"deviceChange": change("add", vgpu("nvidia_a40-8q"))}, vim.fault.InvalidPowerState),
+        ("vdi-11", {"numCPUs": 8}, vim.fault.InvalidPowerState),
+        ("vdi-01", {"firmware": "bios"}, vim.fault.InvalidPowerState),
+        ("ml-07", {"deviceChange": change("add", vgpu("nvidia_z999-8q"))}, vim.fault.DeviceBackingNotSupported),
+        (
+            "ml-07",
+            {"deviceChange": change("add", vgpu("grid_a100-1-5c"), vgpu("grid_a100-1-5c"))},
+            vim.fault.InvalidDeviceSpec,
+        ),
+        ("ml-07", {"deviceChange": change("add", DYNAMIC)}, vim.fault.InvalidDeviceBacking),
+        ("legacy", {"virtualNuma": vim.vm.VirtualNuma(coresPerNumaNode=2)}, vmodl.fault.InvalidArgument),
+        ("ml-07", {"memoryAllocation": vim.ResourceAllocationInfo(reservation=1 << 30)}, vmodl.fault.InvalidArgument),
+        ("ml-07", {"numCPUs": 1000}, vmodl.fault.InvalidArgument),
+        ("ml-07", {"vAppConfigRemoved": True}, vmodl.fault.NotSupported),
+        ("ml-07", {"name": "ml-01"}, vim.fault.DuplicateName),
+    ],
+)
+def test_what_is_refused(shared: Lab, name: str, fields: dict[str, Any], fault: type[Exception]) -> None:
+    before = shared.vm(name).config.changeVersion
+    with pytest.raises(fault):
+        reconfigure(shared, name, **fields)
+    assert shared.vm(name).config.changeVersion == before
+
+
+def test_running_vm_takes_reservations_and_options(lab: Lab) -> None:
+    option = [vim.option.OptionValue(key="guestinfo.x", value="1")]
+    reconfigure(lab, "bare", extraConfig=option, memoryReservationLockedToMax=True)
+    assert lab.vm("bare").config.memoryReservationLockedToMax is True
+
+
+def test_more_than_sixteen_vgpus_are_too_many(shared: Lab) -> None:
+    many = change("add", *[vgpu("grid_a100-1-5c", -number) for number in range(1, 18)])
+    with pytest.raises(vim.fault.TooManyDevices):
+        reconfigure(shared, "ml-08", deviceChange=many)
+
+
+def test_renamed_vm_is_found_by_its_new_name(lab: Lab) -> None:
+    reconfigure(lab, "ml-07", name="ml-77")
+    found = lab.si.content.searchIndex.FindByInventoryPath("lab-dc/vm/ml/ml-77")
+    assert found.name == "ml-77"
+    assert found.summary.config.vmPathName == "[lab-ds-1] ml-77/ml-77.vmx"

@@ -1,0 +1,141 @@
+"""Scenarios: what they promise in their comments, the same in every run, and the errors of malformed ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import PolicyError
+from gpuops.sim.scenario import build
+from gpuops.sim.scenario_file import Share, names, numbers
+from gpuops.sim.vm_state import Power
+from gpuops.sim.world import World
+
+
+def powers(world: World) -> Counter[str]:
+    return Counter(vm.state.power.value for vm in world.by_type("VirtualMachine"))
+
+
+def test_names_are_the_files() -> None:
+    assert names() == ("fleet", "lab", "vdi")
+
+
+def test_lab_has_what_its_comments_say() -> None:
+    world = build("lab")
+    vms = {vm.name: vm.state for vm in world.by_type("VirtualMachine")}
+    ml_07 = vms["ml-07"]
+    assert (ml_07.power, ml_07.firmware, ml_07.cpus, ml_07.memory_mib, ml_07.devices) == (
+        Power.OFF,
+        "efi",
+        8,
+        65536,
+        (),
+    )
+    assert world.get(ml_07.host).name == "esx-01.lab"
+    assert [name for name, vm in vms.items() if vm.power is Power.SUSPENDED] == ["vdi-11"]
+    assert vms["golden"].is_template
+    assert vms["legacy"].firmware == "bios"
+    assert vms["asking"].question is not None
+    assert len(vms["snapped"].snapshots) == 1
+    assert sum(vm.name == "twin" for vm in world.by_type("VirtualMachine")) == 2
+    keys = {field.name: field.key for field in world.custom_fields.fields.values()}
+    assert vms["vdi-03"].attributes[keys["gpuops.opt-out"]] == "true"
+    assert {vm.attributes.get(keys["gpuops.role"]) for vm in vms.values()} == {"desktop", "ml", None}
+
+
+def test_vdi_is_an_evening() -> None:
+    world = build("vdi")
+    assert powers(world) == {"poweredOn": 104, "suspended": 8, "poweredOff": 20}
+    per_host = Counter(world.get(vm.state.host).name for vm in world.by_type("VirtualMachine"))
+    assert set(per_host) == {f"esx-{number:02}.vdi" for number in range(1, 9)}
+
+
+def test_fleet_is_as_large_as_asked() -> None:
+    world = build("fleet:hosts=40,vms=333")
+    assert sum(1 for _ in world.by_type("HostSystem")) == 40
+    assert sum(1 for _ in world.by_type("VirtualMachine")) == 333
+    assert [cluster.name for cluster in world.by_type("ClusterComputeResource")] == ["fleet-01", "fleet-02"]
+
+
+def test_same_seed_same_world_and_another_seed_only_other_ids() -> None:
+    def described(seed: int) -> list[tuple[str, str, str, str]]:
+        vms = build("lab", seed=seed).by_type("VirtualMachine")
+        return [(vm.moid, vm.name, vm.state.power.value, vm.state.uuid) for vm in vms]
+
+    first, again, other = described(1), described(1), described(2)
+    assert first == again
+    assert [row[:3] for row in first] == [row[:3] for row in other]
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([Share(percent=33.4, of="n"), Share(percent=33.3, of="n"), Share(percent=33.3, of="n")], [33, 34, 33]),
+        ([3, "n"], [3, 100]),
+    ],
+)
+def test_shares_add_up(counts: list[int | str | Share], expected: list[int]) -> None:
+    assert numbers(counts, {"n": 100}) == expected
+
+
+@pytest.mark.parametrize(
+    ("spelled", "message"),
+    [
+        ("nowhere", "no scenario 'nowhere'"),
+        ("fleet:hosts=5000", "hosts=5000 is out of range"),
+        ("fleet:cats=5", "has no parameter 'cats=5'"),
+        ("fleet:hosts=many", "has no parameter 'hosts=many'"),
+        ("missing.yaml", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_had_is_said(spelled: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        build(spelled)
+
+
+MINIMAL = """
+description: one host
+start: 2026-11-02T18:00:00Z
+datacenter: dc
+models: {m: {vendor: v, model: m, cpu: c, cores_per_socket: 8, cpu_mhz: 2000, memory_gib: 128}}
+guests: {g: {id: ubuntu64Guest, name: Ubuntu}}
+datastores: [{name: ds, capacity_gib: 100, free_gib: 50}]
+networks: [VM Network]
+clusters:
+  - {name: c, hosts: [{name: esx, model: m, gpus: [{board: BOARD, at: "0000:3b:00.0", node: 0}]}]}
+vms:
+  - {name: "a-{}", count: COUNT, folder: f, "on": esx, guest: g, cpus: 2, memory_gib: 4, disk_gib: 10,
+     devices: [{vgpu: nvidia_a40-24q}], power: "on"}
+"""
+
+
+def written(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "own.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_own_file_is_a_scenario(tmp_path: Path) -> None:
+    world = build(written(tmp_path, MINIMAL.replace("BOARD", "a40").replace("COUNT", "2")))
+    assert powers(world) == {"poweredOn": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"COUNT": "3"}, "a-3 cannot run on esx: .* 0000:3b:00.0: 2 of 2 vGPUs run"),
+        ({"BOARD": "z9"}, "no GPU 'z9' in the catalogue"),
+        ({'"on": esx': '"on": elsewhere'}, "no hosts 'elsewhere'"),
+        ({"memory_gib: 4": "memory_gib: much"}, "vms.0.memory_gib"),
+        ({"networks:": "networks: ["}, "not YAML"),
+    ],
+)
+def test_malformed_file_names_what_is_wrong(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    text = MINIMAL
+    for old, new in {**changes, "BOARD": "a40", "COUNT": "2"}.items():
+        text = text.replace(old, changes.get(old, new))
+    with pytest.raises(PolicyError, match=message):
+        build(written(tmp_path, text))
