@@ -37,7 +37,7 @@ def with_tags(session: Session, inventory: Inventory) -> Inventory:
             f"tags cannot be read from {target.address}: their API is spoken over https only",
             hint="use https://, or custom attributes in place of tags",
         )
-    with _translated(target), _http(target) as http, _tagging(target, http) as service:
+    with _quiet(), _translated(target), _http(target) as http, _tagging(target, http) as service:
         attached = _attached(service, list(inventory.vms))
         names = _names(service, {tag for tags in attached.values() for tag in tags})
     vms = {
@@ -125,14 +125,23 @@ def _http(target: Target) -> Iterator[requests.Session]:
         def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
             """Leaves all to the context: requests would add the authorities of certifi to it."""
 
-    with requests.Session() as http, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+    with requests.Session() as http:
         http.trust_env = False
         http.verify = target.verify
         if target.proxy is not None:
             http.proxies = {"https": f"http://{target.proxy}"}
         http.mount("https://", Adapter())
         yield http
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that tell a user nothing."""
+    with warnings.catch_warnings():
+        # the SDK loads its messages in a way that newer Pythons have another name for
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")
+        warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # said once, in red, at the entrance
+        yield
 
 
 @contextmanager

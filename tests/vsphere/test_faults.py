@@ -18,8 +18,11 @@ CALLED = {
     vim.SessionManager: ("Login", "Logout"),
     vim.EnvironmentBrowser: ("QueryConfigTarget",),
     vim.option.OptionManager: ("QueryOptions",),
+    vim.ServiceInstance: ("RetrieveServiceContent", "CurrentTime"),
+    vim.view.ViewManager: ("CreateContainerView", "DestroyView"),
     vmodl.query.PropertyCollector: (
         "RetrievePropertiesEx", "ContinueRetrievePropertiesEx", "CreateFilter", "WaitForUpdatesEx",
+        "CreatePropertyCollector", "DestroyPropertyCollector", "DestroyPropertyFilter",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,74 @@
+"""Config targets over the wire: what hosts offer beyond the bulk read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpuops.errors import NoPermission
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import DynamicTarget
+from gpuops.model.inventory import Inventory
+from gpuops.model.target import Target
+from gpuops.sim.inject import Effect, Rule
+from gpuops.sim.server import SimServer
+from gpuops.vsphere import collect
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.targets import with_config_targets
+
+
+@pytest.fixture
+def session(lab_target: Target) -> Iterator[Session]:
+    with Session(lab_target) as opened:
+        yield opened
+
+
+@pytest.fixture
+def inventory(session: Session) -> Inventory:
+    return collect.inventory(session)
+
+
+def test_only_hosts_asked_for_get_one(session: Session, inventory: Inventory) -> None:
+    asked = inventory.find_host("esx-02")
+    found = with_config_targets(session, inventory, [asked.ref])
+    assert found.hosts[asked.ref].config_target is not None
+    assert found.find_host("esx-01").config_target is None
+    assert with_config_targets(session, inventory, ["host-424242"]) is inventory
+
+
+def test_it_says_what_static_and_dynamic_backings_and_groups_need(session: Session, inventory: Inventory) -> None:
+    found = with_config_targets(session, inventory, list(inventory.hosts))
+    target = found.find_host("esx-02").config_target
+    assert target is not None
+    assert [each.address for each in target.passthrough] == [PciAddress.parse("5e:00.0"), PciAddress.parse("d8:00.0")]
+    assert {(each.vendor_id, each.device_id) for each in target.passthrough} == {(0x10DE, 0x26B9)}
+    assert len({each.system_id for each in target.passthrough}) == 1
+    assert target.dynamic == (DynamicTarget(0x10DE, 0x26B9, "NVIDIA L40S", "l40s-ml"),)
+    [group] = target.device_groups
+    assert group.name == "Nvidia:2@grid_a100d-80c%NVLink"
+    assert [(each.kind, each.sequence_id, each.profile) for each in group.members] == [
+        ("nvidiaVgpu", 0, "grid_a100d-80c"),
+        ("nvidiaVgpu", 1, "grid_a100d-80c"),
+    ]
+
+
+@pytest.mark.parametrize("fault", ["HostNotConnected", "HostNotReachable", "HostCommunication"])
+def test_a_host_that_vcenter_cannot_reach_stays_unknown(
+    lab: SimServer, session: Session, inventory: Inventory, fault: str
+) -> None:
+    lab.world.injector.add(Rule(Effect.FAULT, "QueryConfigTarget", fault=fault))
+    found = with_config_targets(session, inventory, list(inventory.hosts))
+    assert [host.config_target is None for host in found.hosts.values()].count(True) == 1
+
+
+def test_a_missing_privilege_is_said(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    lab.world.injector.add(Rule(Effect.FAULT, "QueryConfigTarget", fault="NoPermission"))
+    with pytest.raises(NoPermission, match="lacks the privilege"):
+        with_config_targets(session, inventory, list(inventory.hosts))
+
+
+def test_a_session_that_ended_is_renewed(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    lab.world.injector.add(Rule(Effect.EXPIRE, "QueryConfigTarget"))
+    found = with_config_targets(session, inventory, list(inventory.hosts))
+    assert all(host.config_target is not None for host in found.hosts.values())
