@@ -92,7 +92,6 @@ class HostState:
     module_options: str = ""
     """Options of the `nvidia` kernel module for the next boot."""
     loaded_module_options: str = ""
-    attributes: dict[int, str] = field(default_factory=dict)
     datastores: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     vms: dict[str, None] = field(default_factory=dict)

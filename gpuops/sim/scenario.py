@@ -13,6 +13,7 @@ from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
 from gpuops.sim.objects.folder import Folder
 from gpuops.sim.objects.network import Network
 from gpuops.sim.registration import new_moid
+from gpuops.sim.saved_state import restore, save
 from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.scenario_hosts import add_clusters
 from gpuops.sim.scenario_site import Site
@@ -32,7 +33,16 @@ def build(
     unknown, malformed, or with VMs that its hosts would refuse to run.
     """
     declared, parameters = scenario_file.read(spelled)
-    return build_declared(declared, parameters, seed=seed, clock=clock, api_version=api_version)
+
+    def afresh() -> World:
+        return build_declared(declared, parameters, seed=seed, clock=clock, api_version=api_version)
+
+    world = afresh()
+    world.state_hooks = (
+        lambda: save(world, spelled, seed, afresh),
+        lambda saved: restore(world, spelled, seed, saved),
+    )
+    return world
 
 
 def build_declared(

@@ -46,6 +46,12 @@ class CustomFieldsManager(ManagedObject):
         self.touch("field")
         return field.key
 
+    def load(self, saved: list[dict[str, Any]]) -> None:
+        """Take over definitions that were saved as the fields of `Field`."""
+        self.fields = {field["key"]: Field(**field) for field in saved}
+        self._keys = itertools.count(max(self.fields, default=FIRST_KEY - 1) + 1)
+        self.touch("field")
+
     @prop("field")
     def _field(self) -> list[Any]:
         return [_definition(field) for field in self.fields.values()]

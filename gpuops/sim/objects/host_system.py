@@ -28,7 +28,7 @@ class HostSystem(ManagedEntity):
 
     def __init__(self, world: World, moid: str, state: HostState) -> None:
         self.state = state
-        super().__init__(world, moid, state.name, state.parent, state.attributes)
+        super().__init__(world, moid, state.name, state.parent)
 
     # --- what it is, for the other objects ----------------------------------------------------------------------
 

@@ -1,0 +1,109 @@
+"""A world saved and restored is the world it was, as pyVmomi reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyVim.connect import Disconnect
+from pyVmomi import vim
+
+from gpuops.errors import StateDamaged
+from gpuops.sim.server import start
+from tests.sim.conftest import connect
+from tests.sim.lab import Lab
+
+
+def described(lab: Lab) -> dict[str, Any]:
+    """What clients can read of every VM and host."""
+    vms = {
+        vm.moid: [
+            vm.name,
+            vm.state.power.value,
+            vm.state.host,
+            vm.state.folder,
+            vm.state.change_version,
+            [str(device.backing) for device in vm.state.devices],
+            [(seat.pci_id, seat.type.name, seat.start) for seat in vm.state.seats],
+            [tree.name for tree in vm.state.snapshots],
+            dict(vm.attributes),
+        ]
+        for vm in lab.world.by_type("VirtualMachine")
+    }
+    hosts = {
+        host.moid: [sorted(host.state.vms), [(gpu.mode, gpu.passthrough_enabled) for gpu in host.state.gpus]]
+        for host in lab.world.by_type("HostSystem")
+    }
+    stores = {store.moid: [store.free_mib, sorted(store.vms)] for store in lab.world.by_type("Datastore")}
+    clusters = {cluster.moid: cluster.drs for cluster in lab.world.by_type("ClusterComputeResource")}
+    return {"vms": vms, "hosts": hosts, "stores": stores, "clusters": clusters}
+
+
+@contextmanager
+def run(scenario: str, state: Path) -> Iterator[Lab]:
+    """One run of a server that keeps its state."""
+    with start(scenario, tls=False, state=state) as server:
+        si = connect(server)
+        try:
+            yield Lab(server.world, si)
+        finally:
+            Disconnect(si)
+        assert server.world.bugs == []
+
+
+def change_much(lab: Lab) -> None:
+    lab.attach("ml-07", "grid_a100-3-20c")
+    lab.power_on("ml-07")
+    lab.run(lab.vm("vdi-01").SuspendVM_Task())
+    lab.run(lab.vm("legacy").Destroy_Task())
+    folder = lab.datacenter().vmFolder.CreateFolder("night")
+    spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=lab.vm("ml-01").resourcePool), template=False)
+    lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-01", spec))
+    lab.run(lab.vm("copy-01").CreateSnapshot_Task("clean", "", memory=False, quiesce=False))
+    fields = lab.si.content.customFieldsManager
+    made = fields.AddCustomFieldDef("gpuops.rotation", vim.VirtualMachine)
+    fields.SetField(lab.vm("vdi-01"), made.key, "tonight")
+    change = vim.host.PciPassthruConfig(id="0000:af:00.0", passthruEnabled=True)
+    lab.host("esx-01.lab").configManager.pciPassthruSystem.UpdatePassthruConfig([change])
+    override = vim.cluster.DrsVmConfigInfo(key=lab.vm("vdi-01"), behavior="manual")
+    specs = [vim.cluster.DrsVmConfigSpec(operation="add", info=override)]
+    lab.run(lab.cluster().ReconfigureComputeResource_Task(vim.cluster.ConfigSpecEx(drsVmConfigSpec=specs), True))
+
+
+def test_next_run_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    with run("lab", state) as lab:
+        change_much(lab)
+        before, stopped_at = described(lab), lab.world.clock.now()
+    with run("lab", state) as lab:
+        assert lab.world.clock.now() >= stopped_at
+        assert described(lab) == before
+        lab.power_off("ml-07")
+        lab.power_on("vdi-01", "esx-01.lab")
+        uuids = {vm.state.uuid for vm in lab.world.by_type("VirtualMachine")}
+        pool, folder = lab.vm("ml-01").resourcePool, lab.vm("ml-01").parent
+        spec = vim.vm.CloneSpec(location=vim.vm.RelocateSpec(pool=pool), template=False)
+        clone = lab.run(lab.vm("ml-01").CloneVM_Task(folder, "copy-02", spec))
+        assert clone.config.uuid not in uuids
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    with run("vdi", state) as lab:
+        lab.run(lab.vm("vdi-001").SuspendVM_Task())
+        moid = lab.vm("vdi-001")._moId
+    saved = json.loads(state.read_text(encoding="utf-8"))
+    assert list(saved["vms"]) == [moid]
+    assert (saved["hosts"], saved["clusters"], saved["removed"]) == ({}, {}, [])
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 1, "scenario": "vdi", "seed": 0}'])
+def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(text, encoding="utf-8")
+    with pytest.raises(StateDamaged, match="is not the state of this scenario"):
+        start("lab", tls=False, state=state)
