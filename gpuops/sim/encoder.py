@@ -19,7 +19,7 @@ from pyVmomi import Iso8601, VmomiSupport, vmodl
 from gpuops.sim.managed_object import ManagedObject
 
 Write = Callable[[str], object]
-Emit = Callable[[Write, Any], None]
+Emit = Callable[[Write, Any], object]
 
 _SPECIAL: Final = re.compile('[&<>"\x00-\x08\x0b\x0c\x0e-\x1f]').search
 _ESCAPES: Final = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"} | {

@@ -38,7 +38,7 @@ def _sdk_client(secured: SimServer, monkeypatch: pytest.MonkeyPatch, password: s
         from vmware.vapi.vsphere.client import create_vsphere_client
 
         session = requests.Session()
-        session.verify = secured.ca_file
+        session.verify = str(secured.ca_file)
         return create_vsphere_client(f"127.0.0.1:{secured.port}", USER, password, session=session)
 
 

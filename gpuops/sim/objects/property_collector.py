@@ -168,13 +168,12 @@ class PropertyCollector(ManagedObject):
         filter_sets: list[bytes] = []
         truncated = False
         for each in list(self._filters.values()):
-            updates, missing, truncated = each.take(limit, version)
+            updates, missing, truncated = each.take(max(0, limit), version)
             if updates or missing:
                 filter_sets += [b"<filterSet>", reference("filter", "PropertyFilter", each.moid)]
                 filter_sets += [*updates, *missing, b"</filterSet>"]
             limit -= len(updates)
-            if truncated or limit <= 0:
-                truncated = True
+            if truncated:
                 break
         if not filter_sets:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,10 +40,12 @@ class PropertyFilter(ManagedObject):
         """moid -> path -> the fragment that the client has."""
         self._objects: dict[str, ManagedObject] = {}
         self._walked: dict[str, set[str]] = {}
-        self._pending: dict[str, set[str] | None] = {}
+        self._pending: OrderedDict[str, set[str] | None] = OrderedDict()
         """moid -> touched paths; None = the client has not been told of the object at all, or must be told it left."""
         self._types: dict[str, str] = {}
         """moid -> type of what the client was told of; it outlives the object."""
+        self._ready: list[bytes] = []
+        """Updates made and not yet sent: one more than a page, to know whether there is more."""
         self._missing: list[Any] = []
         self._unsettled = True
         self._starting = True
@@ -66,7 +69,8 @@ class PropertyFilter(ManagedObject):
     def restart(self) -> None:
         """Forget what the client was told: it starts again from version ''."""
         self.told.clear()
-        self._pending = dict.fromkeys(self._objects)
+        self._ready.clear()
+        self._pending = OrderedDict.fromkeys(self._objects)
         self._unsettled = self._starting = True
 
     def take(self, limit: int, version: str) -> tuple[list[bytes], list[bytes], bool]:
@@ -74,15 +78,13 @@ class PropertyFilter(ManagedObject):
         self._refresh_views()
         if self._unsettled:
             self._settle()
-        updates: list[bytes] = []
-        for moid in list(self._pending):
-            if len(updates) >= limit:
-                return updates, self._take_missing(version), True
-            touched = self._pending.pop(moid)
+        while len(self._ready) <= limit and self._pending:
+            moid, touched = self._pending.popitem(last=False)
             update = self._update(moid, touched, version)
             if update:
-                updates.append(update)
-        return updates, self._take_missing(version), False
+                self._ready.append(update)
+        updates, self._ready = self._ready[:limit], self._ready[limit:]
+        return updates, self._take_missing(version), bool(self._ready)
 
     def discard(self) -> None:
         """Stop watching."""
