@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
@@ -71,12 +71,18 @@ class Doer:
         op_id = self.journal.intend(self.run, step, self.inventory)
         return self._submit(op_id, step, may_repeat=_twice_is_once(step))
 
-    def _submit(self, op_id: str, step: Step, *, may_repeat: bool) -> Outcome | Underway:
+    def _submit(self, op_id: str, step: Step, *, may_repeat: bool, logged_in: bool = False) -> Outcome | Underway:
         since = self.inventory.taken_at
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
             return self._find(op_id, step, since, str(lost), may_repeat=may_repeat)
+        except LoginRefused:
+            # The session ended: vCenter says so before it does anything, and the next read logs in again.
+            if logged_in:
+                raise
+            self.look([step.vm])
+            return self._submit(op_id, step, may_repeat=may_repeat, logged_in=True)
         except NotConnected:
             raise
         except GpuopsError as refused:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.errors import NotConnected, StepFailed
+from gpuops.errors import LoginRefused, NotConnected, StepFailed
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal
@@ -104,6 +104,29 @@ def test_a_change_of_devices_is_never_sent_twice(do: Do, world: World) -> None:
     assert outcome.verdict is Verdict.UNKNOWN
     assert "neither task nor effect" in outcome.reason
     assert world.requests == [step]
+
+
+def test_a_session_that_ended_is_renewed_by_reading_and_the_step_sent_again(do: Do, world: World) -> None:
+    refusals = [LoginRefused("the session is not logged in any more")]
+
+    def expire(step: Step) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    world.on_submit = expire
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert outcome.verdict is Verdict.DONE
+    assert len(world.ledger) == 1
+
+
+def test_a_login_that_stays_refused_ends_the_run_and_leaves_it_open(do: Do, world: World, journal: Journal) -> None:
+    def refuse(step: Step) -> None:
+        raise LoginRefused("password expired")
+
+    world.on_submit = refuse
+    with pytest.raises(LoginRefused):
+        do((SuspendVm("vm-1"),))
+    assert len(journal.open_runs(["test"])) == 1
 
 
 def test_success_without_the_state_is_unknown(do: Do, world: World, journal: Journal) -> None:

@@ -1,0 +1,257 @@
+"""Nights and mornings over real SOAP, judged by the simulated vCenter's own ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import select
+
+from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, rotate_status, wall_clock
+from gpuops.config.policy import load_policy, parse_policy
+from gpuops.execute import tables
+from gpuops.execute.journal import Journal
+from gpuops.model.rotation import Policy
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.sim import ready_file
+from gpuops.sim.inject import Effect, Phase, Rule
+from gpuops.sim.ledger import Entry
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+LAB_POLICY = Path(__file__).parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
+DESKTOPS = {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
+"""What the lab's policy takes: the four that hold the A40 which ml-09 needs."""
+ML = {"ml-01", "ml-06", "ml-09"}
+
+Made = TypeVar("Made")
+
+VDI_POLICY = """
+version: 1
+name: vdi-night
+pools:
+  - name: office
+    parked: true
+    select: {folder: vdi, profile: "*-8q"}
+    idle: {cpu_below_mhz: 500}
+    owner: {attribute: gpuops.owner, value: office}
+ml:
+  queue: [{vm: ml-01}, {vm: ml-02}, {vm: ml-03}, {vm: ml-04}, {vm: ml-05}, {vm: ml-06}]
+"""
+
+
+@dataclass
+class Wire:
+    """One simulated vCenter and one state directory; every call is a login of its own."""
+
+    server: SimServer
+    state_dir: Path
+    policy: Policy
+
+    def night(self, *, apply: bool = True) -> Report:
+        return self._with(lambda site: rotate_night(self.policy, site, apply=apply))
+
+    def day(self) -> Report:
+        return self._with(lambda site: rotate_day(self.policy, site, apply=True))
+
+    def resume(self) -> Report | None:
+        return self._with(rotate_resume)
+
+    def _with(self, corridor: Callable[[Site], Made]) -> Made:
+        with Connection(target_of(self.server)) as connection:
+            return corridor(Site(connection, self.state_dir, wall_clock))
+
+    def trouble(self, effect: Effect, method: str, **more: Any) -> None:
+        self.server.world.injector.add(Rule(effect, method, **more))
+
+    def entries(self) -> list[Entry]:
+        return list(self.server.world.ledger)
+
+    def to_power(self, power: str) -> Counter[str]:
+        """How often each VM changed into this power state."""
+        return Counter(
+            entry.name
+            for entry in self.entries()
+            if entry.after.get("power") == power and entry.before.get("power") != power
+        )
+
+    def check_ledger(self) -> None:
+        """No suspended state was discarded, and every effect has an intent of the same op id."""
+        assert [
+            entry
+            for entry in self.entries()
+            if (entry.before.get("power"), entry.after.get("power")) == ("suspended", "poweredOff")
+        ] == []
+        with Connection(target_of(self.server)) as connection:
+            vcenter = connection.inventory().vcenter
+        journal = Journal.open(self.state_dir, vcenter, wall_clock)
+        with journal.transaction() as database:
+            intended = set(database.scalars(select(tables.intents.c.op_id)))
+        journal.close()
+        assert {entry.operation_id for entry in self.entries()} <= intended
+
+    def check_morning(self) -> None:
+        """Each desktop went and came back once, each ML VM came and went once, nothing is marked."""
+        self.check_ledger()
+        assert self.to_power("suspended") == Counter(DESKTOPS)
+        assert self.to_power("poweredOn") == Counter(DESKTOPS | ML)
+        assert self.to_power("poweredOff") == Counter(ML)
+        with Connection(target_of(self.server)) as connection:
+            vms = connection.inventory().vms.values()
+        assert {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")} == set()
+
+
+@pytest.fixture
+def lab_wire(lab: SimServer, tmp_path: Path) -> Wire:
+    return Wire(lab, tmp_path / "state", load_policy(LAB_POLICY))
+
+
+def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:
+    assert lab_wire.night().exit_code == 0
+    assert lab_wire.to_power("suspended") == Counter(DESKTOPS)
+    assert lab_wire.to_power("poweredOn") == Counter(ML)
+    assert lab_wire.day().exit_code == 0
+    lab_wire.check_morning()
+
+
+def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -> None:
+    assert lab_wire.night(apply=False).plan.steps
+    assert lab_wire.entries() == []
+    lab_wire.night()
+    before = lab_wire.entries()
+    assert not lab_wire.night().changed
+    assert lab_wire.entries() == before
+    lab_wire.day()
+    before = lab_wire.entries()
+    assert not lab_wire.day().changed
+    assert lab_wire.entries() == before
+
+
+def test_thirty_desktops_make_room_for_five_gpus_and_come_back(
+    serve: Callable[[str], SimServer], tmp_path: Path
+) -> None:
+    wire = Wire(serve("vdi"), tmp_path / "state", parse_policy(VDI_POLICY, "vdi"))
+    assert wire.night().exit_code == 0
+    taken = wire.to_power("suspended")
+    assert len(taken) == 30
+    assert wire.to_power("poweredOn") == Counter(f"ml-{number:02d}" for number in range(1, 7))
+    assert not {f"vdi-{number:03d}" for number in range(91, 121)} & set(taken), "busy, watched, opted out, not running"
+    assert wire.day().exit_code == 0
+    back = wire.to_power("poweredOn")
+    assert {name: count for name, count in back.items() if name.startswith("vdi")} == dict(taken)
+    wire.check_ledger()
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("method", ["SuspendVM_Task", "PowerOnVM_Task", "SetField", "ShutdownGuest"])
+def test_a_lost_reply_costs_nothing_and_repeats_nothing(lab_wire: Wire, method: str, phase: Phase) -> None:
+    lab_wire.trouble(Effect.RESET, method, phase=phase, skip=1)
+    assert lab_wire.night().exit_code == 0
+    assert lab_wire.day().exit_code == 0
+    lab_wire.check_morning()
+
+
+def test_a_session_that_ends_in_the_night_is_renewed(lab_wire: Wire) -> None:
+    lab_wire.trouble(Effect.EXPIRE, "SuspendVM_Task", skip=2)
+    assert lab_wire.night().exit_code == 0
+    assert lab_wire.day().exit_code == 0
+    lab_wire.check_morning()
+
+
+def test_a_desktop_that_finds_no_gpu_is_named_and_comes_back_later(lab_wire: Wire) -> None:
+    lab_wire.night()
+    lab_wire.trouble(Effect.TASK, "PowerOnVM_Task", target="vdi-09", fault="InsufficientGraphicsResourcesFault")
+    report = lab_wire.day()
+    assert report.exit_code == 4
+    [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
+    assert report.before.vm(failed.step.vm).name == "vdi-09"
+    assert "try again: gpuops rotate day" in failed.reason
+    with Connection(target_of(lab_wire.server)) as connection:
+        told = rotate_status(Site(connection, lab_wire.state_dir, wall_clock))
+    assert [mine.original.name for mine in told.away] == ["vdi-09"]
+    assert lab_wire.day().exit_code == 0
+    lab_wire.check_morning()
+
+
+def test_a_full_datastore_keeps_the_desktop_running_and_the_ml_vm_off(lab_wire: Wire) -> None:
+    lab_wire.trouble(Effect.TASK, "SuspendVM_Task", target="vdi-08", fault="NoDiskSpace")
+    assert lab_wire.night().exit_code == 4
+    assert "vdi-08" not in lab_wire.to_power("suspended")
+    assert "ml-09" not in lab_wire.to_power("poweredOn")
+    assert lab_wire.day().exit_code == 0
+    lab_wire.check_ledger()
+    assert lab_wire.to_power("poweredOn").keys() >= DESKTOPS - {"vdi-08"}
+
+
+def gpuops(*arguments: str, state_dir: Path, ready: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpuops", *arguments, "--yes", "--vcenter", f"sim@{ready}"],
+        env={**os.environ, "GPUOPS_STATE_DIR": str(state_dir)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def exit_of(process: subprocess.Popen[bytes]) -> int:
+    _, errors = process.communicate(timeout=100)
+    assert b"Traceback" not in errors
+    return process.returncode
+
+
+KILL_POINTS = (10, 14)
+"""In the middle of suspending, and of starting."""
+
+
+@pytest.mark.parametrize("effect", KILL_POINTS)
+def test_kill_9_after_an_effect_then_resume_then_morning(tmp_path: Path, effect: int) -> None:
+    killed_and_resumed(tmp_path, effect, ("rotate", "night", "--policy", str(LAB_POLICY)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("effect", [point for point in range(1, 17) if point not in KILL_POINTS])
+def test_kill_9_after_every_effect_of_a_night(tmp_path: Path, effect: int) -> None:
+    killed_and_resumed(tmp_path, effect, ("rotate", "night", "--policy", str(LAB_POLICY)))
+
+
+def killed_and_resumed(tmp_path: Path, effect: int, command: tuple[str, ...]) -> None:
+    """The process dies in the instant in which its n-th effect happened: after the effect, before the reply."""
+    state_dir, ready = tmp_path / "state", tmp_path / "ready.json"
+    with SimServer(build("lab")) as server:
+        ready_file.write(ready, ready_file.of(server))
+        wire = Wire(server, state_dir, load_policy(LAB_POLICY))
+        victim = gpuops(*command, state_dir=state_dir, ready=ready)
+        kill_at_effect(server, effect, victim)
+        assert exit_of(victim) == -signal.SIGKILL
+        happened = len(server.world.ledger)
+        assert happened >= effect
+        assert exit_of(gpuops("rotate", "resume", state_dir=state_dir, ready=ready)) == 0
+        assert wire.to_power("poweredOn") == Counter(ML), "the night is as it would have been"
+        assert wire.resume() is None, "a second resume has nothing to do"
+        assert wire.day().exit_code == 0
+        wire.check_morning()
+        assert server.world.bugs == []
+
+
+def kill_at_effect(server: SimServer, effect: int, victim: subprocess.Popen[bytes]) -> None:
+    ledger = server.world.ledger
+    record = ledger.record
+
+    def record_and_kill(*arguments: Any, **more: Any) -> Entry:
+        entry = record(*arguments, **more)
+        if entry.sequence == effect:
+            with suppress(ProcessLookupError):
+                victim.send_signal(signal.SIGKILL)
+        return entry
+
+    ledger.record = record_and_kill  # type: ignore[method-assign]
