@@ -30,7 +30,7 @@ class Alarm:
 
     due: datetime
     number: int
-    action: Callable[[], None] | None = field(compare=False)
+    action: Callable[[], object] | None = field(compare=False)
 
     def cancel(self) -> None:
         self.action = None
@@ -56,7 +56,7 @@ class Clock:
             return datetime.now(UTC) + self._offset  # noqa: TID251 - this is the clock
         return self._now
 
-    def schedule(self, delay_s: float, action: Callable[[], None], *, background: bool = False) -> Alarm:
+    def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:
         """An alarm that runs `action` once, `delay_s` from now.
 
         A background alarm (a task's retirement, a progress mark) runs when time passes it, but nobody's wait

@@ -147,7 +147,7 @@ class Dispatcher:
         return soap.reply(request.method, soap.Raw(returned), object, call.version)
 
     def _invoke(self, receiver: ManagedObject, request: soap.Request, call: Call) -> bytes:
-        info = self._method_info(receiver, request)
+        info = self._method_info(receiver, request, call.version)
         self._require_login(call, anonymous=self._is_anonymous(info, request), receiver=receiver)
         if info.privId and call.session is not None:
             self.world.authority.require(call, receiver, info.privId)
@@ -155,12 +155,13 @@ class Dispatcher:
         result = getattr(receiver, request.method)(call, **arguments)
         return soap.reply(request.method, result, info.result, call.version)
 
-    def _method_info(self, receiver: ManagedObject, request: soap.Request) -> Any:
+    def _method_info(self, receiver: ManagedObject, request: soap.Request, version: str) -> Any:
         try:
             info = VmomiSupport.GetWsdlMethod(soap.NAMESPACE, request.method).info
         except KeyError:
             info = None
-        if info is None or request.method not in receiver.methods:
+        known = info is not None and VmomiSupport.IsChildVersion(version, info.version)
+        if not known or request.method not in receiver.methods:
             raise vmodl.fault.MethodNotFound(
                 msg=f"The method {request.method} is not simulated for {receiver.wsdl_name}",
                 receiver=receiver.ref,

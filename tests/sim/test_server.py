@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -79,6 +80,18 @@ def test_an_unknown_method_names_itself(si: Any) -> None:
     assert caught.value.receiver == si.content.rootFolder
 
 
+def test_a_method_newer_than_the_client_is_unknown_to_it(world: World, server: SimServer, si: Any) -> None:
+    body = (
+        '<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"><soapenv:Body>'
+        '<WaitForUpdatesEx xmlns="urn:vim25"><_this type="PropertyCollector">propertyCollector</_this>'
+        "<options><maxWaitSeconds>0</maxWaitSeconds></options></WaitForUpdatesEx></soapenv:Body></soapenv:Envelope>"
+    )
+    assert b"WaitForUpdatesExResponse" in _post(server, si, body, "4.1")[1]
+    status, reply = _post(server, si, body, "4.0")
+    assert status == 500
+    assert b'xsi:type="MethodNotFound"' in reply
+
+
 def test_an_unknown_object_is_named(si: Any) -> None:
     with pytest.raises(vmodl.fault.ManagedObjectNotFound) as caught:
         _ = vim.VirtualMachine("vm-999", si._stub).name
@@ -108,14 +121,17 @@ def _raw_fetch(server: SimServer, si: Any, moid: str, path: str, version: str) -
         f'<Fetch xmlns="urn:vim25"><_this type="VirtualMachine">{moid}</_this><prop>{path}</prop></Fetch>'
         "</soapenv:Body></soapenv:Envelope>"
     )
-    connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    headers = {"SOAPAction": f'"urn:vim25/{version}"', "Cookie": si._stub.cookie}
-    connection.request("POST", "/sdk", body, headers)
-    reply = connection.getresponse()
-    content = reply.read()
-    connection.close()
-    assert reply.status == 200, content
+    status, content = _post(server, si, body, version)
+    assert status == 200, content
     return content
+
+
+def _post(server: SimServer, si: Any, body: str, version: str) -> tuple[int, bytes]:
+    headers = {"SOAPAction": f'"urn:vim25/{version}"', "Cookie": si._stub.cookie}
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+        connection.request("POST", "/sdk", body, headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
 
 
 def test_the_certificate_is_verified_by_its_own_authority_only() -> None:

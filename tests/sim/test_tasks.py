@@ -87,6 +87,14 @@ def test_the_ledger_names_caller_and_effect(world: World, si: Any, server: SimSe
     assert entry.session == si.content.sessionManager.currentSession.key
 
 
+def test_the_clients_operation_id_is_kept(world: World, si: Any) -> None:
+    si._stub.requestContext = {"operationID": "night-7"}
+    task = machine(si).PowerOnVM_Task()
+    assert task.info.activationId == "night-7"
+    WaitForTask(task, si=si)
+    assert [entry.operation_id for entry in world.ledger] == ["night-7"]
+
+
 def test_a_task_can_be_cancelled_before_its_end(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     task.CancelTask()
