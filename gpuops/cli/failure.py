@@ -21,7 +21,7 @@ TERMINATED: Final = 143
 def guarded(command: Callable[[], object]) -> int:
     """The exit code of a command: its own, or the one of what it raised, said in one line and the next move."""
     try:
-        result = command()
+        result: object = command()
         sys.stdout.flush()
     except BrokenPipeError:
         return _reader_gone()
@@ -35,14 +35,15 @@ def guarded(command: Callable[[], object]) -> int:
     except typer.TyperException as error:
         return _say(error.format_message(), _usage_hint(error), UsageError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)  # noqa: T201
-        return INTERRUPTED
+        result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
         return _say(
             f"internal error: {type(error).__name__}: {error}",
             "GPUOPS_DEBUG=1 shows where; please report it",
             GpuopsError.exit_code,
         )
+    if result == INTERRUPTED:  # typer too turns Ctrl-C into this code
+        sys.stderr.write("interrupted\n")
     return result if isinstance(result, int) else 0
 
 

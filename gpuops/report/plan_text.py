@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -15,6 +16,7 @@ from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.units import count, duration
 from gpuops.report.visible import visible
 
+_LONGEST_VALUE: Final = 60
 _STYLES = {
     Verdict.DONE: "green",
     Verdict.ALREADY: "green",
@@ -98,10 +100,13 @@ def _table(details: tuple[Change, ...]) -> Iterator[Text]:
 
 
 def _arrow(change: Change) -> Text:
-    text = Text()
-    text.append(visible(change.before) if change.before is not None else "none", "dim")
-    text.append(" -> ")
-    return text.append(visible(change.after) if change.after is not None else "none", "green")
+    return Text().append(_value(change.before), "dim").append(" -> ").append(_value(change.after), "green")
+
+
+def _value(value: str | None) -> str:
+    """A value on a line of its own; a long one (what detach will restore) is whole in the JSON document."""
+    shown = "none" if value is None else visible(value)
+    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
 
 def _choices(plan: Plan) -> Iterator[Text]:

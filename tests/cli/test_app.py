@@ -85,7 +85,7 @@ def test_every_command_has_help(words: str) -> None:
 
 @pytest.mark.parametrize("words", LEAVES)
 def test_every_command_shows_an_example_of_itself(words: str) -> None:
-    examples = re.findall(rf"^ +({words}(?: .*?)?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
+    examples = re.findall(rf"^ *(?:Example: )?({words}(?: .*?)?)(?: &)?$", LEAVES[words].help, re.MULTILINE)
     assert examples, f"{words} has no example"
     for example in examples:
         assert_options_exist(example.split()[len(words.split()) :], LEAVES[words])

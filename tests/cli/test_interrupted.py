@@ -1,0 +1,41 @@
+"""A run that is told to stop: what was begun is in the journal, and no session stays behind in vCenter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim import ready_file
+from gpuops.sim.server import start
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")]
+)
+def test_stopped_while_a_task_runs(
+    tmp_path: Path, clean: Path, number: signal.Signals, exit_code: int, said: str
+) -> None:
+    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
+    with start("lab", clock="real") as server:
+        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{tmp_path / 'ready.json'}"]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        ) as run:
+            try:
+                with server.world.changed:
+                    assert server.world.changed.wait_for(server.world.tasks.unfinished, timeout=60)
+                run.send_signal(number)
+                output, errors = run.communicate(timeout=60)
+            finally:
+                run.kill()
+        assert (run.returncode, output) == (exit_code, "")
+        assert "cut off after 0 of" in errors
+        assert errors.endswith(said)
+        assert "Traceback" not in errors
+        assert list(server.world.sessions) == []

@@ -1,0 +1,136 @@
+"""The verbs at work on a simulated vCenter: what is printed, what is done, and with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.config.places import cache_dir
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+ATTACH = ("attach", "--vm", "ml-07", "--profile", "a100-3-20c")
+DETACH = ("detach", "--vm", "ml-07", "--profile", "a100-3-20c")
+
+
+def settled(text: str) -> str:
+    """The text without what differs from run to run: durations."""
+    return re.sub(r"  \d+\.\d s$", "  0.0 s", text, flags=re.MULTILINE)
+
+
+def test_inventory(lab: Lab, golden: Golden) -> None:
+    result = lab.run("inventory")
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden("inventory-lab.txt", result.stdout)
+    golden("vms-lab.txt", lab.run("inventory", "--vms").stdout)
+
+
+def test_attach_again_detach_again(lab: Lab, golden: Golden) -> None:
+    results = [lab.run(*words, "--explain") for words in (ATTACH, ATTACH, DETACH, DETACH)]
+    assert [result.exit_code for result in results] == [0, 0, 0, 0]
+    golden("attach-detach.txt", settled("".join(result.stdout for result in results)))
+    assert lab.effects == ["ReconfigVM_Task ml-07", "ReconfigVM_Task ml-07"]
+
+
+def test_json_is_one_document_and_yaml_the_same(lab: Lab) -> None:
+    result = lab.run(*ATTACH, "--dry-run", "--output", "json")
+    document = json.loads(result.stdout)
+    assert (document["schema_version"], document["kind"]) == (1, "attach")
+    assert (document["changed"], document["applied"]) == (True, False)
+    assert document["request"]["profile"] == "a100-3-20c"
+    assert yaml.safe_load(lab.run(*ATTACH, "--dry-run", "-o", "yaml").stdout)["waves"] == document["waves"]
+    done = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
+    assert (done["changed"], done["applied"], done["outcomes"][0]["verdict"]) == (True, True, "done")
+    again = json.loads(lab.run(*ATTACH, "--output", "json").stdout)
+    assert (again["changed"], again["waves"]) == (False, [])
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(lab: Lab) -> None:
+    result = lab.run(*ATTACH, "--dry-run")
+    assert "none -> vGPU grid_a100-3-20c" in result.stdout
+    assert result.stdout.endswith("1 step planned, nothing changed\n")
+    assert lab.effects == []
+
+
+def test_a_refusal_names_every_reason_and_changes_nothing(lab: Lab) -> None:
+    result = lab.run("attach", "--vm", "vdi-01", "--profile", "a40-48q", "--replace", "a40-8q")
+    assert result.exit_code == 3
+    assert "refused: vdi-01: runs" in result.stdout
+    assert "--power cycle" in result.stdout
+    assert lab.effects == []
+
+
+def test_what_stops_a_vm_needs_yes_where_nobody_can_be_asked(lab: Lab) -> None:
+    words = ("detach", "--vm", "vdi-01", "--all", "--power", "off")
+    result = lab.run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "shut down the guest of vdi-01" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("next: ")
+    assert "--yes" in result.stderr.splitlines()[-1]
+    assert lab.effects == []
+    assert lab.run(*words, "--yes").exit_code == 0
+    assert "ReconfigVM_Task vdi-01" in lab.effects
+
+
+def test_progress_and_warnings_stay_off_stdout(lab: Lab) -> None:
+    result = lab.run("detach", "--vm", "vdi-01", "--all", "--power", "off", "--yes", "--output", "json")
+    assert [outcome["verdict"] for outcome in json.loads(result.stdout)["outcomes"]] == ["done", "done"]
+    assert "[2/2] done" in result.stderr
+
+
+class TestSaved:
+    """Plans on a saved inventory, with no vCenter at all."""
+
+    @pytest.fixture
+    def saved(self, lab: Lab, tmp_path: Path) -> Path:
+        path = tmp_path / "fleet.json"
+        assert lab.run("inventory", "--save", str(path)).exit_code == 0
+        lab.server.close()
+        return path
+
+    def test_it_shows_what_was_there(self, gpuops: Gpuops, saved: Path, golden: Golden) -> None:
+        golden("inventory-lab.txt", gpuops("inventory", "--inventory", str(saved)).stdout)
+
+    def test_attach_plans_and_says_that_nothing_changes(self, gpuops: Gpuops, saved: Path) -> None:
+        result = gpuops(*ATTACH, "--inventory", str(saved))
+        assert result.exit_code == 0
+        assert "none -> vGPU grid_a100-3-20c" in result.stdout
+        assert result.stdout.endswith(f"planned on the saved inventory {saved}: nothing is changed\n")
+        document = json.loads(gpuops(*ATTACH, "--inventory", str(saved), "--output", "json").stdout)
+        assert (document["applied"], document["changed"]) == (False, True)
+
+    def test_detach_and_a_night_too(self, gpuops: Gpuops, saved: Path, tmp_path: Path) -> None:
+        result = gpuops("detach", "--vm", "ml-01", "--all", "--inventory", str(saved))
+        assert "vGPU grid_a100-3-20c -> none" in result.stdout
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(
+            "version: 1\nname: n\npools:\n  - {name: office, parked: true, select: {folder: vdi}, "
+            "idle: {cpu_below_mhz: 500}}\nml:\n  queue: [{vm: ml-01}]\n",
+            encoding="utf-8",
+        )
+        result = gpuops("rotate", "night", "--policy", str(policy), "--inventory", str(saved))
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "power on ml-01" in result.stdout
+
+
+def test_names_seen_are_kept_for_the_shell(lab: Lab) -> None:
+    lab.run("inventory")
+    (path,) = cache_dir(os.environ).iterdir()
+    assert "ml-07" in json.loads(path.read_text(encoding="utf-8"))["vms"]
+
+
+def test_a_private_one_needs_nothing_configured(gpuops: Gpuops) -> None:
+    result = CliRunner().invoke(app, [*ATTACH, "--vcenter", "sim:lab"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.endswith("1 step done\n")
+    unknown = gpuops("inventory", "--vcenter", "sim:nowhere")
+    assert (unknown.exit_code, unknown.stderr.count("\n") <= 2) == (2, True)
