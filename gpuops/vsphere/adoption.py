@@ -27,24 +27,24 @@ PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason")
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
-    """The newest task of this kind on the step's VM that this login queued at `since`, vCenter's time, or later.
+    """The newest task of this kind on the step's VM that was queued at `since`, vCenter's time, or later.
 
-    None = none is there: the request did not arrive, or its task was forgotten (vCenter keeps them some minutes). A
-    task does not carry the header it was asked with, so kind, VM, user and time are all there is to know it by.
+    A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
+    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it.
+    None = none is there: the request did not arrive, or its task was forgotten (vCenter keeps them some minutes).
     """
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
     user = _user(session)
-    own = [
-        (info["info.queueTime"], ref)
+    alike = [
+        (_asked_by(user, info.get("info.reason")), queued, ref)
         for ref, info in _recent(session, step.vm)
         if info.get("info.descriptionId") == description
-        and info.get("info.queueTime") is not None
-        and info["info.queueTime"] >= since
-        and _asked_by(user, info.get("info.reason"))
+        and (queued := info.get("info.queueTime")) is not None
+        and queued >= since
     ]
-    return TaskRef(max(own)[1]) if own else None
+    return TaskRef(max(alike)[2]) if alike else None
 
 
 def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
@@ -77,6 +77,5 @@ def _user(session: Session) -> str | None:
 
 
 def _asked_by(user: str | None, reason: Any) -> bool:
-    """Whether this user asked for it, as far as vCenter says."""
     asked = getattr(reason, "userName", None)
-    return user is None or asked is None or asked.casefold() == user.casefold()
+    return user is not None and asked is not None and asked.casefold() == user.casefold()

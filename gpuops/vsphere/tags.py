@@ -156,17 +156,18 @@ def _translated(target: Target) -> Iterator[None]:
         ) from error
     except Unauthorized as error:
         raise NoPermission("this login may not read tags", hint="ask for read access to tags and VMs") from error
-    except _vapi_errors() as error:
-        raise _not_answered(target, error) from error
     except door.LOST_ERRORS as error:
         raise door.barred(target, _root(error)) from error
+    except _vapi_errors() as error:
+        raise _not_answered(target, error) from error
 
 
 def _vapi_errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises for an error reply, and for one it cannot make sense of."""
     from com.vmware.vapi.std.errors_client import Error
     from vmware.vapi.exception import CoreException
 
-    return (Error, CoreException)
+    return (Error, CoreException, *door.UNREADABLE_ERRORS)
 
 
 def _not_answered(target: Target, error: Exception) -> GpuopsError:

@@ -63,6 +63,7 @@ class TaskWatch:
             news = self._updates.next(slice_s)
             left_s -= max(slice_s if news is None else 0.0, time.monotonic() - asked_at)
             if news is None:
+                self._end_those_never_told_of(left)
                 self._end_those_who_ask(left)
             for each in news or ():
                 self._take(each)
@@ -114,6 +115,11 @@ class TaskWatch:
         error = translate(fault, subject)
         error.__cause__ = fault
         return error
+
+    def _end_those_never_told_of(self, left: Iterable[str]) -> None:
+        """vCenter's first word is how every watched task is; one it was silent about is gone."""
+        for ref in [ref for ref in left if self._running.get(ref) == {}]:
+            self._take(News(ref, {}, gone=True))
 
     def _end_those_who_ask(self, left: Iterable[str]) -> None:
         waiting = {ref: self._running[ref] for ref in left if ref in self._running}

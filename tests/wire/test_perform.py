@@ -251,5 +251,21 @@ def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
     assert bench.connection.adopt(PowerOffVm(ref), since) is not None
 
 
+def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> None:
+    ref, since = bench.ref("ml-01"), bench.inventory.taken_at
+    server = bench.server
+    server.world.sessions.passwords["somebody@vsphere.local"] = "else"
+    stranger = replace(target_of(server), username="somebody@vsphere.local", password="else")
+    assert bench.perform(PowerOnVm(ref)) is None
+    assert bench.perform(PowerOffVm(ref)) is None
+    own = bench.connection.adopt(PowerOnVm(ref), since)
+    with Connection(stranger) as other:
+        foreign = other.submit(PowerOnVm(ref), bench.inventory, "theirs")
+        assert foreign is not None
+        assert bench.connection.adopt(PowerOnVm(ref), since) == own
+        assert other.adopt(PowerOnVm(ref), since) == foreign
+        assert other.adopt(PowerOffVm(ref), since) is not None, "better than to think that nothing runs"
+
+
 def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
     assert bench.connection.adopt(SuspendVm("vm-424242"), bench.inventory.taken_at) is None

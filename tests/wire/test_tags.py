@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.errors import LoginRefused, NotTrusted, Refused
+from gpuops.errors import LoginRefused, NotTrusted, ProtocolError, Refused
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.sim import certificates
@@ -91,6 +91,14 @@ def test_verification_switched_off_holds_for_tags_too(session: Session, inventor
 def test_a_password_changed_meanwhile_is_a_refused_login(session: Session, inventory: Inventory) -> None:
     session.target = replace(session.target, password="old")
     with pytest.raises(LoginRefused, match="for tags"):
+        with_tags(session, inventory)
+
+
+def test_an_answer_that_is_no_list_of_tags_is_a_protocol_error(
+    lab: SimServer, session: Session, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lab.world.tags, "invoke", lambda *_: None)
+    with pytest.raises(ProtocolError, match="does not tell tags"):
         with_tags(session, inventory)
 
 
