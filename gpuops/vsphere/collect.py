@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpuops.errors import GpuopsError
+from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
@@ -212,9 +212,12 @@ def _hot_migrate(session: Session) -> bool | None:
     """vCenter's setting; None where it does not have it, or this login may not read it."""
     try:
         found = session.read(session.content.setting.QueryOptions, HOT_MIGRATE)
+    except NotConnected:
+        raise
     except GpuopsError:
         return None
-    return bool(found[0].value) if found else None
+    # an option's value may be a boolean or its name
+    return {"true": True, "false": False}.get(str(found[0].value).lower()) if found else None
 
 
 def _now(session: Session) -> datetime:

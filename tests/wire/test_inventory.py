@@ -131,3 +131,18 @@ def test_calls_do_not_grow_with_the_fleet(serve: Callable[[str], SimServer]) -> 
 
     small, large = calls("fleet:hosts=20,vms=40"), calls("fleet:hosts=60,vms=300")
     assert small == large
+
+
+@pytest.mark.parametrize(
+    ("value", "enabled"), [(True, True), (False, False), ("true", True), ("false", False), ("perhaps", None)]
+)
+def test_a_setting_of_vcenter_is_read_as_it_is_meant(
+    lab: SimServer, lab_target: Target, value: bool | str, enabled: bool | None
+) -> None:
+    lab.world.options["vgpu.hotmigrate.enabled"] = value
+    assert read(lab_target).hot_migrate_enabled is enabled
+
+
+def test_a_setting_that_this_login_may_not_read_is_unknown(lab: SimServer, lab_target: Target) -> None:
+    lab.world.injector.add(Rule(Effect.FAULT, "QueryOptions", fault="NoPermission"))
+    assert read(lab_target).hot_migrate_enabled is None
