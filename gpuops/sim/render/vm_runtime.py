@@ -91,7 +91,8 @@ def quick_stats(vm: VmState, now: datetime) -> Any:
 
 
 def config_summary(vm: VmState) -> Any:
-    return vim.vm.Summary.ConfigSummary(
+    return filled(
+        vim.vm.Summary.ConfigSummary,
         name=vm.name,
         template=vm.is_template,
         vmPathName=f"[{vm.template.datastore}] {vm.name}/{vm.name}.vmx",
@@ -120,7 +121,8 @@ def tools_running(vm: VmState) -> str:
 
 def guest(vm: VmState) -> Any:
     running = tools_running(vm) == "guestToolsRunning"
-    return vim.vm.GuestInfo(
+    return filled(
+        vim.vm.GuestInfo,
         toolsStatus="toolsOk" if running else "toolsNotRunning" if vm.template.tools else "toolsNotInstalled",
         toolsVersionStatus="guestToolsUnmanaged" if vm.template.tools else "guestToolsNotInstalled",
         toolsVersionStatus2="guestToolsUnmanaged" if vm.template.tools else "guestToolsNotInstalled",
@@ -140,7 +142,8 @@ def guest(vm: VmState) -> Any:
 
 def guest_summary(vm: VmState) -> Any:
     shown = guest(vm)
-    return vim.vm.Summary.GuestSummary(
+    return filled(
+        vim.vm.Summary.GuestSummary,
         guestId=shown.guestId,
         guestFullName=shown.guestFullName,
         toolsStatus=shown.toolsStatus,
@@ -161,7 +164,8 @@ def address(vm: VmState) -> str:
 
 def storage_summary(vm: VmState) -> Any:
     committed = (vm.template.disk_gib << 29) + (vm.suspend_file_mib << 20)
-    return vim.vm.Summary.StorageSummary(
+    return filled(
+        vim.vm.Summary.StorageSummary,
         committed=committed,
         uncommitted=vm.template.disk_gib << 29,
         unshared=committed,
@@ -171,13 +175,14 @@ def storage_summary(vm: VmState) -> Any:
 
 def storage(vm: VmState) -> Any:
     shown = storage_summary(vm)
-    usage = vim.vm.StorageInfo.UsageOnDatastore(
+    usage = filled(
+        vim.vm.StorageInfo.UsageOnDatastore,
         datastore=vim.Datastore(vm.datastore),
         committed=shown.committed,
         uncommitted=shown.uncommitted,
         unshared=shown.unshared,
     )
-    return vim.vm.StorageInfo(perDatastoreUsage=[usage], timestamp=shown.timestamp)
+    return filled(vim.vm.StorageInfo, perDatastoreUsage=[usage], timestamp=shown.timestamp)
 
 
 def layout(vm: VmState) -> Any:
