@@ -27,7 +27,7 @@ PLAIN_ENUM: Final[dict[str, str]] = {
 """Enums whose first value is not the plainest."""
 
 
-def filled(kind: type, **values: Any) -> Any:
+def filled(kind: Any, **values: Any) -> Any:
     """A vmomi value of `kind` with these fields, and plain values for the required ones left out.
 
     A field given as None is left unset when it is optional. The types of the fields are checked the first time that
