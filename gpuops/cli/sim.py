@@ -65,7 +65,7 @@ def serve(
         try:
             if ready_file is not None:
                 _write(ready_file, server)
-            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)", err=True)
+            typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)")
             stopped.wait()
         finally:
             if ready_file is not None:

@@ -18,10 +18,11 @@ from gpuops.cli.app import app
 def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready.json"
     command = [sys.executable, "-m", "gpuops", "sim", "serve", "--scenario", "lab", "--ready-file", str(ready)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stdout is not None
             assert process.stderr is not None
-            assert process.stderr.readline().startswith("serving lab at https://127.0.0.1:")
+            assert process.stdout.readline().startswith("serving lab at https://127.0.0.1:")
             document = json.loads(ready.read_text(encoding="utf-8"))
             assert set(document) == {"url", "username", "password", "ca_file", "pid"}
             assert document["pid"] == process.pid

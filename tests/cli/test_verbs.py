@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,36 @@ def test_a_private_one_needs_nothing_configured(gpuops: Gpuops) -> None:
     assert result.stdout.endswith("1 step done\n")
     unknown = gpuops("inventory", "--vcenter", "sim:nowhere")
     assert (unknown.exit_code, unknown.stderr.count("\n") <= 2) == (2, True)
+
+
+def test_a_night_and_a_morning(lab: Lab) -> None:
+    policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+    powers = power_states(lab)
+    night = lab.run("rotate", "night", "--policy", policy, "--yes", "--output", "json")
+    assert night.exit_code == 0, night.stderr
+    steps = [step["kind"] for wave in json.loads(night.stdout)["waves"] for step in wave["steps"]]
+    assert {"suspend", "power_on"} <= set(steps)
+    status = json.loads(lab.run("rotate", "status", "--output", "json").stdout)
+    assert (status["kind"], status["away"]) == ("rotation-status", len(status["vms"]))
+    assert {vm["role"] for vm in status["vms"]} == {"desktop", "ml"}
+    text = lab.run("rotate", "status").stdout
+    assert all(vm["name"] in text for vm in status["vms"])
+    day = lab.run("rotate", "day", "--yes")
+    assert day.exit_code == 0, day.output
+    assert lab.run("rotate", "status").stdout.startswith("no night is open")
+    assert power_states(lab) == powers
+    nothing = lab.run("rotate", "resume", "--yes", "--output", "json")
+    assert (nothing.exit_code, json.loads(nothing.stdout)["changed"]) == (0, False)
+
+
+def test_an_unattended_night_needs_yes(lab: Lab) -> None:
+    policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+    result = lab.run("rotate", "night", "--policy", policy)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--yes" in result.stderr
+    assert lab.effects == []
+
+
+def power_states(lab: Lab) -> dict[str, str]:
+    document = json.loads(lab.run("inventory", "--output", "json").stdout)
+    return {vm["name"]: vm["power"] for vm in document["vms"]}
