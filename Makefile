@@ -21,7 +21,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@touch $@
 
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh templates/demo.sh
+	@$(BIN)/gpuops demo
 
 test: setup  ## the unit and wire tests (under five minutes)
 	$(BIN)/python -m pytest -m "not peer and not long"
