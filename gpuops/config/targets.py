@@ -62,7 +62,9 @@ def read_configuration(path: Path) -> Configuration:
     try:
         configuration = Configuration.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise TargetError(f"{path} is not TOML: {error}", hint="the manual's page `targets` shows one") from error
+        raise TargetError(
+            f"{path} is not TOML: {error}", hint='for example: [targets.prod] and below it host = "vc.example.com"'
+        ) from error
     except ValidationError as error:
         raise TargetError(f"{path}: {_first(error.errors())}", hint=_hint(error.errors())) from error
     if configuration.default is not None and configuration.default not in configuration.targets:

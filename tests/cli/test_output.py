@@ -1,0 +1,76 @@
+"""One document on stdout: plain and whole in a pipe, fitted to a terminal, ASCII for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+
+import pytest
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from gpuops.cli import output
+from gpuops.cli.output import OutputFormat
+
+
+class Power(StrEnum):
+    ON = "poweredOn"
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def text_again() -> Iterator[None]:
+    yield
+    output.choose(OutputFormat.TEXT)
+
+
+DOCUMENT = {"kind": "x", "power": Power.ON, "name": "山\x9b\u202e"}
+LONG = "word " * 60
+
+
+def test_a_pipe_gets_whole_lines_without_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(Text(LONG, "bold red"), DOCUMENT)
+    assert capsys.readouterr().out == LONG.rstrip() + "\n"
+
+
+def test_a_table_in_a_pipe_is_neither_cut_nor_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "value", box=None, pad_edge=False)
+    table.add_row("x" * 100, "y" * 100)
+    output.show(table, DOCUMENT)
+    header, row = capsys.readouterr().out.splitlines()
+    assert header == f"{'name':<100}  value"
+    assert row == "x" * 100 + "  " + "y" * 100
+
+
+def test_a_terminal_gets_colours_and_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TERM", "xterm-256color"), ("COLUMNS", "50")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    output.print_text(Text(LONG, "bold red"), terminal)
+    assert "\x1b[1;31m" in terminal.getvalue()
+    assert len(terminal.getvalue().splitlines()) > 5
+
+
+@pytest.mark.parametrize("chosen", [OutputFormat.JSON, OutputFormat.YAML])
+def test_documents_are_ascii_and_the_same(chosen: OutputFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    output.choose(chosen)
+    output.show(Text("not this"), DOCUMENT)
+    printed = capsys.readouterr().out
+    assert printed.isascii()
+    read = json.loads(printed) if chosen is OutputFormat.JSON else yaml.safe_load(printed)
+    assert read == {"kind": "x", "power": "poweredOn", "name": "山\x9b\u202e"}
+
+
+def test_an_error_is_escaped_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.error("no VM 'a\nb\x1b'", "", 2)
+    assert capsys.readouterr().err == "error: no VM 'a\\u{a}b\\u{1b}'\n"
