@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
 
 from pyVmomi import VmomiSupport
 
-from gpuops.sim.encoder import encoder
-from gpuops.sim.managed_object import UNSET, ManagedObject
+from gpuops.sim.encoder import encoder, escape
+from gpuops.sim.managed_object import UNSET, ManagedObject, Shape
 from gpuops.sim.paths import PropertyPath, resolve, value_at
 
 ABSENT = b""
 """The fragment of an unset property."""
+
+
+MOST_SHAPES: Final = 2000
+"""When there are more, all are forgotten: what changes often has no shape worth keeping."""
 
 
 class Unreadable(LookupError):
@@ -24,6 +28,8 @@ class Fragments:
 
     def __init__(self) -> None:
         self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
+        self.shapes: dict[Hashable, bytes] = {}
+        """XML with placeholders, by type, path, version and the shape's key."""
 
     def read(self, obj: ManagedObject, path: str, version: str) -> bytes:
         """The fragment, rendered if need be; ABSENT for an unset property.
@@ -63,6 +69,7 @@ class Fragments:
     def clear(self) -> None:
         """Forget everything (after state was replaced from outside)."""
         self._of_object.clear()
+        self.shapes.clear()
 
 
 def overlaps(one: str, other: str) -> bool:
@@ -73,10 +80,27 @@ def overlaps(one: str, other: str) -> bool:
 def render(obj: ManagedObject, path: str, version: str) -> bytes:
     """The property's XML, made afresh."""
     resolved = resolve(obj.wsdl_name, path, version)
+    shape = obj.shape(path)
+    if shape is not None:
+        return _shaped(obj, shape, resolved, version)
     value, static = value_of(obj, resolved)
     if value is UNSET:
         return ABSENT
     return encoder(version).element("val", typed(value, static)).encode()
+
+
+def _shaped(obj: ManagedObject, shape: Shape, path: PropertyPath, version: str) -> bytes:
+    """The XML of the shape, rendered for the first object that has it, with this object's own text filled in."""
+    shapes = obj.world.fragments.shapes
+    key = (obj.wsdl_name, path.text, version, shape.key)
+    text = shapes.get(key)
+    if text is None:
+        if len(shapes) >= MOST_SHAPES:
+            shapes.clear()
+        text = shapes[key] = encoder(version).element("val", typed(shape.read(), path.static)).encode()
+    for placeholder, own in shape.fills.items():
+        text = text.replace(placeholder.encode(), escape(own).encode())
+    return text
 
 
 def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:

@@ -98,6 +98,29 @@ class HostState:
     """The VMs registered there, in the order they came."""
 
     @property
+    def board_names(self) -> tuple[str, ...]:
+        """The GPU model of each GPU: what device summaries depend on."""
+        return tuple(gpu.board.name for gpu in self.gpus)
+
+    @property
+    def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
+        """All that is set on each GPU, comparable: hosts alike in it show their GPUs alike."""
+        return tuple(
+            (
+                gpu.pci_id,
+                gpu.board.name,
+                gpu.numa_node,
+                gpu.mode,
+                gpu.graphics_type,
+                gpu.configured_type,
+                gpu.passthrough_enabled,
+                gpu.passthrough_active,
+                gpu.label,
+            )
+            for gpu in self.gpus
+        )
+
+    @property
     def usable(self) -> bool:
         """Whether VMs can be started there."""
         return self.connection == "connected" and not self.in_maintenance

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -19,6 +19,17 @@ class _Unset:
 
 UNSET: Final = _Unset()
 """An optional property without a value: absent from every reply (never an empty enum)."""
+
+
+class Shape(NamedTuple):
+    """What makes a property's XML that of many objects: those with the same `key` differ in nothing but the `fills`.
+
+    `read()` gives the value with placeholders in it, `fills` the text that replaces each one in this object's XML.
+    """
+
+    key: Hashable
+    read: Callable[[], Any]
+    fills: Mapping[str, str] = {}
 
 
 def prop(path: str) -> Callable[[Reader], Reader]:
@@ -97,6 +108,13 @@ class ManagedObject:
 
     def refresh(self) -> None:
         """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""
+
+    def shape(self, path: str) -> Shape | None:
+        """The shape of a property that many objects have in common; None = it is rendered for this object alone.
+
+        Ten thousand device lists of a handful of shapes are then rendered a handful of times.
+        """
+        return None
 
     def touch(self, *paths: str) -> None:
         """Say that the values at these paths changed: cached XML goes, waiting property filters hear of it."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.gpu_admission import Seat
-from gpuops.sim.managed_object import method, prop
+from gpuops.sim.managed_object import Shape, method, prop
 from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
 from gpuops.sim.operations import maintenance
 from gpuops.sim.render import host_config, host_graphics, host_hardware
@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.compute_resource import ComputeResource
     from gpuops.sim.objects.virtual_machine import VirtualMachine
     from gpuops.sim.world import World
+
+
+SHARED: Final = frozenset(
+    {
+        "capability",
+        "hardware.cpuInfo",
+        "hardware.numaInfo",
+        "hardware.pciDevice",
+        "config.graphicsConfig",
+        "config.sharedGpuCapabilities",
+        "config.pciPassthruInfo",
+        "config.product",
+    }
+)
+"""Properties that hosts of one model and with the same GPU settings have in common."""
 
 
 class HostSystem(ManagedEntity):
@@ -89,6 +104,14 @@ class HostSystem(ManagedEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
+    def shape(self, path: str) -> Shape | None:
+        if path not in SHARED:
+            return None
+        state = self.state
+        set_of_all = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
+        key = (state.model, state.gpu_settings, set_of_all)
+        return Shape(key, lambda: getattr(self, self.readers[path])())
+
     @prop("summary")
     def _summary(self) -> Any:
         return host_config.summary(
@@ -126,6 +149,14 @@ class HostSystem(ManagedEntity):
     @prop("hardware")
     def _hardware(self) -> Any:
         return host_hardware.hardware(self.state)
+
+    @prop("hardware.cpuInfo")
+    def _cpu_info(self) -> Any:
+        return host_hardware.cpu_info(self.state)
+
+    @prop("hardware.systemInfo")
+    def _system_info(self) -> Any:
+        return host_hardware.system(self.state)
 
     @prop("hardware.numaInfo")
     def _numa(self) -> Any:

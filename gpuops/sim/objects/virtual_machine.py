@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.managed_object import UNSET, method, prop
+from gpuops.sim.managed_object import UNSET, Shape, method, prop
 from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
 from gpuops.sim.operations import faults, movement, power, question, reconfigure, snapshots
 from gpuops.sim.render import vm_config, vm_runtime
-from gpuops.sim.render.devices import devices
+from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
 from gpuops.sim.render.vm_capability import capability
 
 if TYPE_CHECKING:
@@ -136,6 +136,24 @@ class VirtualMachine(ManagedEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
+    def shape(self, path: str) -> Shape | None:
+        match path:
+            case "config.hardware.device":
+                return self._device_shape()
+            case "config.extraConfig":
+                return Shape(self.state.extra_config, self._extra_config)
+            case "customValue":
+                return Shape(tuple(self.attributes.items()), self._custom_values)
+            case "capability":
+                return Shape(None, capability)
+            case _:
+                return None
+
+    def _device_shape(self) -> Shape:
+        state, host = self.state, self.host().state
+        fills = dict(zip(PLACEHOLDERS, identity(state), strict=True))
+        return Shape(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
+
     @prop("config")
     def _config(self) -> Any:
         return vm_config.config(self.state, self.host().state)
@@ -214,6 +232,10 @@ class VirtualMachine(ManagedEntity):
     @prop("config.cpuHotAddEnabled")
     def _cpu_hot_add(self) -> Any:
         return self.state.cpu_hot_add
+
+    @prop("config.numaInfo.coresPerNumaNode")
+    def _cores_per_numa_node(self) -> Any:
+        return vm_config.cores_per_numa_node(self.state)
 
     @prop("config.numaInfo")
     def _numa_info(self) -> Any:

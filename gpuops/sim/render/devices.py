@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from pyVmomi import vim
 
@@ -27,9 +27,37 @@ BRIDGE_SLOT = 32
 """pciSlotNumber of the first passthrough device; the following ones count on from it."""
 
 
-def devices(vm: VmState, host: HostState | None) -> list[Any]:
+class Identity(NamedTuple):
+    """What no two VMs' devices have in common."""
+
+    home: str
+    """The path of its files up to the suffix."""
+    disk_uuid: str
+    mac: str
+
+
+PLACEHOLDERS: Final = Identity("@HOME@", "@DISK@", "@MAC@")
+
+
+def identity(vm: VmState) -> Identity:
+    """The VM's own names for its disk and network card."""
+    tail = vm.uuid.replace("-", "")[-6:]
+    return Identity(
+        f"[{vm.template.datastore}] {vm.name}/{vm.name}",
+        f"6000C29{vm.uuid[7:]}",
+        f"00:50:56:{tail[:2]}:{tail[2:4]}:{tail[4:]}",
+    )
+
+
+def devices(vm: VmState, host: HostState | None, own: Identity | None = None) -> list[Any]:
     """`config.hardware.device` of a VM: what it was made with, then its passthrough devices in their order."""
-    return [*_controllers(vm), *_peripherals(vm), *(passthrough(vm, device, host) for device in vm.devices)]
+    peripherals = _peripherals(vm, own or identity(vm))
+    return [*_controllers(vm), *peripherals, *(passthrough(vm, device, host) for device in vm.devices)]
+
+
+def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
+    """All that the device list depends on besides the identity."""
+    return (vm.template, vm.datastore, vm.devices, vm.held, vm.power == "poweredOn", host.board_names)
 
 
 def passthrough(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
@@ -78,7 +106,11 @@ def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
             )
         case StaticBacking(pci_id, device_id, system_id, vendor_id, device_name):
             return D.VirtualPCIPassthrough.DeviceBackingInfo(
-                deviceName=device_name, id=pci_id, deviceId=device_id, systemId=system_id, vendorId=vendor_id
+                deviceName=device_name,
+                id=pci_id,
+                deviceId=device_id,
+                systemId=system_id,
+                vendorId=vendor_id,
             )
         case DynamicBacking(allowed, label):
             return D.VirtualPCIPassthrough.DynamicBackingInfo(
@@ -138,7 +170,7 @@ def _controllers(vm: VmState) -> list[Any]:
     ]
 
 
-def _peripherals(vm: VmState) -> list[Any]:
+def _peripherals(vm: VmState, own: Identity) -> list[Any]:
     described = vim.Description
     return [
         filled(
@@ -181,21 +213,21 @@ def _peripherals(vm: VmState) -> list[Any]:
             filterEnable=True,
             deviceInfo=described(label="VMCI device", summary="Device on the virtual machine PCI bus"),
         ),
-        _disk(vm),
-        _network_card(vm),
+        _disk(vm, own),
+        _network_card(vm, own),
     ]
 
 
-def _disk(vm: VmState) -> Any:
+def _disk(vm: VmState, own: Identity) -> Any:
     gib = vm.template.disk_gib
     backing = D.VirtualDisk.FlatVer2BackingInfo(
-        fileName=f"[{vm.template.datastore}] {vm.name}/{vm.name}.vmdk",
+        fileName=f"{own.home}.vmdk",
         datastore=vim.Datastore(vm.datastore, None),
         diskMode="persistent",
         split=False,
         writeThrough=False,
         thinProvisioned=True,
-        uuid=f"6000C29{vm.uuid[7:]}",
+        uuid=own.disk_uuid,
     )
     return filled(
         D.VirtualDisk,
@@ -210,19 +242,21 @@ def _disk(vm: VmState) -> Any:
     )
 
 
-def _network_card(vm: VmState) -> Any:
-    tail = vm.uuid.replace("-", "")[-6:]
+def _network_card(vm: VmState, own: Identity) -> Any:
     return filled(
         D.VirtualVmxnet3,
         key=NIC,
         controllerKey=PCI_CONTROLLER,
         unitNumber=7,
         addressType="assigned",
-        macAddress=f"00:50:56:{tail[:2]}:{tail[2:4]}:{tail[4:]}",
+        macAddress=own.mac,
         wakeOnLanEnabled=True,
         backing=D.VirtualEthernetCard.NetworkBackingInfo(deviceName=vm.template.network, useAutoDetect=False),
         connectable=D.VirtualDevice.ConnectInfo(
-            startConnected=True, allowGuestControl=True, connected=vm.power == "poweredOn", status="untried"
+            startConnected=True,
+            allowGuestControl=True,
+            connected=vm.power == "poweredOn",
+            status="untried",
         ),
         deviceInfo=vim.Description(label="Network adapter 1", summary=vm.template.network),
     )

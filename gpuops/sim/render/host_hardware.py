@@ -19,9 +19,7 @@ def hardware(host: HostState) -> Any:
     return filled(
         vim.host.HardwareInfo,
         systemInfo=system(host),
-        cpuInfo=vim.host.CpuInfo(
-            numCpuPackages=model.sockets, numCpuCores=model.cores, numCpuThreads=model.threads, hz=hz
-        ),
+        cpuInfo=cpu_info(host),
         cpuPkg=[
             vim.host.CpuPackage(
                 index=socket,
@@ -38,6 +36,16 @@ def hardware(host: HostState) -> Any:
         smcPresent=False,
         pciDevice=pci_devices(host),
         biosInfo=vim.host.BIOSInfo(biosVersion="2.19.1", vendor=model.vendor, firmwareType="UEFI"),
+    )
+
+
+def cpu_info(host: HostState) -> Any:
+    model = host.model
+    return vim.host.CpuInfo(
+        numCpuPackages=model.sockets,
+        numCpuCores=model.cores,
+        numCpuThreads=model.threads,
+        hz=model.cpu_mhz * 1_000_000,
     )
 
 

@@ -106,10 +106,15 @@ def extra_config(vm: VmState) -> list[Any]:
 def numa(vm: VmState) -> Any:
     """numaInfo; a VM without a setting of its own has automatic nodes."""
     return vim.vm.VirtualNumaInfo(
-        coresPerNumaNode=vm.cores_per_numa_node or min(vm.cpus, 64),
+        coresPerNumaNode=cores_per_numa_node(vm),
         autoCoresPerNumaNode=not vm.cores_per_numa_node,
         vnumaOnCpuHotaddExposed=vm.vnuma_on_hot_add,
     )
+
+
+def cores_per_numa_node(vm: VmState) -> int:
+    """What is set, or what the host would choose (from memory: all of a small VM in one node)."""
+    return vm.cores_per_numa_node or min(vm.cpus, 64)
 
 
 def device_groups(vm: VmState) -> Any:
