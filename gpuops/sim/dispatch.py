@@ -64,6 +64,8 @@ class Dispatcher:
             call = Call(request.method, version, self._session(envelope), request.operation_id)
             with self.world.serving(call):
                 answer = self._answer(request, call)
+            if call.session is not None:
+                call.session.active_at = self.world.clock.now()
             if call.opened is not None:
                 call.opened.address, call.opened.user_agent = envelope.address, envelope.user_agent
             return answer
@@ -142,6 +144,8 @@ class Dispatcher:
         """The `Fetch` of one property: not in the API's tables, but what pyVmomi sends for `vm.name`."""
         path = soap.text_parameter(request, "prop")
         self._require_login(call, anonymous=receiver.wsdl_name in ANONYMOUS, receiver=receiver)
+        if call.session is not None:
+            self.world.authority.require(call, receiver, "System.View")
         fragment = self.world.fragments.read(receiver, path, call.version)
         returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
         return soap.reply(request.method, soap.Raw(returned), object, call.version)

@@ -46,10 +46,15 @@ class Endpoint:
         path = urlsplit(incoming.target).path
         if path.startswith(PREFIX):
             return self._admin.serve(incoming)
-        if path.startswith("/rest/"):
-            return self._rest(incoming)
-        route = self._routes.get((incoming.verb, path))
-        return route(incoming) if route is not None else Outgoing(404, b"404 Not Found\n", "text/plain")
+        route = self._rest if path.startswith("/rest/") else self._routes.get((incoming.verb, path))
+        if route is None:
+            return Outgoing(404, b"404 Not Found\n", "text/plain")
+        try:
+            return route(incoming)
+        except (KeyError, TypeError, ValueError) as error:
+            # SOAP answers every failure with a fault of its own; what is left is a document of the tag services
+            text = f"400 Bad Request: {type(error).__name__}: {error}\n"
+            return Outgoing(400, text.encode(), "text/plain")
 
     def _service_versions(self, incoming: Incoming) -> Outgoing:
         return Outgoing(200, soap.service_versions(self.world.api_version))

@@ -57,23 +57,34 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: the ledger says what happened."""
 
     def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        if length > MAX_REQUEST_BYTES:
+        body = self._body()
+        if body is None:
             self.close_connection = True
-            self._send(Outgoing(413))
+            self._send(Outgoing(400))
             return
-        body = self.rfile.read(length) if length else self._chunks()
         incoming = Incoming(self.command, self.path, self.headers, body, str(self.client_address[0]))
         self._send(self.server.endpoint.serve(incoming))
 
-    def _chunks(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return b""
+    def _body(self) -> bytes | None:
+        """The request's body; None for one that is too large or badly framed."""
+        try:
+            if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+                return self._chunks()
+            length = int(self.headers.get("Content-Length") or 0)
+        except ValueError:
+            return None
+        return self.rfile.read(length) if 0 <= length <= MAX_REQUEST_BYTES else None
+
+    def _chunks(self) -> bytes | None:
         parts: list[bytes] = []
-        while size := int(self.rfile.readline().split(b";", 1)[0], 16):
+        total = 0
+        while size := int(self.rfile.readline(64).split(b";", 1)[0], 16):
+            total += size
+            if total > MAX_REQUEST_BYTES:
+                return None
             parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
+            self.rfile.readline(64)
+        self.rfile.readline(64)
         return b"".join(parts)
 
     def _send(self, reply: Outgoing) -> None:

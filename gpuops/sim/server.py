@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import socketserver
+import sys
 import tempfile
 import threading
 from http.server import ThreadingHTTPServer
@@ -186,6 +187,11 @@ class _Listener(ThreadingHTTPServer):
             with self._open_lock:
                 self._open.discard(request)
             connection.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        bug = sys.exc_info()[1]
+        if bug is not None:
+            self.endpoint.world.record_bug(bug)
 
     def server_close(self) -> None:
         with self._open_lock:

@@ -82,6 +82,11 @@ class Sessions:
             return None
         return session
 
+    def keep_alive(self, passed: timedelta) -> None:
+        """Forgive everybody this much idleness: time that one client's wait made pass is no other client's idling."""
+        for session in self._by_cookie.values():
+            session.active_at += passed
+
     def by_key(self, key: str) -> Session | None:
         """The login with this UserSession.key."""
         return next((session for session in self._by_cookie.values() if session.key == key), None)

@@ -20,6 +20,7 @@ class StateFile:
         if world.state_hooks is None:
             raise UsageError("this world has no state to save")
         self._path = path
+        self._world = world
         self._save, restore = world.state_hooks
         if path.exists():
             with world.lock:
@@ -29,7 +30,9 @@ class StateFile:
     def save(self) -> None:
         """Write the state in one step: a reader sees the old file or the new one."""
         temporary = self._path.with_name(f".{self._path.name}.new")
-        temporary.write_text(json.dumps(self._save()), encoding="utf-8")
+        with self._world.lock:
+            document = self._save()
+        temporary.write_text(json.dumps(document), encoding="utf-8")
         temporary.replace(self._path)
 
     def _restore(self, restore: Any) -> None:

@@ -172,7 +172,13 @@ class World:
         return self._wait_virtual(ready, timeout_s)
 
     def _wait_virtual(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
-        deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
+        begun = self.clock.now()
+        try:
+            return self._jump(ready, None if timeout_s is None else begun + timedelta(seconds=timeout_s))
+        finally:
+            self.sessions.keep_alive(self.clock.now() - begun)
+
+    def _jump(self, ready: Callable[[], Found | None], deadline: datetime | None) -> Found | None:
         while not self.closing:
             self._coalesce(deadline)
             found = ready()

@@ -104,6 +104,25 @@ def test_what_is_no_request_is_an_invalid_request(large: SimServer, cookie: str,
     assert b"root:" not in text
 
 
+def test_a_badly_framed_request_ends_the_connection(large: SimServer) -> None:
+    with closing(connection(large)) as wire:
+        wire.putrequest("POST", "/sdk")
+        wire.putheader("Content-Length", "many")
+        wire.endheaders()
+        reply = wire.getresponse()
+        reply.read()
+    assert reply.status == 400
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"params": {}}'])
+def test_what_is_no_tag_request_is_a_bad_request(large: SimServer, body: bytes) -> None:
+    with closing(connection(large)) as wire:
+        wire.request("POST", "/api", body)
+        reply = wire.getresponse()
+        reply.read()
+    assert reply.status == 400
+
+
 def test_an_anonymous_caller_reads_the_service_and_nothing_else(large: SimServer) -> None:
     service = RETRIEVE.replace('<obj type="Folder">group-v3', '<obj type="ServiceInstance">ServiceInstance')
     with closing(connection(large)) as wire:

@@ -73,6 +73,16 @@ def test_an_idle_session_ends_after_thirty_minutes(world: World, si: Any) -> Non
         _ = root.name
 
 
+def test_time_that_others_let_pass_ends_no_session(world: World, server: SimServer, si: Any) -> None:
+    other = connect(server)
+    world.clock.schedule(3600, lambda: world.get("vm-1").touch("name"))
+    collector = other.content.propertyCollector
+    options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=3700)
+    assert collector.WaitForUpdatesEx("", options) is None
+    assert si.content.rootFolder.name == other.content.rootFolder.name
+    Disconnect(other)
+
+
 def test_an_unknown_method_names_itself(si: Any) -> None:
     with pytest.raises(vmodl.fault.MethodNotFound) as caught:
         si.content.rootFolder.CreateFolder("x")

@@ -13,6 +13,7 @@ from gpuops.sim.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from tests.sim.test_property_collector import view_spec
 from tests.sim.test_tasks import machine
 
 
@@ -142,6 +143,10 @@ def test_a_lesser_role_is_refused_by_name(world: World, si: Any, server: SimServ
     role = world.authority.add_role("watcher", ["VirtualMachine.Interact.PowerOff"])
     world.authority.permit(server.username, role)
     world.authority.permit(server.username, NO_ACCESS, "vm-2")
+    with pytest.raises(vim.fault.NoPermission):
+        _ = machine(si, 2).name
+    contents = si.content.propertyCollector.RetrieveProperties([view_spec(si, ["name"])])
+    assert [content.obj._moId for content in contents] == ["vm-1", "vm-3"]
     with pytest.raises(vim.fault.NoPermission) as caught:
         machine(si).PowerOnVM_Task()
     assert caught.value.privilegeId == "VirtualMachine.Interact.PowerOn"

@@ -82,8 +82,13 @@ class PropertyCollector(ManagedObject):
             if found.missing and not spec.reportMissingObjectsInResults:
                 self.world.get(found.missing[0])
             for obj in found.objects.values():
-                selected.append((obj, selection.paths_of(obj.wsdl_name) or ()))
+                if self.shows(obj):
+                    selected.append((obj, selection.paths_of(obj.wsdl_name) or ()))
         return selected
+
+    def shows(self, obj: ManagedObject) -> bool:
+        """Whether this session's user may know of the object; vCenter leaves others out without a word."""
+        return self.world.authority.may(self.session.user, obj, "System.View")
 
     def _page(self, selected: Page, asked: int | None, call: Call) -> Raw:
         limits = [limit for limit in (asked, self.world.page_limit) if limit]

@@ -105,6 +105,7 @@ class PropertyFilter(ManagedObject):
         """Select anew; objects that came or went are pending."""
         self._unsettled = False
         found = self.selection.find(self.collector.find)
+        found.objects = {moid: obj for moid, obj in found.objects.items() if self.collector.shows(obj)}
         gone = [moid for moid in self._objects if moid not in found.objects]
         new = [moid for moid in found.objects if moid not in self._objects]
         self._pending.update(dict.fromkeys((*gone, *new)))
