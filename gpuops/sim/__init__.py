@@ -8,10 +8,16 @@ How it is built
   `ManagedObject`, declares its properties with `@prop("config.hardware.device")` and its methods with `@method`
   under their WSDL names. State is plain Python (slots, enums, ints); vmomi values are rendered from it on read.
 * `managed_object.py`: `read(path)` resolves a property path by the longest declared prefix; `touch(*paths)` drops
-  the cached XML of these paths (and of their parents and children) and tells the property collector.
-* `soap.py` (bytes <-> typed values, using pyVmomi's own type tables), `dispatch.py` (method name -> object method,
-  unknown -> MethodNotFound naming itself), `property_collector.py`, `tasks.py`, `server.py` (HTTP, HTTPS, TLS),
-  `tagging.py` (JSON-RPC on /api for vmware-vcenter, /rest for govc).
+  the cached XML of these paths (and of their parents and children) and tells the property filters.
+* A request's way: `server.py` and `handler.py` (TLS, HTTP) > `endpoint.py` (which path) > `dispatch.py` (method name ->
+  object method, unknown -> MethodNotFound naming itself) with `soap.py` (bytes <-> typed values, by pyVmomi's own type
+  tables) > an object's method, which answers at once or with a task of `tasks.py`.
+* A bulk read's way: `selection.py` (traversal specs -> objects) > `contents.py` (joins bytes) > `fragments.py` (XML per
+  object, path and version) > `paths.py` (checks a path, reads it) > `encoder.py` (values -> XML, compiled per type).
+  `objects/property_filter.py` keeps what each client was told, so that an update costs what changed.
+* `tagging.py` behind `vapi.py` (JSON-RPC on /api for vmware-vcenter, /rest for govc); `events.py`, `counters.py`,
+  `authority.py` are the values behind the service objects.
+* `admin.py` (server) and `remote.py` (client) of /gpuops-sim: ledger, clock, state, fault rules (`inject.py`).
 * `gpu_admission.py`: pure rules of power-on: same-size lock, mixed-size placement ids, MIG placements, holders.
 * `scenarios/*.yaml` + `scenario.py`: declared inventories (`lab`, `vdi`, `fleet`).
 * `ledger.py`: every applied effect with virtual time, caller, before and after. Tests believe only the ledger.
