@@ -15,6 +15,11 @@ from gpuops.plan.steps import Step
 class Vcenter(Protocol):
     """The one seam between the doer and the wire. Every method raises only errors of the gpuops tree."""
 
+    @property
+    def uuid(self) -> str:
+        """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
+        ...
+
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
         ...

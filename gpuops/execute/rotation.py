@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 
 from gpuops.config.policy import parse_policy
@@ -34,27 +36,21 @@ HALVES = (Half.NIGHT, Half.DAY)
 
 def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consent: Consent) -> Report:
     """One half of a rotation; without a policy, under that of the night in the journal."""
-    before = site.vcenter.inventory()
     if not apply:
-        with site.remembering(before.vcenter) as journal:
-            policy = policy or _remembered_policy(journal)
-            return _look(half, policy, _originals(journal, policy, site), _tagged(policy, site, before), site)
-    with site.changing(before.vcenter, alone=True) as journal:
-        policy = policy or _remembered_policy(journal)
+        with site.remembering(site.vcenter.uuid) as journal:
+            return _Turn(half, policy or _remembered_policy(journal), site, site.clock()).look(journal)
+    with site.changing(site.vcenter.uuid, alone=True) as journal:
+        turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
         left_open = journal.open_runs(HALVES)
-        settled = [outcome for run in left_open for outcome in _settle(run, journal, before, site, policy)]
-        # What did not happen is planned anew below, and counts there.
-        settled = [outcome for outcome in settled if outcome.verdict is not Verdict.FAILED]
-        # Read again under the lock: what was read before may be from before another run.
-        before = _tagged(policy, site, site.vcenter.inventory())
-        report = _look(half, policy, _originals(journal, policy, site), before, site)
-        return _do(half, policy, report, journal, left_open, settled, site, consent)
+        settled = turn.settle(left_open, journal)
+        report = turn.look(journal)
+        outcomes = turn.do(report, journal, left_open, consent)
+        return replace(report, outcomes=(*settled, *outcomes), applied=True)
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report | None:
     """Finishes the half that was cut off, under the policy it began with; None = none was."""
-    vcenter = site.vcenter.inventory().vcenter
-    with site.remembering(vcenter) as journal:
+    with site.remembering(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(HALVES) if journal else ()
     if not left_open:
         return None
@@ -83,56 +79,68 @@ def status(site: Site) -> RotationStatus:
     )
 
 
-def _look(half: Half, policy: Policy, originals: tuple[Original, ...], before: Inventory, site: Site) -> Report:
-    request = RotateNight(policy, originals) if half is Half.NIGHT else RotateDay(policy, originals)
-    return Report(request, before, request.plan(before, catalog_of(before), site.clock()))
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One call of one half: what it obeys, where, and the one moment that all of it calls now."""
 
+    half: Half
+    policy: Policy
+    site: Site
+    now: datetime
 
-def _do(
-    half: Half,
-    policy: Policy,
-    report: Report,
-    journal: Journal,
-    left_open: Sequence[Run],
-    settled: Sequence[Outcome],
-    site: Site,
-    consent: Consent,
-) -> Report:
-    outcomes: tuple[Outcome, ...] = ()
-    if report.plan.feasible and report.plan.steps:
+    def look(self, journal: Journal | None) -> Report:
+        """The plan on what vCenter shows and the journal remembers."""
+        originals = _originals(journal, self.policy, self.now)
+        before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
+        night = self.half is Half.NIGHT
+        request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
+        return Report(request, before, request.plan(before, catalog_of(before), self.now))
+
+    def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
+        """What became of the effects that runs left in flight; one that did not happen is planned anew."""
+        if not left_open:
+            return ()
+        before = self.site.vcenter.inventory()
+        timeout_s = self.policy.limits.step_timeout_s
+        doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
+        found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
+        return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
+
+    def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> tuple[Outcome, ...]:
+        """What became of each step. There is an open run in the journal from before the first effect to the last."""
+        if not (report.plan.feasible and report.plan.steps):
+            self._close_returned(report, journal)
+            _end(journal, left_open)
+            return ()
         consent(report)
-        request = report.request
-        night = request.night(report.before, site.clock()) if isinstance(request, RotateNight) else None
-        run = journal.begin(half, night=night, policy=policy.text, policy_digest=policy.digest)
+        run = self._begin(report, journal)
         _end(journal, left_open)
-        if isinstance(request, RotateNight):
-            Originals(journal).save(request.saved(report.plan, report.before, site.clock()))
-        doer = Doer(site.vcenter, journal, run, report.before)
-        outcomes = execute(report.plan, doer, policy.limits, site.progress)
-        after = _close_returned(half, journal, report.before, site)
-        outcomes = explained(outcomes, after) if half is Half.DAY else outcomes
+        doer = Doer(self.site.vcenter, journal, run, report.before)
+        outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
+        after = self._close_returned(report, journal)
         _end(journal, [run])
-    else:
-        _close_returned(half, journal, report.before, site)
-        _end(journal, left_open)
-    return Report(report.request, report.before, report.plan, (*settled, *outcomes), applied=True)
+        return explained(outcomes, after) if self.half is Half.DAY else outcomes
 
+    def _begin(self, report: Report, journal: Journal) -> Run:
+        """The run, with what the morning must restore: before anything is touched."""
+        request = report.request
+        night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
+        run = journal.begin(self.half, night=night, policy=self.policy.text, policy_digest=self.policy.digest)
+        if isinstance(request, RotateNight):
+            Originals(journal).save(request.saved(report.plan, report.before, self.now))
+        return run
 
-def _settle(run: Run, journal: Journal, before: Inventory, site: Site, policy: Policy) -> tuple[Outcome, ...]:
-    return settle_open(Doer(site.vcenter, journal, run, before), timeout_s=policy.limits.step_timeout_s)
-
-
-def _close_returned(half: Half, journal: Journal, before: Inventory, site: Site) -> Inventory:
-    """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
-    if half is Half.NIGHT:
-        return before
-    originals = Originals(journal).all()
-    after = site.vcenter.observe(before, {original.vm for original in originals})
-    for original in originals:
-        # One that is gone has been named in this morning's report; nothing more can be done for it.
-        if original.vm not in after.vms or is_returned(original, after):
-            Originals(journal).returned(original)
-    return after
+    def _close_returned(self, report: Report, journal: Journal) -> Inventory:
+        """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
+        if self.half is Half.NIGHT:
+            return report.before
+        originals = Originals(journal).all()
+        after = self.site.vcenter.observe(report.before, {original.vm for original in originals})
+        for original in originals:
+            # One that is gone has been named in this morning's report; nothing more can be done for it.
+            if original.vm not in after.vms or is_returned(original, after):
+                Originals(journal).returned(original)
+        return after
 
 
 def _end(journal: Journal, runs: Sequence[Run]) -> None:
@@ -140,10 +148,10 @@ def _end(journal: Journal, runs: Sequence[Run]) -> None:
         journal.end(run)
 
 
-def _originals(journal: Journal | None, policy: Policy, site: Site) -> tuple[Original, ...]:
+def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
     if journal is None:
         return ()
-    return Originals(journal).all(policy.night(site.clock()) if policy.window else None)
+    return Originals(journal).all(policy.night(now) if policy.window else None)
 
 
 def _remembered_policy(journal: Journal | None) -> Policy:

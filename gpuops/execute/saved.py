@@ -19,6 +19,10 @@ class SavedVcenter:
     def __init__(self, snapshot: Inventory) -> None:
         self._snapshot = snapshot
 
+    @property
+    def uuid(self) -> str:
+        return self._snapshot.vcenter
+
     def inventory(self) -> Inventory:
         return self._snapshot
 

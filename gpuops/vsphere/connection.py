@@ -43,6 +43,11 @@ class Connection:
         self._watch.close()
         self._session.close()
 
+    @property
+    def uuid(self) -> str:
+        """The vCenter's instance uuid."""
+        return str(self._session.content.about.instanceUuid or "")
+
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
         return collect.inventory(self._session)

@@ -81,6 +81,9 @@ class World:
     guests_asked: set[str] = field(default_factory=set)
     on_submit: Callable[[Step], None] = lambda step: None
     in_flight_most: int = 0
+    reads: int = 0
+    """Bulk reads."""
+    tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def tick(self) -> datetime:
         self.now += timedelta(seconds=1)
@@ -193,14 +196,20 @@ class SmallVcenter:
         self.world = world
         self.point = point
 
+    @property
+    def uuid(self) -> str:
+        return "vc-uuid"
+
     def inventory(self) -> Inventory:
+        self.world.reads += 1
         return self.world.snapshot()
 
     def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
 
     def with_tags(self, inventory: Inventory) -> Inventory:
-        return inventory
+        vms = {ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items()}
+        return replace(inventory, vms=vms)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         now = self.world.snapshot()

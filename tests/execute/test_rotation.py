@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
+from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, Refused, StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.lock import locked
@@ -19,7 +20,7 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.rotation_ours import Whereabouts
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
-from tests.execute.nights import POLICY, Night, effects, morning_is_good
+from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter
 
 
@@ -38,6 +39,31 @@ def test_a_night_and_a_morning(night: Night) -> None:
     assert morning.exit_code == 0
     assert effects(night.world, PowerOffVm) == [], "the guests shut down by themselves"
     morning_is_good(night)
+
+
+def test_a_night_without_a_window_has_one_name_however_long_it_takes(night: Night) -> None:
+    policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "by hand")
+    night.world.now = night.world.now.replace(second=58)
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    marked = {vm.attributes["gpuops.rotation"].split()[0] for vm in night.world.vms.values() if vm.attributes}
+    assert {mine.original.night for mine in status(site).away} == marked
+    assert len(marked) == 1
+
+
+def test_one_half_is_one_bulk_read(night: Night) -> None:
+    night.run(Half.NIGHT)
+    night.run(Half.DAY)
+    assert night.world.reads == 2
+
+
+def test_tags_are_asked_for_where_the_policy_speaks_of_them(night: Night) -> None:
+    night.world.tags["vm-1"] = ("gpu:keep",)
+    policy = parse_policy(POLICY_TEXT + "opt_out: {tag: 'gpu:keep'}\n", "tagged")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    report = rotate(Half.NIGHT, policy, site, apply=False, consent=agreed)
+    assert {choice.subject: choice.reason for choice in report.plan.choices}["desktop-01"] == "opted out (tag gpu:keep)"
+    assert SuspendVm("vm-3") in report.plan.steps
 
 
 @pytest.mark.parametrize("half", list(Half))
@@ -72,11 +98,11 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
     assert night.open_runs() == 0
 
 
-@pytest.mark.parametrize("then", ["resume", "resume while tasks still run", "day at once"])
-def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str) -> None:
+@pytest.mark.parametrize(("then", "stride"), [("resume", 1), ("resume while tasks still run", 2), ("day at once", 3)])
+def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str, stride: int) -> None:
     kill_at, ended = 0, False
     while not ended:
-        kill_at += 1
+        kill_at += stride
         night = Night(tmp_path / str(kill_at))
         ended = not night.killed(Half.NIGHT, kill_at)
         if then != "resume while tasks still run":
