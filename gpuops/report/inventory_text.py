@@ -62,8 +62,8 @@ def _host(view: HostView) -> Tree:
     tree = Tree(_host_label(view.host, view.cluster), guide_style="dim")
     for node in view.nodes:
         _node(tree.add(_node_label(node)), node)
-    if sum(bool(gpu.free) and not gpu.whole for gpu in view.gpus) > 1:
-        tree.add(Text("free on this host: ").append(_free(view.free), "green"))
+    if together := _on_several_gpus(view):
+        tree.add(Text("free on this host: ").append(_free(together), "green"))
     for vm in view.waiting:
         tree.add(Text(f"{visible(vm.name)}  {_POWER[vm.power]}  ").append(visible(_devices(vm)), "dim"))
     return tree
@@ -112,6 +112,15 @@ def _gpu_label(view: GpuView) -> Text:
     if view.reboot_pending:
         label.append("  host reboot pending", "bold yellow")
     return label
+
+
+def _on_several_gpus(view: HostView) -> Free:
+    """The host's figures that say more than one of its GPUs does."""
+    return {
+        name: slots
+        for name, slots in view.free.items()
+        if sum(name in gpu.free and gpu.free[name].possible for gpu in view.gpus) > 1
+    }
 
 
 def _free(free: Free) -> str:
