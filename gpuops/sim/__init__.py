@@ -7,6 +7,8 @@ How it is built
 * `objects/<managed_object>.py`: one managed object type, one file, found by its name. A type derives from
   `ManagedObject`, declares its properties with `@prop("config.hardware.device")` and its methods with `@method`
   under their WSDL names. State is plain Python (slots, enums, ints); vmomi values are rendered from it on read.
+* `vm_state.py`, `host_state.py`, `drs.py`: what is kept. `render/`: state to vmomi values, pure. `operations/`: what
+  methods do to the state, with the faults they raise; every applied effect is recorded. Nothing else changes state.
 * `managed_object.py`: `read(path)` resolves a property path by the longest declared prefix; `touch(*paths)` drops
   the cached XML of these paths (and of their parents and children) and tells the property filters.
 * A request's way: `server.py` and `handler.py` (TLS, HTTP) > `endpoint.py` (which path) > `dispatch.py` (method name ->

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -77,6 +77,13 @@ class DrsState:
     def allows(self, vm: str, host: str) -> bool:
         """Whether no mandatory VM-host rule keeps the VM off the host; such rules bind even without DRS."""
         return all(self._rule_allows(rule, vm, host) for rule in self._binding(vm))
+
+    def forget(self, vm: str) -> None:
+        """Drop the override and the group memberships of a VM."""
+        self.overrides.pop(vm, None)
+        for name, group in self.groups.items():
+            if vm in group.members:
+                self.groups[name] = replace(group, members=tuple(moid for moid in group.members if moid != vm))
 
     def _binding(self, vm: str) -> Iterable[Rule]:
         for rule in self.rules.values():

@@ -38,11 +38,13 @@ def leave(vm: VirtualMachine) -> None:
     world, state = vm.world, vm.state
     vm.host().state.vms.pop(vm.moid, None)
     vm.host().touch("vm")
+    vm.host().load_changed()
     world.get(state.folder).remove(vm)
     if state.pool is not None:
         world.get(state.pool).remove(vm)
     vm.datastore().remove(vm)
     vm.datastore().use(-state.suspend_file_mib)
+    vm.host().compute_resource().forget(vm.moid)
     for taken in state.snapshots:
         world.unregister(world.get(taken.moid))
     world.unregister(vm)

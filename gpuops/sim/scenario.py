@@ -7,6 +7,8 @@ from typing import Final
 from gpuops.sim import scenario_file
 from gpuops.sim.clock import ClockMode
 from gpuops.sim.measurement import measure
+from gpuops.sim.objects.compatibility_checker import MOID as CHECKER
+from gpuops.sim.objects.compatibility_checker import VirtualMachineCompatibilityChecker
 from gpuops.sim.objects.datacenter import Datacenter
 from gpuops.sim.objects.datastore import Datastore
 from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
@@ -62,6 +64,7 @@ def build_declared(
     _add_networks(site)
     add_clusters(site)
     add_vms(site)
+    world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
     world.performance.provider = measure
     return world
 

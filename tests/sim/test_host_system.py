@@ -210,6 +210,15 @@ def test_maintenance_mode_waits_for_running_vms_in_vain(lab: Lab) -> None:
     assert lab.host("esx-01.lab").runtime.inMaintenanceMode is False
 
 
+def test_maintenance_mode_begins_when_the_last_vm_stops(lab: Lab) -> None:
+    host = lab.host("esx-02.lab")
+    entering = host.EnterMaintenanceMode_Task(0)
+    stop_all(lab, "esx-02.lab")
+    lab.run(entering)
+    assert host.runtime.inMaintenanceMode is True
+    assert (entering.info.completeTime - entering.info.startTime).total_seconds() < 60
+
+
 def test_suspended_vms_do_not_block_maintenance_mode(lab: Lab) -> None:
     for vm in lab.host("esx-02.lab").vm:
         if vm.runtime.powerState == "poweredOn":

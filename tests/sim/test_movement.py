@@ -113,6 +113,14 @@ def test_destroyed_vm_is_gone_everywhere(lab: Lab) -> None:
         print(vm.name)
 
 
+def test_destroyed_vm_leaves_no_override_behind(lab: Lab) -> None:
+    override = vim.cluster.DrsVmConfigInfo(key=lab.vm("snapped"), behavior="manual")
+    spec = vim.cluster.ConfigSpecEx(drsVmConfigSpec=[vim.cluster.DrsVmConfigSpec(operation="add", info=override)])
+    lab.run(lab.cluster().ReconfigureComputeResource_Task(spec, True))
+    lab.run(lab.vm("snapped").Destroy_Task())
+    assert lab.cluster().configurationEx.drsVmConfig == []
+
+
 def test_running_vm_is_not_destroyed(lab: Lab) -> None:
     with pytest.raises(vim.fault.InvalidPowerState):
         lab.run(lab.vm("vdi-01").Destroy_Task())

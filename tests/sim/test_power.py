@@ -321,3 +321,35 @@ def test_reset_keeps_the_slot(lab: Lab) -> None:
     lab.run(lab.vm("vdi-01").ResetVM_Task())
     assert lab.vm("vdi-01").runtime.bootTime > before
     assert "vdi-01" in lab.gpus("esx-01.lab")["0000:d8:00.0"]
+
+
+def test_trial_tells_every_host_s_answer_and_changes_nothing(lab: Lab) -> None:
+    checker = lab.si.content.vmCompatibilityChecker
+    results = lab.run(checker.CheckPowerOn_Task(lab.vm("ml-06")))
+    assert [(each.host.name, [type(error) for error in each.error]) for each in results] == [
+        ("esx-01.lab", [vim.fault.InsufficientGraphicsResourcesFault]),
+        ("esx-02.lab", []),
+    ]
+    (only,) = lab.cluster().RecommendHostsForVm(lab.vm("ml-06"), None)
+    assert only.host == lab.host("esx-02.lab")
+    assert lab.power("ml-06") == "poweredOff"
+    assert len(lab.world.ledger) == 0
+
+
+def test_guest_reboots_and_keeps_its_slot(lab: Lab) -> None:
+    before = lab.vm("vdi-01").runtime.bootTime
+    lab.vm("vdi-01").RebootGuest()
+    lab.let_pass(60)
+    assert lab.vm("vdi-01").runtime.bootTime > before
+    assert "vdi-01" in lab.gpus("esx-01.lab")["0000:d8:00.0"]
+
+
+def test_terminated_vm_is_off_at_once(lab: Lab) -> None:
+    lab.vm("vdi-01").TerminateVM()
+    assert lab.power("vdi-01") == "poweredOff"
+    assert lab.vm("vdi-01").runtime.cleanPowerOff is False
+
+
+def test_open_consoles_are_listed(lab: Lab) -> None:
+    assert lab.vm("vdi-04").runtime.numMksConnections == 1
+    assert [each.label for each in lab.vm("vdi-04").QueryConnections()] == ["console-0"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.drs import Behavior, DrsState
 from gpuops.sim.managed_object import method, prop
 from gpuops.sim.objects.compute_resource import ComputeResource
-from gpuops.sim.operations import cluster_change
+from gpuops.sim.operations import cluster_change, trial
 from gpuops.sim.render import cluster
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class ClusterComputeResource(ComputeResource):
     def rules_allow(self, vm: str, host: str) -> bool:
         return self.drs.allows(vm, host)
 
+    def forget(self, vm: str) -> None:
+        self.drs.forget(vm)
+        self.touch("configurationEx", "configuration")
+
     @prop("configurationEx")
     def _configuration_ex(self) -> Any:
         return cluster.configuration_ex(self.drs)
@@ -49,6 +53,10 @@ class ClusterComputeResource(ComputeResource):
     @prop("summaryEx")
     def _summary(self) -> Any:
         return cluster.summary(self.totals())
+
+    @method
+    def RecommendHostsForVm(self, call: Call, vm: Any, pool: Any = None) -> Any:
+        return trial.recommended_hosts(self.world.get(vm))
 
     @method
     def ReconfigureComputeResource_Task(self, call: Call, spec: Any, modify: bool) -> Any:

@@ -45,6 +45,9 @@ class ComputeResource(ManagedEntity):
         """Whether no binding rule keeps a VM off a host."""
         return True
 
+    def forget(self, vm: str) -> None:
+        """Drop what is configured for a VM that is gone."""
+
     def load_changed(self) -> None:
         """Tell everyone who shows what its hosts can still take."""
         self.touch("summary")

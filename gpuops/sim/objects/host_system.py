@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.host_state import HostState
     from gpuops.sim.objects.compute_resource import ComputeResource
+    from gpuops.sim.objects.task import Task
     from gpuops.sim.objects.virtual_machine import VirtualMachine
     from gpuops.sim.world import World
 
@@ -44,6 +45,8 @@ class HostSystem(ManagedEntity):
     def __init__(self, world: World, moid: str, state: HostState) -> None:
         self.state = state
         super().__init__(world, moid, state.name, state.parent)
+        self.entering: Task | None = None
+        """The task that waits to enter maintenance mode."""
 
     # --- what it is, for the other objects ----------------------------------------------------------------------
 
@@ -83,6 +86,7 @@ class HostSystem(ManagedEntity):
         ):
             self._manager(manager).touch(*paths)
         self.compute_resource().load_changed()
+        maintenance.go_on_if_empty(self)
 
     def graphics_changed(self) -> None:
         """Tell everyone who shows what its GPUs are set to."""

@@ -31,7 +31,7 @@ def place(vm: VirtualMachine, asked: HostSystem | None) -> tuple[HostSystem, Adm
     refusals: list[tuple[Any, Any]] = []
     for host in candidates:
         try:
-            _rules_allow(vm, host)
+            refuse_against_rules(vm, host)
             return host, admission(vm, host)
         except vmodl.MethodFault as refusal:
             refusals.append((host.ref, refusal))
@@ -44,7 +44,8 @@ def _load(host: HostSystem) -> tuple[int, str]:
     return len(host.running_vms()), host.name
 
 
-def _rules_allow(vm: VirtualMachine, host: HostSystem) -> None:
+def refuse_against_rules(vm: VirtualMachine, host: HostSystem) -> None:
+    """Raises VmHostAffinityRuleViolation when a binding rule keeps the VM off the host."""
     if not host.compute_resource().rules_allow(vm.moid, host.moid):
         raise vim.fault.VmHostAffinityRuleViolation(
             msg=f"Virtual machine {vm.name} on host {host.name} violates a VM-Host affinity rule.",

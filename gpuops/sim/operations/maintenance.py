@@ -43,18 +43,24 @@ def enter(host: HostSystem, call: Call, timeout_s: int) -> Any:
             raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
         _set_maintenance(host, call, on=True)
 
-    # What still runs after the evacuation may be stopped by others while the task waits.
-    duration_s = float(timeout_s) or WAITED_S
-    return host.world.tasks.start(
+    host.entering = host.world.tasks.start(
         call,
         "EnterMaintenanceMode_Task",
         host,
-        duration_s if _blocked(host) else ENTER_S,
+        (float(timeout_s) or WAITED_S) if _blocked(host) else ENTER_S,
         begin=begin,
         finish=finish,
         exclusive=True,
         cancelable=True,
     )
+    return host.entering
+
+
+def go_on_if_empty(host: HostSystem) -> None:
+    """Let a host that waits to enter maintenance mode do so, once nothing runs on it any more."""
+    if host.entering is not None and not host.running_vms():
+        host.world.tasks.hasten(host.entering, ENTER_S)
+        host.entering = None
 
 
 def leave(host: HostSystem, call: Call) -> Any:

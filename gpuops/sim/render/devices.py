@@ -36,7 +36,8 @@ class Identity(NamedTuple):
     mac: str
 
 
-PLACEHOLDERS: Final = Identity("@HOME@", "@DISK@", "@MAC@")
+PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000")
+"""Between characters of private use, which no name has."""
 
 
 def identity(vm: VmState) -> Identity:
