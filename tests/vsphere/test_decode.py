@@ -151,19 +151,20 @@ def test_a_host_whose_pci_list_is_unreadable_still_shows_the_gpus_it_lists_as_gr
     assert (gpu.graphics_type, gpu.vgpu_mode) == (GraphicsType.SHARED_DIRECT, VgpuMode.SAME_SIZE)
 
 
-def test_profiles_offered_none_now_differ_from_profiles_not_told() -> None:
+def test_profiles_are_those_offered_now_and_those_the_host_is_capable_of() -> None:
     capability = (
         "<HostSharedGpuCapabilities><vgpu>nvidia_a40-8q</vgpu><suspendSupported>true</suspendSupported>"
         "<migrateSupported>false</migrateSupported></HostSharedGpuCapabilities>"
     )
-    assert thin_host(found("HostSystem", {})).host.profiles is None
-    assert thin_host(found("HostSystem", {"config.sharedGpuCapabilities": capability})).host.profiles == ()
-    offered = {
+    assert thin_host(found("HostSystem", {})).host.profiles is None, "a host that tells nothing is unknown"
+    (full,) = thin_host(found("HostSystem", {"config.sharedGpuCapabilities": capability})).host.profiles or ()
+    assert (full.name, full.suspend, full.migrate, full.disk_snapshot) == ("nvidia_a40-8q", True, False, None)
+    both = {
         "config.sharedGpuCapabilities": capability,
-        "config.sharedPassthruGpuTypes": "<string>nvidia_a40-8q</string>",
+        "config.sharedPassthruGpuTypes": "<string>nvidia_a40-4q</string>",
     }
-    (profile,) = thin_host(found("HostSystem", offered)).host.profiles or ()
-    assert (profile.suspend, profile.migrate, profile.disk_snapshot) == (True, False, None)
+    offered = {profile.name: profile.suspend for profile in thin_host(found("HostSystem", both)).host.profiles or ()}
+    assert offered == {"nvidia_a40-4q": None, "nvidia_a40-8q": True}
 
 
 def test_numa_memory_is_read_under_either_name() -> None:
