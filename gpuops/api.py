@@ -71,7 +71,7 @@ def connect(
     with ExitStack() as closing:
         if isinstance(where, Simulated):
             target = _simulated(where, closing)
-            state_dir = Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
+            state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
             target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(target))

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import UsageError
+from gpuops.errors import NotConnected, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
@@ -116,7 +116,11 @@ class _Turn:
         run = self._begin(report, journal)
         _end(journal, left_open)
         doer = Doer(self.site.vcenter, journal, run, report.before)
-        outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
+        try:
+            outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
+        except NotConnected as lost:
+            lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
+            raise
         after = self._close_returned(report, journal)
         _end(journal, [run])
         return explained(outcomes, after) if self.half is Half.DAY else outcomes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, Refused, StateDamaged, StepFailed, UsageError
+from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.lock import locked
 from gpuops.execute.rotation import Half, rotate, status
@@ -251,6 +251,20 @@ def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night
     night.world.stubborn.add("vm-91")
     assert night.run(Half.DAY).exit_code == 0
     assert [effect.step.vm for effect in effects(night.world, PowerOffVm)] == ["vm-91"]
+    morning_is_good(night)
+
+
+def test_a_vcenter_that_goes_away_leaves_a_night_that_resume_finishes(night: Night) -> None:
+    night.world.unreachable_for = PowerOnVm
+    with pytest.raises(NotConnected) as lost:
+        night.run(Half.NIGHT)
+    assert lost.value.hint == "then finish what was begun: gpuops rotate resume"
+    night.world.unreachable_for = None
+    finished = night.resume()
+    assert finished is not None
+    assert finished.exit_code == 0
+    assert night.powers()["ml-01"] is PowerState.ON
+    assert night.run(Half.DAY).exit_code == 0
     morning_is_good(night)
 
 
