@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuops.cli import completion, output
 from gpuops.cli.options import Common, spread
+from gpuops.errors import NoPermission
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.model.inventory import Inventory
 
 
 @spread
@@ -45,9 +50,22 @@ def inventory(
 
     with open_site(common, saved=saved) as site:
         seen = read_inventory(site, common, saved=saved)
+        if save is not None and saved is None:
+            seen = _with_offers(seen, site)
     if save is not None:
         from gpuops.config import snapshot
 
         snapshot.save(seen, save)
     found = fleet(seen, catalog_of(seen), host=host, profile=profile)
     output.show(vms_text(found) if vms else fleet_text(found), fleet_document(found))
+
+
+def _with_offers(seen: Inventory, site: Site) -> Inventory:
+    """With what plans of DirectPath devices and device groups ask a host for, and could not ask a file."""
+    try:
+        return site.vcenter.with_config_targets(
+            seen, [host.ref for host in seen.hosts.values() if host.gpus and host.connected]
+        )
+    except NoPermission as error:
+        output.note(f"warning: saved without what hosts offer for DirectPath and device groups: {error.message}")
+        return seen

@@ -16,7 +16,7 @@ from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.units import count, duration
 from gpuops.report.visible import visible
 
-_LONGEST_VALUE: Final = 60
+_LONGEST_VALUE: Final = 100
 _STYLES = {
     Verdict.DONE: "green",
     Verdict.ALREADY: "green",

@@ -109,6 +109,15 @@ class TestSaved:
         document = json.loads(gpuops(*ATTACH, "--inventory", str(saved), "--output", "json").stdout)
         assert (document["applied"], document["changed"]) == (False, True)
 
+    def test_what_only_a_host_can_offer_was_saved_with_it(self, gpuops: Gpuops, saved: Path) -> None:
+        device = gpuops("attach", "--vm", "ml-08", "--device", "0000:5e:00.0", "--inventory", str(saved))
+        assert "none -> DirectPath 0000:5e:00.0" in device.stdout
+        group = "Nvidia:2@grid_a100d-80c%NVLink"
+        assert (
+            f"(group {group})"
+            in gpuops("attach", "--vm", "ml-08", "--device-group", group, "--inventory", str(saved)).stdout
+        )
+
     def test_detach_and_a_night_too(self, gpuops: Gpuops, saved: Path, tmp_path: Path) -> None:
         result = gpuops("detach", "--vm", "ml-01", "--all", "--inventory", str(saved))
         assert "vGPU grid_a100-3-20c -> none" in result.stdout
