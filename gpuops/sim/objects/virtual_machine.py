@@ -1,4 +1,7 @@
-"""VirtualMachine: its properties, rendered from its state, and its methods, done by `operations`."""
+"""VirtualMachine: its properties, rendered from its state, and its methods, done by `operations`.
+
+Longer than other files because the API's type is: one short reader or method each, and no decisions here.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def connection_info(host: HostSystem) -> Any:
 def _network(host: HostState) -> Any:
     """A management interface: name and address, from the documentation range."""
     low = int(host.uuid.replace("-", "")[-4:], 16)
-    address = vim.host.IpConfig(dhcp=False, ipAddress=f"203.0.{113}.{low % 250 + 1}", subnetMask="255.255.255.0")
+    address = vim.host.IpConfig(dhcp=False, ipAddress=f"203.0.113.{low % 250 + 1}", subnetMask="255.255.255.0")
     nic = vim.host.VirtualNic(
         device="vmk0",
         key="key-vim.host.VirtualNic-vmk0",

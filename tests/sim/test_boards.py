@@ -1,0 +1,50 @@
+"""Every GPU of the catalogue in the simulated ESXi: it holds as many vGPUs of each type as NVIDIA's tables say."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.errors import PolicyError
+from gpuops.sim.board import Board, Mode, Sharing, VgpuType
+from gpuops.sim.boards import board
+from gpuops.sim.gpu_admission import Gpu, Policy, Refusal, Seat, Wish, admit
+
+CATALOG = load(everything=True)
+KEYS = [each.key for each in CATALOG.boards]
+
+
+def capacity(model: Board, type_: VgpuType, mode: Mode) -> int:
+    """How many VMs with one vGPU of that type start on one empty GPU."""
+    seats: tuple[Seat, ...] = ()
+    while True:
+        gpu = Gpu("0000:3b:00.0", model, mode, True, seats)
+        found = admit(f"vm-{len(seats)}", [Wish(type_.name)], [gpu], Policy.PERFORMANCE)
+        if isinstance(found, Refusal):
+            return len(seats)
+        seats += found
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_one_gpu_holds_what_the_tables_say(key: str) -> None:
+    model, facts = board(key), CATALOG.board(key)
+    assert facts is not None
+    expected, found = {}, {}
+    for profile in facts.profiles:
+        type_ = model.by_name[profile.name]
+        mode = Mode.MULTI_INSTANCE if type_.sharing is Sharing.MIG else Mode.SAME_SIZE
+        expected[profile.name], found[profile.name] = profile.max_per_gpu, capacity(model, type_, mode)
+        if model.mixed_size and type_.starts_gib:
+            name = f"{profile.name} mixed"
+            expected[name], found[name] = len(type_.starts_gib), capacity(model, type_, Mode.MIXED_SIZE)
+    assert found == expected
+
+
+def test_only_large_boards_since_ampere_have_mixed_size() -> None:
+    assert [board(key).mixed_size for key in ("p40", "a40", "h100")] == [False, True, True]
+    assert [board(key).careful_instances for key in ("a100", "h100", "rtx-pro-6000")] == [False, True, True]
+
+
+def test_unknown_board_is_said() -> None:
+    with pytest.raises(PolicyError, match="no GPU 'nope'"):
+        board("nope")
