@@ -73,7 +73,7 @@ def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
 
 def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
-    placement = place(ask.wanted, ask.inventory, ask.catalog)
+    placement = place(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
     if not isinstance(placement, Placement):
         against, _ = findings(_case(ask, next(iter(ask.hosts), None)))
         return refuse(*blockers, *against, *placement, *_elsewhere(ask))

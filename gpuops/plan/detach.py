@@ -75,7 +75,7 @@ class Detach:
         return Plan(
             waves=(*power.before, edit, *power.after),
             warnings=(*_left(vm, goal), *power.warnings),
-            because=tuple(f"detaches {signature(device)}" for device in goal.removed),
+            because=_because(goal, change),
             disruptive=bool(power.before),
         )
 
@@ -114,7 +114,9 @@ class Detach:
         )
 
     def _nothing(self, vm: Vm, meant: tuple[GpuDevice, ...]) -> str:
-        asked = self.profile or self.device_group or ", ".join(self.device) or ("" if self.all else "dynamic device")
+        asked = self.profile or self.device_group or ", ".join(self.device) or "dynamic device"
+        if self.label is not None or self.device_type:
+            asked += f" ({', '.join([*filter(None, [self.label]), *self.device_type])})"
         if meant:
             return f"{vm.name} has no more than {self.count} {asked}; nothing to detach"
         if self.all:
@@ -152,6 +154,11 @@ def _change(vm: Vm, goal: Goal) -> VmChange:
         devices_after=removal.devices_after,
         extra_config={**removal.extra_config, **before.extra_config},
     )
+
+
+def _because(goal: Goal, change: VmChange) -> tuple[str, ...]:
+    devices = tuple(f"detaches {signature(device)}" for device in goal.removed)
+    return (*devices, "restores the settings from before the first attach") if KEY in change.extra_config else devices
 
 
 def _left(vm: Vm, goal: Goal) -> tuple[str, ...]:

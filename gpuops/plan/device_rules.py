@@ -13,7 +13,7 @@ from typing import Final
 from gpuops.model.catalog import Catalog, MultiVgpu
 from gpuops.model.host import Host
 from gpuops.model.vgpu import Series
-from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.devices import signature
 from gpuops.plan.mmio import needs_large_bar, series_of
 from gpuops.plan.plan import Rejection
@@ -54,11 +54,13 @@ def efi_firmware(case: Case) -> Iterator[Finding]:
     if not case.devices or case.vm.firmware is Firmware.EFI:
         return
     large = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog)]
-    now = "BIOS" if case.vm.firmware is Firmware.BIOS else "unknown"
-    if large:
+    bios = case.vm.firmware is Firmware.BIOS
+    if large and bios:
         hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
-        yield Rejection(case.vm.name, f"firmware for {large[0]}", "EFI", now, hint=hint)
-    elif case.vm.firmware is Firmware.BIOS:
+        yield Rejection(case.vm.name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
+    elif large:
+        yield Rejection(case.vm.name, f"its firmware cannot be read; {large[0]} needs EFI")
+    elif bios:
         yield f"{case.vm.name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
 
 
@@ -78,6 +80,16 @@ def hardware_version(case: Case) -> Iterator[Finding]:
             yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", "an unreadable version")
         elif there < needed:
             yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", f"vmx-{there}", hint=hint)
+
+
+def tied_to_its_host(case: Case) -> Iterator[Finding]:
+    """A static backing carries its host's system id (vSphere API, VirtualPCIPassthroughDeviceBackingInfo)."""
+    if case.host is None or case.host.ref == case.vm.host:
+        return
+    for device in case.devices:
+        if isinstance(device, DirectPathDevice):
+            rule = f"{signature(device)} ties it to its host; it cannot move to {case.host.name}"
+            yield Rejection(case.vm.name, rule, hint=f"gpuops detach --vm {case.vm.name} --device {device.address}")
 
 
 def no_snapshots(case: Case) -> Iterator[Finding]:
@@ -113,7 +125,7 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
         if facts is None or board is None:
             continue
         if facts.max_per_vm is not None and count > facts.max_per_vm:
-            yield Rejection(case.vm.name, f"too many vGPUs for a VM with {profile}", count, facts.max_per_vm)
+            yield Rejection(case.vm.name, f"vGPUs allowed in one VM with {profile}", count, facts.max_per_vm)
         whole = facts.framebuffer_mib >= board.framebuffer_mib and not facts.mig_backed
         if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not whole:
             yield Rejection(case.vm.name, f"several vGPUs on {board.name} are whole-GPU profiles; {profile} is not")
@@ -123,7 +135,7 @@ def several_vgpus(case: Case) -> Iterator[Finding]:
     limit = _vgpu_limit(case.release)
     if limit is not None and count > limit:
         version = case.host.version if case.host else None
-        yield Rejection(case.vm.name, f"too many vGPUs for a VM on ESXi {version}", count, limit)
+        yield Rejection(case.vm.name, f"vGPUs that ESXi {version} allows in one VM", count, limit)
 
 
 def one_model(case: Case) -> Iterator[Finding]:
@@ -143,7 +155,7 @@ def device_count(case: Case) -> Iterator[Finding]:
         return
     limit = 16 if version < 20 else 32 if case.release is None or case.release < (8, 0, 1) else 64
     if len(case.devices) > limit:
-        yield Rejection(case.vm.name, f"too many passthrough devices for vmx-{version}", len(case.devices), limit)
+        yield Rejection(case.vm.name, f"passthrough devices that vmx-{version} allows", len(case.devices), limit)
 
 
 def nothing_lost(case: Case) -> Iterator[Finding]:
@@ -162,6 +174,7 @@ def checked_less(case: Case) -> Iterator[Finding]:
 RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
     efi_firmware,
     hardware_version,
+    tied_to_its_host,
     no_snapshots,
     several_vgpus,
     one_model,

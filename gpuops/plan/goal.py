@@ -111,7 +111,16 @@ def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
         if touched and (len(touched) < len(members) or any(device in members for device in _edited(vm, goal))):
             what = ", ".join(signature(device) for device in members)
             rule = f"device group of {len(members)} ({what}) can only be removed whole"
-            rejections.append(Rejection(vm.name, rule, len(members), len(touched), "devices", "detach it with --all"))
+            rejections.append(
+                Rejection(
+                    vm.name,
+                    rule,
+                    len(members),
+                    len(touched),
+                    "devices",
+                    "gpuops detach --device-group NAME takes the whole group",
+                )
+            )
     return tuple(rejections)
 
 

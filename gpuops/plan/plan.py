@@ -71,4 +71,3 @@ class Plan:
 def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = ()) -> Plan:
     """A plan that does nothing, for all of these reasons."""
     return Plan(rejections=rejections, choices=choices)
-

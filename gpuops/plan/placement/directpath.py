@@ -26,7 +26,9 @@ def given(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> 
     if gpu is not None:
         return _not_active(gpu, subject) or ""
     if host.config_target is None:
-        return f"{subject}: not a GPU the host lists; its passthrough state is not checked"
+        if host.ref != vm.host:
+            return Rejection(subject, "is no GPU of this host")
+        return f"{subject}: not a GPU that the host lists; its passthrough state is not checked"
     there = [target.address for target in host.config_target.passthrough]
     if demand.address in there:
         return ""

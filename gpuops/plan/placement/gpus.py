@@ -9,20 +9,22 @@ from gpuops.advise.occupancy import GpuState
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
+from gpuops.model.vm import Vm
 from gpuops.plan.placement.wanted import WantsVgpu
 from gpuops.plan.plan import Rejection
 
 
-def slot_on(state: GpuState, demand: WantsVgpu, host: Host, catalog: Catalog) -> Rejection | str:
-    """A doubt about the slot ("" = certain), or why the GPU has none."""
+def slot_on(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
+    """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and what the VM took itself."""
     subject = f"{host.name} {state.gpu.address}"
     refused = serves_no_vgpus(state.gpu, subject)
     if refused is not None:
         return refused
     slots = free_slots(state.gpu, state.holders, demand.profile, catalog)
     if not slots.possible:
-        held = f"; held by {', '.join(state.vm_names)}" if state.vm_names else ""
-        return Rejection(subject, f"slot for {demand.profile} ({slots.because}{held})", 1, 0, "free")
+        names = [f"{name} itself" if name == vm.name else name for name in state.vm_names]
+        held = f"; held by {', '.join(names)}" if names else ""
+        return Rejection(subject, f"slot for {demand.profile} ({slots.because}{held})", 1, 0, "slot")
     if state.unclear:
         return Rejection(subject, f"what runs on it is not known: {state.unclear}")
     return "" if slots.at_least else f"{subject}: {slots.because}"

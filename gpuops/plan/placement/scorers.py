@@ -41,7 +41,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Higher is better; `reason` in words."""
+    """Higher is better; `reason` in words, empty where there is nothing to say."""
 
     value: float
     reason: str
@@ -57,7 +57,7 @@ def stays(candidate: Candidate, world: World) -> Score:
 
 def certain(candidate: Candidate, world: World) -> Score:
     doubts = len(candidate.seating.doubts)
-    return Score(-doubts, f"{doubts} open question(s)" if doubts else "every check was possible")
+    return Score(-doubts, f"open questions: {doubts}" if doubts else "every check was possible")
 
 
 def beside_gpu(candidate: Candidate, world: World) -> Score:
@@ -79,7 +79,7 @@ def same_cluster(candidate: Candidate, world: World) -> Score:
 def fullest(candidate: Candidate, world: World) -> Score:
     """Fill what is begun: a GPU left empty takes any profile tomorrow, a half-full one only its own size."""
     left = slots_left(candidate.host, world)
-    return Score(-left, f"{left} slot(s) for it on the host")
+    return Score(-left, f"free slots for it there: {left}" if left else "")
 
 
 SCORERS: Final[tuple[Scorer, ...]] = (

@@ -84,7 +84,7 @@ def _seat_vgpu(
     for state in in_order_of_choice(states.values(), host, catalog):
         if demand.pin not in (None, state.gpu.address):
             continue
-        answer = slot_on(state, demand, host, catalog)
+        answer = slot_on(state, demand, vm, host, catalog)
         if answer == "":
             return state.gpu.address, ""
         if isinstance(answer, Rejection):

@@ -1,0 +1,50 @@
+"""The one runner of the cases in `cases/`: a new case needs no Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.errors import GpuopsError
+from gpuops.plan.satisfied import satisfied
+from tests.plan.case import Case, carried_out, cases, planned, said, snapshot, told
+
+ALL = [case for folder in ("attach", "detach", "placement") for case in cases(folder)]
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_case(case: Case) -> None:
+    inventory, expect = snapshot(case), dict(case.expect)
+    if "error" in expect:
+        with pytest.raises(GpuopsError) as raised:
+            planned(case.request, inventory)
+        assert f"{type(raised.value).__name__}: {raised.value.message}" == expect["error"]
+        return
+    plan = planned(case.request, inventory)
+    wanted = expect.pop("rejections", [])
+    padded = [*wanted, *[""] * len(plan.rejections)]
+    assert [said(each, like) for each, like in zip(plan.rejections, padded, strict=False)] == wanted
+    for key in ("because", "warnings"):
+        assert list(getattr(plan, key)) == expect.pop(key, [])
+    if "choices" in expect:
+        chosen = [f"{'+' if each.chosen else '-'} {each.subject}: {each.reason}" for each in plan.choices]
+        assert chosen == expect.pop("choices")
+    assert plan.disruptive is expect.pop("disruptive", False)
+    steps = expect.pop("steps", [])
+    world = inventory
+    found = []
+    for step, like in zip(plan.steps, [*steps, *[""] * len(plan.steps)], strict=False):
+        found.append(told(step, world, like))
+    assert found == steps
+    assert not expect, f"unknown expectations: {expect}"
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if case.expect.get("steps")], ids=str)
+def test_a_finished_plan_has_nothing_left_to_do(case: Case) -> None:
+    inventory = snapshot(case)
+    plan = planned(case.request, inventory)
+    after = carried_out(plan, inventory)
+    assert all(satisfied(step, after) for wave in plan.waves[-1:] for step in wave.steps)
+    again = planned(case.request, after)
+    assert again.rejections == ()
+    assert again.steps == ()
+    assert again.because
