@@ -133,6 +133,9 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
 
 def _look(request: Request, site: Site) -> Report:
     before = site.vcenter.inventory()
+    vms = request.vm_details(before)
+    if vms:
+        before = site.vcenter.observe(before, vms)
     hosts = request.config_targets(before)
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -22,6 +23,7 @@ from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
 from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
 from gpuops.plan.hosts import hosts_for, move_blockers
+from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Plan, Rejection, refuse
 from gpuops.plan.power import MoveMode, PowerPolicy, power_blockers
@@ -59,6 +61,17 @@ class Attach:
     power: PowerPolicy = PowerPolicy.REFUSE
     host: str | None = None
     """The host it is to be on; None = its own, or with a move the best."""
+
+    def __post_init__(self) -> None:
+        """Text becomes words, lists become tuples. Raises UsageError."""
+        # Frozen for everybody else: a request is compared and kept, and must not change after this.
+        put = partial(object.__setattr__, self)
+        put("device", tuple(self.device))
+        put("device_type", tuple(self.device_type))
+        put("move", None if self.move is None else word(MoveMode, self.move, "move"))
+        put("pin", word(PinPolicy, self.pin, "pin"))
+        put("numa", word(NumaPolicy, self.numa, "numa"))
+        put("power", word(PowerPolicy, self.power, "power"))
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -15,6 +16,7 @@ from gpuops.plan.asked import group_goal, pci_type
 from gpuops.plan.baseline import KEY, Baseline, read, restored
 from gpuops.plan.devices import gpu_names, is_gpu, signature, signatures
 from gpuops.plan.goal import Goal, broken_groups, group_of, named, without
+from gpuops.plan.options import word
 from gpuops.plan.pins import kept_pins, pin_changes
 from gpuops.plan.plan import Plan, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_blockers, power_moves
@@ -44,6 +46,13 @@ class Detach:
     count: int | None = None
     """How many stay, as `attach --count` says how many there are; None = none."""
     power: PowerPolicy = PowerPolicy.REFUSE
+
+    def __post_init__(self) -> None:
+        """Text becomes words, lists become tuples. Raises UsageError."""
+        put = partial(object.__setattr__, self)
+        put("device", tuple(self.device))
+        put("device_type", tuple(self.device_type))
+        put("power", word(PowerPolicy, self.power, "power"))
 
     def vm_details(self, inventory: Inventory) -> Collection[str]:
         """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""

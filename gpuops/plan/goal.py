@@ -38,12 +38,12 @@ class Goal:
 
 
 def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> Goal:
-    """So many vGPUs of a profile in all, in the place of the `old` devices where there are any.
+    """So many vGPUs of a profile in all (those of a device group count), in the place of the `old` devices.
 
     Without a count: one, or as many as there are already and as take an old one's place.
     """
     devices = vm.devices or ()
-    same = [device for device in devices if _is_single(device, profile) and device not in old]
+    same = [d for d in devices if isinstance(d, VgpuDevice) and d.profile == profile and d not in old]
     total = max(1, len(same) + len(old)) if count is None else count
     edited = [device for device in old if isinstance(device, VgpuDevice)][: max(0, total - len(same))]
     keys = {device.key for device in edited}
@@ -137,10 +137,6 @@ def group_of(device: GpuDevice) -> int | None:
 def _edited(vm: Vm, goal: Goal) -> list[GpuDevice]:
     keys = {key for key, _ in goal.edited}
     return [device for device in vm.devices or () if device.key in keys]
-
-
-def _is_single(device: GpuDevice, profile: str) -> bool:
-    return isinstance(device, VgpuDevice) and device.profile == profile and device.group is None
 
 
 def _address(text: str) -> PciAddress | None:

@@ -14,6 +14,10 @@ from gpuops.plan.plan import Plan
 class Request(Protocol):
     """A frozen dataclass whose fields are the options of a verb."""
 
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        """Refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""
+        ...
+
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the plan needs (static DirectPath, device groups); often none."""
         ...
