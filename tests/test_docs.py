@@ -1,0 +1,110 @@
+"""The README cannot drift: its console blocks are played, in order, and must print what stands there.
+
+`pytest tests/test_docs.py --refresh-golden` writes their output anew, to be reviewed as a diff.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from gpuops.cli.app import app
+from gpuops.sim import ready_file
+from gpuops.sim.server import start
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ")
+SHOWN_NIGHT = "2026-11-21T20:00Z"
+
+
+@contextmanager
+def _lab(folder: Path) -> Iterator[dict[str, str]]:
+    with start("lab") as server:
+        ready = folder / "lab.json"
+        ready_file.write(ready, ready_file.of(server))
+        yield {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "GPUOPS_VCENTER": f"sim@{ready}",
+            "GPUOPS_STATE_DIR": str(folder / "state"),
+        }
+
+
+def _played(command: str, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuops", *shlex.split(command)[1:]],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 3), f"{command}: {done.returncode}\n{done.stderr}"
+    return NIGHT.sub(SHOWN_NIGHT, done.stdout or done.stderr)
+
+
+def test_the_readme_shows_what_the_commands_print(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    with _lab(tmp_path) as environment:
+
+        def replay(block: re.Match[str]) -> str:
+            commands = [line for line in block[1].splitlines() if line.startswith("$ ")]
+            shown = "".join(f"{line}\n{_played(line[2:], environment)}" for line in commands)
+            return f"```console\n{shown}```"
+
+        played = BLOCK.sub(replay, text)
+    if request.config.getoption("--refresh-golden"):
+        README.write_text(played, encoding="utf-8")
+    assert played == README.read_text(encoding="utf-8"), "pytest tests/test_docs.py --refresh-golden renews the README"
+
+
+def _commands() -> dict[str, set[str]]:
+    """Every command of gpuops, as typed, with its options."""
+    found = {}
+
+    def walk(command: object, path: str) -> None:
+        children = getattr(command, "commands", None)
+        if children:
+            for name, child in children.items():
+                walk(child, f"{path} {name}")
+            return
+        found[path] = {option for parameter in command.params for option in parameter.opts}  # type: ignore[attr-defined]
+
+    walk(get_command(app), "gpuops")
+    return found
+
+
+def test_every_command_stands_in_the_readme() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert [command for command in _commands() if f"| `{command}`" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml"])
+def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
+    commands = _commands()
+    lines = re.findall(
+        r"(?:^|[`$#] *)(gpuops (?!\{)[a-z][^`\n&]*)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for line in lines:
+        words = line.split()
+        known = max((path for path in commands if f"{line} ".startswith(f"{path} ")), key=len, default=None)
+        if known is None:
+            assert words[0] == "gpuops"
+            assert not any(word.startswith("--") for word in words), f"no such command: {line}"
+            continue
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in commands[known]]
+        assert unknown == [], line
+    assert lines or name == "CONTRIBUTING.md"
