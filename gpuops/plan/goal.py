@@ -45,7 +45,9 @@ def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> 
     devices = vm.devices or ()
     same = [d for d in devices if isinstance(d, VgpuDevice) and d.profile == profile and d not in old]
     total = max(1, len(same) + len(old)) if count is None else count
-    edited = [device for device in old if isinstance(device, VgpuDevice)][: max(0, total - len(same))]
+    # A member of a device group cannot leave it by an edit: it goes, and a new device comes.
+    single = [device for device in old if isinstance(device, VgpuDevice) and device.group is None]
+    edited = single[: max(0, total - len(same))]
     keys = {device.key for device in edited}
     removed = [*(device for device in old if device.key not in keys), *same[total:]]
     gone = {device.key for device in removed}
@@ -103,24 +105,16 @@ def named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
 
 def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
     """Device groups that the goal would take apart. Members come and go only together (vSphere API, deviceGroups)."""
-    keys = {device.key for device in goal.removed} | {key for key, _ in goal.edited}
+    keys = {device.key for device in goal.removed}
     rejections = []
     for number in sorted({group for device in vm.devices or () if (group := group_of(device)) is not None}):
         members = [device for device in vm.devices or () if group_of(device) == number]
         touched = [device for device in members if device.key in keys]
-        if touched and (len(touched) < len(members) or any(device in members for device in _edited(vm, goal))):
+        if 0 < len(touched) < len(members):
             what = ", ".join(signature(device) for device in members)
             rule = f"device group of {len(members)} ({what}) can only be removed whole"
-            rejections.append(
-                Rejection(
-                    vm.name,
-                    rule,
-                    len(members),
-                    len(touched),
-                    "devices",
-                    "gpuops detach --device-group NAME takes the whole group",
-                )
-            )
+            hint = "gpuops detach --device-group NAME takes the whole group"
+            rejections.append(Rejection(vm.name, rule, len(members), len(touched), "devices", hint))
     return tuple(rejections)
 
 
@@ -132,11 +126,6 @@ def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
 def group_of(device: GpuDevice) -> int | None:
     """The key of the device group that the device belongs to."""
     return None if isinstance(device, OtherPassthrough) else device.group
-
-
-def _edited(vm: Vm, goal: Goal) -> list[GpuDevice]:
-    keys = {key for key, _ in goal.edited}
-    return [device for device in vm.devices or () if device.key in keys]
 
 
 def _address(text: str) -> PciAddress | None:

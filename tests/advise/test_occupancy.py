@@ -1,0 +1,74 @@
+"""Who is on which GPU: what the host lists, and the most there can be where it does not tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.vm import PowerState, Vm
+from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm
+
+ON = PowerState.ON
+A40 = "vgpu nvidia_a40-8q"
+
+
+def states(made: Host, *vms: Vm) -> tuple[GpuState, ...]:
+    return gpu_states(made, inventory([made], vms), catalog())
+
+
+def two_a40() -> Host:
+    return host("esx-1", gpu(SECOND, "a40", 1), gpu(FIRST, "a40", 0))
+
+
+def test_a_vm_on_one_gpu_has_all_its_vgpus_there() -> None:
+    first, second = states(on_gpu(two_a40(), FIRST, "vm-1"), vm(1, "a", "1", A40, A40, power=ON))
+    assert first.holders == ("nvidia_a40-8q", "nvidia_a40-8q")
+    assert first.vm_names == ("a",)
+    assert all(tenant.certain for tenant in first.tenants)
+    assert second.holders == ()
+
+
+def test_three_vgpus_on_two_gpus_are_at_most_two_on_each() -> None:
+    made = on_gpu(on_gpu(two_a40(), FIRST, "vm-1"), SECOND, "vm-1")
+    for state in states(made, vm(1, "a", "1", A40, A40, A40, power=ON)):
+        assert [tenant.certain for tenant in state.tenants] == [True, False]
+
+
+def test_two_vgpus_on_two_gpus_are_one_on_each() -> None:
+    made = on_gpu(on_gpu(two_a40(), FIRST, "vm-1"), SECOND, "vm-1")
+    assert [state.holders for state in states(made, vm(1, "a", "1", A40, A40, power=ON))] == [("nvidia_a40-8q",)] * 2
+
+
+def test_different_vgpus_on_two_gpus_may_be_on_either() -> None:
+    made = on_gpu(on_gpu(two_a40(), FIRST, "vm-1"), SECOND, "vm-1")
+    for state in states(made, vm(1, "a", "1", A40, "vgpu nvidia_a40-8c", power=ON)):
+        assert state.holders == ("nvidia_a40-8q", "nvidia_a40-8c")
+        assert not any(tenant.certain for tenant in state.tenants)
+
+
+def test_a_vm_that_no_gpu_lists_may_be_on_every_gpu_of_its_model() -> None:
+    made = host("esx-1", gpu(FIRST, "a40"), gpu(SECOND, "a100", 1, VgpuMode.MULTI_INSTANCE))
+    first, second = states(made, vm(1, "a", "1", A40, power=ON))
+    assert [tenant.certain for tenant in first.tenants] == [False]
+    assert second.tenants == ()
+
+
+def test_a_vm_that_is_off_or_suspended_holds_nothing_though_it_is_listed() -> None:
+    made = on_gpu(two_a40(), FIRST, "vm-1", "vm-2")
+    off, suspended = vm(1, "a", "1", A40), vm(2, "b", "1", A40, power=PowerState.SUSPENDED)
+    assert [state.holders for state in states(made, off, suspended)] == [(), ()]
+
+
+def test_what_cannot_be_told_makes_the_gpu_unclear() -> None:
+    untold = host("esx-1", replace(gpu(FIRST, "a40"), vms=None))
+    unseen = on_gpu(host("esx-1", gpu(FIRST, "a40")), FIRST, "vm-9")
+    blind = on_gpu(host("esx-1", gpu(FIRST, "a40")), FIRST, "vm-1")
+    found = [*states(untold), *states(unseen), *states(blind, replace(vm(1, "a", "1", power=ON), devices=None))]
+    assert [state.holders for state in found] == [None, None, None]
+    assert [state.unclear for state in found] == [
+        "the host does not tell which VMs run on it",
+        "it runs vm-9, a VM that this login cannot see",
+        "it runs a, whose devices cannot be read",
+    ]
