@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuops.advise.capacity import free_slots
-from gpuops.advise.occupancy import GpuState
+from gpuops.advise.occupancy import GpuState, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
@@ -21,10 +21,12 @@ def slot_on(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Cat
     if refused is not None:
         return refused
     slots = free_slots(state.gpu, state.holders, demand.profile, catalog)
+    if may_run(state.gpu, demand.profile, catalog) is False:
+        return Rejection(subject, slots.because)
     if not slots.possible:
         names = [f"{name} itself" if name == vm.name else name for name in state.vm_names]
         held = f"; held by {', '.join(names)}" if names else ""
-        return Rejection(subject, f"slot for {demand.profile} ({slots.because}{held})", 1, 0, "slot")
+        return Rejection(subject, f"{slots.because}{held}", 1, 0, "slot")
     if state.unclear:
         return Rejection(subject, f"what runs on it is not known: {state.unclear}")
     return "" if slots.at_least else f"{subject}: {slots.because}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -33,7 +33,7 @@ class Seating:
 
 
 def seat(
-    vm: Vm, demands: Iterable[Demand], host: Host, inventory: Inventory, catalog: Catalog, node: int | None = None
+    vm: Vm, demands: Sequence[Demand], host: Host, inventory: Inventory, catalog: Catalog, node: int | None = None
 ) -> Seating:
     """Where the VM's devices go on this host; with `node`, only GPUs of that NUMA node count.
 
@@ -68,7 +68,17 @@ def seat(
             doubts += [doubt] if doubt else []
         else:
             rejections += found
+    rejections = [*_too_few(demands, seats, subject), *rejections]
     return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
+
+
+def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject: str) -> Iterator[Rejection]:
+    """How many vGPUs of a profile found a seat, where several were wanted and not all did."""
+    vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
+    for profile in dict.fromkeys(demand.profile for demand in vgpus):
+        seated = [demand.ordinal in seats for demand in vgpus if demand.profile == profile]
+        if len(seated) > 1 and not all(seated):
+            yield Rejection(subject, f"room for {profile}", len(seated), sum(seated), "slots")
 
 
 def _pinned_first(demand: Demand) -> tuple[bool, int]:
