@@ -139,7 +139,7 @@ def _look(request: Request, site: Site) -> Report:
     hosts = request.config_targets(before)
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
-    return Report(request, before, request.plan(before, catalog_of(before), site.clock()))
+    return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -29,6 +29,9 @@ class Stop:
 
     vm: str
 
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ("host-1",)
 

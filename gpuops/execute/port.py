@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -30,6 +30,10 @@ class Vcenter(Protocol):
 
     def with_tags(self, inventory: Inventory) -> Inventory:
         """The same snapshot with the tags of every VM filled in (vSphere Automation API)."""
+        ...
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By VM, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
         ...
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:

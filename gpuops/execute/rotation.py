@@ -94,7 +94,9 @@ class _Turn:
         before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
         night = self.half is Half.NIGHT
         request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
-        return Report(request, before, request.plan(before, catalog_of(before), self.now))
+        plan = request.plan(before, catalog_of(before), self.now)
+        # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
+        return Report(request, before, self.site.permitted(plan, before) if night else plan)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
         """What became of the effects that runs left in flight; one that did not happen is planned anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NoReturn
 
@@ -31,6 +31,9 @@ class SavedVcenter:
 
     def with_tags(self, inventory: Inventory) -> Inventory:
         return inventory
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report
+from gpuops.plan.plan import Plan
+from gpuops.plan.privileges import needed, refused_without
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
@@ -48,6 +50,10 @@ class Site:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def permitted(self, plan: Plan, inventory: Inventory) -> Plan:
+        """The plan, refused when this login lacks a privilege that one of its steps needs."""
+        return refused_without(plan, self.vcenter.lacking(needed(plan.steps)), inventory) if plan.steps else plan
 
     @contextmanager
     def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Self
@@ -16,6 +16,7 @@ from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.privileges import lacking
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.targets import with_config_targets
@@ -59,6 +60,10 @@ class Connection:
     def with_tags(self, inventory: Inventory) -> Inventory:
         """The same snapshot with the tags of every VM filled in."""
         return with_tags(self._session, inventory)
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By VM, those of the needed privileges that this login does not have."""
+        return lacking(self._session, needed)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""

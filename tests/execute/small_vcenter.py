@@ -5,7 +5,7 @@ It knows nothing of the planner or of `satisfied`: power states and GPU slots ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -210,6 +210,9 @@ class SmallVcenter:
     def with_tags(self, inventory: Inventory) -> Inventory:
         vms = {ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items()}
         return replace(inventory, vms=vms)
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         now = self.world.snapshot()

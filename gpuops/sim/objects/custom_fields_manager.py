@@ -93,6 +93,8 @@ class CustomFieldsManager(ManagedObject):
             raise vmodl.fault.InvalidArgument(
                 msg=f"{field.name} is a field of {field.applies_to}", invalidProperty="entity"
             )
+        # declared by no method of the API, checked all the same (vSphere security guide, required privileges)
+        self.world.authority.require(call, target, "Global.SetCustomField")
         before = target.attributes.get(key, "")
         target.set_attribute(key, value)
         self.world.ledger.record(call, target, before={field.name: before}, after={field.name: value})

@@ -1,0 +1,79 @@
+"""Privileges: what a plan's steps need of the login, and the refusal when vCenter says that it is not there.
+
+Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
+ConfigSpec, in the vSphere API reference; Global.SetCustomField and Resource.ColdMigrate in the vSphere security guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.plan import Plan, Rejection
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+
+
+def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
+    """Privilege ids by the VM (managed object id) they are needed on."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        found.setdefault(step.vm, set()).update(_of_step(step))
+    return {vm: frozenset(privileges) for vm, privileges in found.items()}
+
+
+def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
+    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs."""
+    rejections = tuple(
+        Rejection(
+            inventory.vm(vm).name,
+            f"this login lacks {', '.join(sorted(privileges))}",
+            hint="ask for a role with it on the VM, or log in as somebody who has it",
+        )
+        for vm, privileges in lacking.items()
+        if privileges
+    )
+    return replace(plan, waves=(), rejections=rejections) if rejections else plan
+
+
+def _of_step(step: Step) -> tuple[str, ...]:
+    match step:
+        case ReconfigureVm():
+            return tuple(_of_change(step.change))
+        case RelocateVm():
+            return ("Resource.ColdMigrate",)
+        case PowerOnVm() | ResumeVm():
+            return ("VirtualMachine.Interact.PowerOn",)
+        case SuspendVm():
+            return ("VirtualMachine.Interact.Suspend",)
+        case PowerOffVm() | ShutDownGuest():
+            return ("VirtualMachine.Interact.PowerOff",)
+        case SetAttribute():
+            return ("Global.SetCustomField",)
+        case _:
+            assert_never(step)
+
+
+def _of_change(change: VmChange) -> Iterable[str]:
+    if change.add or change.remove:
+        yield "VirtualMachine.Config.AddRemoveDevice"
+    if change.replace_profile:
+        yield "VirtualMachine.Config.EditDevice"
+    if change.extra_config:
+        yield "VirtualMachine.Config.AdvancedConfig"
+    if change.memory_locked is not None or change.memory_reservation_mib is not None:
+        yield "VirtualMachine.Config.Resource"
+    if change.cpu_hot_add is not None or change.cores_per_numa_node is not None:
+        yield "VirtualMachine.Config.CPUCount"
