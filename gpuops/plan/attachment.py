@@ -151,5 +151,5 @@ def _competitors(ask: Ask, fitting: Fitting) -> Iterator[str]:
     vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
     others = displaced(vm, fitting.placement.host, after, ask.catalog)
     if others:
-        names = ", ".join(f"{other.name} ({other.power})" for other in others)
+        names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
         yield f"while {vm.name} runs, {fitting.placement.host.name} has no GPU left for {names}"

@@ -144,7 +144,7 @@ def _change(name: str, change: VmChange, inventory: Inventory) -> dict[str, Any]
         "reconfigure": name,
         "add": [signature(each) for each in change.add],
         "remove": [devices[key] for key in change.remove],
-        "edit": {devices[key]: profile for key, profile in change.replace_profile},
+        "edit": [f"{devices[key]} -> {profile}" for key, profile in change.replace_profile],
         "group": change.device_group,
         "extra_config": extra,
         "memory_locked": change.memory_locked,

@@ -129,3 +129,9 @@ def test_a_whole_gpu_is_bound_to_the_vm_that_runs_with_it() -> None:
     assert stopped.hosts["host-4"].bindings == ()
     again = project(PowerOnVm("vm-8"), stopped, catalog())
     assert [binding.vm for binding in again.hosts["host-4"].bindings] == ["vm-8"]
+
+
+def test_a_start_that_the_host_would_refuse_puts_the_vm_on_no_gpu() -> None:
+    four = ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),) * 4))
+    world = project(PowerOnVm(ML_07), project(four, lab(), catalog()), catalog())
+    assert all(ML_07 not in (gpu.vms or ()) for gpu in world.hosts["host-1"].gpus)
