@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
@@ -12,6 +14,8 @@ from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection
 from gpuops.plan.power import MoveMode
+
+_FEW: Final = 5
 
 
 def hosts_for(vm: Vm, named: str | None, move: MoveMode | None, inventory: Inventory) -> tuple[Host, ...]:
@@ -47,10 +51,16 @@ def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejecti
     offering = [host.name for host in others if _offers(host, wanted) and host.name not in able]
     if own is None or not (able or offering):
         return None
-    hint = f"{', '.join(able)} can take it: --move cold moves it there while it is off"
+    hint = f"{_some(able)} can take it: --move cold moves it there while it is off"
     if not able:
-        hint = f"{', '.join(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
+        hint = f"{_some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
     return Rejection(wanted.vm.name, f"is registered on {own.name}, which cannot take it", hint=hint)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names: a fleet has hundreds of hosts, and one is enough to go on."""
+    more = len(names) - _FEW
+    return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def _others(vm: Vm, inventory: Inventory) -> tuple[Host, ...]:
