@@ -32,8 +32,9 @@ def load(
     """The catalogue of the boards that these profile names, PCI ids and keys lead to; unknown ones lead nowhere.
 
     `profiles` are ESXi names (`grid_a100-3-20c`), `pci` are (vendor id, device id, subsystem id or None), `boards` the
-    keys of board files (`a100`). Where boards share a device id all of them are loaded, and `Catalog.board_by_pci` tells them apart. The same boards are the same
-    `Catalog`. Raises UsageError where a file of the catalogue cannot be read as meant.
+    keys of board files (`a100`). Where boards share a device id all of them are loaded, and `Catalog.board_by_pci`
+    tells them apart. The same boards are the same `Catalog`. Raises UsageError where a file of the catalogue cannot be
+    read as meant.
     """
     if everything:
         return _catalog(_index().keys)
