@@ -86,6 +86,18 @@ def error(message: str, hint: str, exit_code: int) -> None:
         show_document(error_document(message, hint, exit_code))
 
 
+class _Rendered(io.StringIO):
+    """Text on its way to a stream. rich draws with what the stream's encoding has."""
+
+    def __init__(self, encoding: str | None) -> None:
+        super().__init__()
+        self._encoding = encoding or "utf-8"
+
+    @property
+    def encoding(self) -> str:
+        return self._encoding
+
+
 @contextmanager
 def _unheard() -> Iterator[None]:
     """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
@@ -105,7 +117,7 @@ def print_text(text: RenderableType, stream: TextIO) -> None:
         console_for(stream).print(text)
         return
     # rendered apart from the stream: rich would answer a broken pipe by closing stdout and leaving
-    rendered = io.StringIO()
+    rendered = _Rendered(stream.encoding)
     console_for(rendered).print(text)
     stream.write("".join(f"{line.rstrip()}\n" for line in rendered.getvalue().splitlines()))
 

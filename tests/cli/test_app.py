@@ -211,6 +211,12 @@ def test_a_result_that_stdout_does_not_take_is_said_in_one_line(form: str) -> No
     assert done.returncode == 141
 
 
+def test_trees_are_drawn_with_what_the_encoding_has() -> None:
+    shown = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii").stdout
+    assert "NUMA node 0" in shown
+    assert "\\u" not in shown
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_may_be_closed(closed: str) -> None:
     done = subprocess.run(
