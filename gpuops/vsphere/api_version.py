@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from gpuops.errors import ProtocolError
+from gpuops.plan.spoken import version_numbers
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
 _LARGEST: Final = 1024 * 1024
@@ -61,8 +62,3 @@ def _known() -> list[tuple[str, str]]:
     wires = [key.removeprefix(namespace) for key in VmomiSupport.versionMap if key.startswith(namespace)]
     dotted = sorted((wire for wire in wires if _NUMBERED.fullmatch(wire)), key=version_numbers, reverse=True)
     return [(VmomiSupport.versionMap[namespace + wire], wire) for wire in dotted if version_numbers(wire) >= _OLDEST]
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """A dotted version as numbers, to compare: "8.0.3.0" is newer than "8.0"."""
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
