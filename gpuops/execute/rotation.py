@@ -18,6 +18,7 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation_day import RotateDay, explained, is_returned
 from gpuops.plan.rotation_night import RotateNight
 from gpuops.plan.rotation_ours import ours
@@ -96,7 +97,7 @@ class _Turn:
         request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before) if night else plan)
+        return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
         """What became of the effects that runs left in flight; one that did not happen is planned anew."""
