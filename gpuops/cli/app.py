@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class Gpuops(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
-        output.choose(output.OutputFormat.TEXT)
+        output.choose(_wished(sys.argv[1:] if args is None else args))
         sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
 
 
@@ -42,6 +43,12 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _wished(args: Sequence[str]) -> output.OutputFormat:
+    """The format of an error that comes before the options are understood: `--output json --bogus`."""
+    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml)(?=\0|$)", "\0".join(args))
+    return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
 
 
 def _show_version(wanted: bool) -> None:

@@ -86,18 +86,6 @@ def error(message: str, hint: str, exit_code: int) -> None:
         show_document(error_document(message, hint, exit_code))
 
 
-class _Rendered(io.StringIO):
-    """Text on its way to a stream. rich draws with what the stream's encoding has."""
-
-    def __init__(self, encoding: str | None) -> None:
-        super().__init__()
-        self._encoding = encoding or "utf-8"
-
-    @property
-    def encoding(self) -> str:
-        return self._encoding
-
-
 @contextmanager
 def _unheard() -> Iterator[None]:
     """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
@@ -117,9 +105,11 @@ def print_text(text: RenderableType, stream: TextIO) -> None:
         console_for(stream).print(text)
         return
     # rendered apart from the stream: rich would answer a broken pipe by closing stdout and leaving
-    rendered = _Rendered(stream.encoding)
+    encoding = stream.encoding or "utf-8"  # rich draws with what it has
+    rendered = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
     console_for(rendered).print(text)
-    stream.write("".join(f"{line.rstrip()}\n" for line in rendered.getvalue().splitlines()))
+    rendered.seek(0)
+    stream.write("".join(f"{line.rstrip()}\n" for line in rendered.read().splitlines()))
 
 
 def console_for(stream: TextIO) -> Console:

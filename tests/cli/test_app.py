@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -150,6 +151,16 @@ def test_a_group_without_a_command_shows_its_help(words: str) -> None:
     assert "Commands:" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["inventory -o json --bogus", "--output=json bogus", "rotate night -ojson", "inventory --output json --vms=x"],
+)
+def test_in_json_a_wrong_option_is_a_document_too(words: str) -> None:
+    done = run(*words.split())
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["kind"] == "error"
+
+
 def test_options_may_stand_before_the_command() -> None:
     done = run("--output", "json", "--vcenter", "prod", "inventory")
     assert "no target 'prod'" in done.stdout
@@ -211,8 +222,8 @@ def test_a_result_that_stdout_does_not_take_is_said_in_one_line(form: str) -> No
     assert done.returncode == 141
 
 
-def test_trees_are_drawn_with_what_the_encoding_has() -> None:
-    shown = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii").stdout
+def test_trees_are_drawn_with_what_the_encoding_has(clean: Path) -> None:
+    shown = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii", HOME=str(clean)).stdout
     assert "NUMA node 0" in shown
     assert "\\u" not in shown
 
@@ -239,3 +250,9 @@ def test_sigterm_ends_with_its_own_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+
+
+def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
+    done = run("demo", "--policy", "/nonexistent.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: /nonexistent.yaml: cannot be read: No such file or directory\n"
