@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import NotConnected, UsageError
+from gpuops.errors import NotConnected, PartlyDone, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
@@ -121,7 +121,7 @@ class _Turn:
         doer = Doer(self.site.vcenter, journal, run, report.before)
         try:
             outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
-        except NotConnected as lost:
+        except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
         after = self._close_returned(report, journal)

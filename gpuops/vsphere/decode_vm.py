@@ -114,7 +114,7 @@ def _devices(value: Any) -> tuple[GpuDevice, ...] | None:
     """Passthrough devices in device order; None when the list itself is missing (every VM has some device)."""
     if value is None:
         return None
-    return tuple(_device(each) for each in value if kind(each) in _PASSTHROUGH_DEVICES)
+    return tuple([_device(each) for each in value if kind(each) in _PASSTHROUGH_DEVICES])
 
 
 def _device(element: Any) -> GpuDevice:
@@ -154,9 +154,9 @@ def _extra_config(value: Any) -> Mapping[str, str] | None:
     if value is None:
         return None
     return {
-        each.text: text(each.getparent(), "value") or ""
+        key: text(each.getparent(), "value") or ""
         for each in descendants(value, "key")
-        if each.text and each.text.lower().startswith(_KEPT_KEYS)
+        if (key := each.text) and key.lower().startswith(_KEPT_KEYS)
     }
 
 
@@ -173,7 +173,7 @@ def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | 
 
 
 def _refs(value: Any) -> tuple[str, ...]:
-    return tuple(each.text for each in children(value) if each.text)
+    return () if value is None else tuple([each.text for each in value if each.text])
 
 
 def _hardware_version(written: str | None) -> int | None:

@@ -127,7 +127,11 @@ def mebibytes(byte_count: int | None) -> int | None:
 
 def kind(element: Any) -> str:
     """The vmomi type named by xsi:type, without its prefix."""
-    written: str = element.get(XSI_TYPE, "")
+    return _local_name(element.get(XSI_TYPE, ""))
+
+
+@lru_cache(maxsize=1024)
+def _local_name(written: str) -> str:
     return written.rpartition(":")[2]
 
 

@@ -103,9 +103,18 @@ class Reader:
         view = self._session.read(content.viewManager.CreateContainerView, content.rootFolder, view_types, True)
         self.round_trips += 1
         found = [decode(each) for each in self._pages(wanted, _view_object(str(view._moId), "Task" in wanted))]
-        self._session.read(view.DestroyView)
+        self._forget(view)
         self.round_trips += 1
         return found
+
+    def _forget(self, view: Any) -> None:
+        from pyVmomi import vmodl
+
+        try:
+            self._session.read(view.DestroyView)
+        except GpuopsError as error:
+            if not isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound):
+                raise  # it is gone with the session that ended meanwhile
 
     def _named(
         self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
@@ -150,15 +159,15 @@ class Reader:
         return str(self._session.content.propertyCollector._moId)
 
     def _post(self, call: str, deadline: float) -> Any:
-        """The method's response element. A read is asked again once when an idle connection had been cut."""
+        """The method's response element. A read is asked again once when the reply broke off: it changes nothing."""
         body = _ENVELOPE.format(call).encode()
-        fresh = self._connection is None
         try:
             return self._exchange(body, deadline)
+        except door.BROKEN_OFF:
+            self.close()
         except door.LOST_ERRORS as error:
             self.close()
-            if fresh:
-                raise door.barred(self._session.target, error) from error
+            raise door.barred(self._session.target, error) from error
         try:
             return self._exchange(body, deadline)
         except door.LOST_ERRORS as error:
@@ -191,6 +200,8 @@ def _read(response: http.client.HTTPResponse, deadline: float, address: str) -> 
             raise ProtocolError(f"{address} sends a reply of more than {LARGEST_PAGE // 1024**2} MiB")
         if time.monotonic() > deadline:
             raise TimeoutError
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
     return bytes(received)
 
 
@@ -228,11 +239,15 @@ def _objects(page: Any) -> Iterator[Found]:
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.
         properties = {one[0].text: one[1] for one in children(each, "propSet") if len(one) > 1}
-        missing = list(children(each, "missingSet"))
-        if any(kind(child(child(one, "fault"), "fault")) == "NotAuthenticated" for one in missing):
-            raise _SessionEnded
-        unreadable = tuple(path for one in missing if (path := text(one, "path")))
-        yield Found(moref.get("type", ""), moref.text, properties, unreadable)
+        yield Found(moref.get("type", ""), moref.text, properties, _unreadable(list(children(each, "missingSet"))))
+
+
+def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:
+    if not missing:
+        return ()
+    if any(kind(child(child(one, "fault"), "fault")) == "NotAuthenticated" for one in missing):
+        raise _SessionEnded
+    return tuple(path for one in missing if (path := text(one, "path")))
 
 
 def _property_set(name: str, paths: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ class Session:
 
         with suppress(*door.LOST_ERRORS, *door.UNREADABLE_ERRORS, vmodl.MethodFault):
             if self._logins:
-                self.content.sessionManager.Logout()
+                self._answer(self.content.sessionManager.Logout)
         self.stub.DropConnections()
 
     @property
@@ -88,25 +88,33 @@ class Session:
         return str(self.stub.cookie or "").partition(";")[0]
 
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
-        """The answer of a call that changes nothing, asked again once when the session had ended.
+        """The answer of a call that changes nothing, asked again once when session or reply broke off.
 
         Raises NotConnected in its kinds, or the error of its fault.
         """
-        from pyVmomi import vim, vmodl
+        from pyVmomi import vmodl
 
-        seen = self._logins
         try:
-            try:
-                return call(*arguments)
-            except vim.fault.NotAuthenticated:
-                if not seen:
-                    raise
-                self.login_again(seen)
-                return call(*arguments)
+            return self._answer(call, *arguments)
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
             raise door.barred(self.target, error) from error
+
+    def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        from pyVmomi import vim
+
+        seen = self._logins
+        try:
+            return call(*arguments)
+        except vim.fault.NotAuthenticated:
+            if not seen:
+                raise
+            self.login_again(seen)
+        except door.BROKEN_OFF:
+            if not seen:
+                raise
+        return call(*arguments)
 
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
