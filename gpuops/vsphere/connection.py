@@ -47,7 +47,7 @@ class Connection:
     @property
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
-        return str(self._session.content.about.instanceUuid or "")
+        return self._session.about.get("instanceUuid") or ""
 
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
