@@ -41,8 +41,8 @@ DROP, GPUOPS, INVENTORY, GOVC, GOVC_START, PYVMOMI = (
 
 def run() -> Iterator[Result]:
     """200 hosts and 2,000 VMs of vcsim, then 1,000 and 10,000 of our simulator."""
-    with vcsim_fleet(200, 2_000) as endpoint:
-        yield _compare("bulk read: vcsim, 200 hosts, 2,000 VMs", endpoint)
+    with vcsim_fleet(200, 2_000) as served:
+        yield _compare("bulk read: vcsim, 200 hosts, 2,000 VMs", served.endpoint)
     with our_simulator("fleet:hosts=1000,vms=10000") as served:
         yield _compare("bulk read: our simulator, 1,000 hosts, 10,000 VMs", served.endpoint)
 

@@ -25,24 +25,25 @@ class Served:
     """A simulated vCenter that answers, and how long it took from its process start to that."""
 
     endpoint: Endpoint
-    pid: int
     start_s: float
 
     def cpu_s(self) -> float:
         """CPU seconds the server process has used so far."""
         # Fields 14 and 15 of /proc/PID/stat, counted after the command name, which may hold blanks.
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        fields = Path(f"/proc/{self.endpoint.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 @contextmanager
-def our_simulator(scenario: str) -> Iterator[Served]:
+def our_simulator(scenario: str, *flags: str) -> Iterator[Served]:
     """`gpuops sim serve` with a scenario; it ends with the block."""
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "ready.json"
         command = (sys.executable, "-m", "gpuops", "sim", "serve", f"--scenario={scenario}", f"--ready-file={ready}")
         started = time.perf_counter()
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        with subprocess.Popen(
+            (*command, *flags), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as server:
             try:
                 while not ready.exists():
                     if server.poll() is not None or time.perf_counter() - started > START_LIMIT_S:
@@ -50,18 +51,19 @@ def our_simulator(scenario: str) -> Iterator[Served]:
                     time.sleep(0.01)
                 start_s = time.perf_counter() - started
                 said = json.loads(ready.read_text(encoding="utf-8"))
-                endpoint = Endpoint(said["url"], said["username"], said["password"], Path(said["ca_file"]))
-                yield Served(endpoint, server.pid, start_s)
+                login = (said["username"], said["password"], Path(said["ca_file"]))
+                yield Served(Endpoint(said["url"], *login, pid=server.pid), start_s)
             finally:
                 server.terminate()
 
 
 @contextmanager
-def vcsim_fleet(hosts: int, machines: int) -> Iterator[Endpoint]:
-    """A vcsim with so many hosts and VMs, GPUs included."""
+def vcsim_fleet(hosts: int, machines: int, *flags: str) -> Iterator[Served]:
+    """A vcsim with so many hosts and VMs, GPUs included; to make its files is not part of its start."""
     with tempfile.TemporaryDirectory() as directory:
         # In a process of its own: a child's memory is counted from its parent's size, so this one stays small.
         command = (sys.executable, "-m", "tests.bench.vcsim_fleet", directory, str(hosts), str(machines))
         made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        with running_vcsim(Path(directory), f"-load={made.stdout.strip()}") as endpoint:
-            yield endpoint
+        started = time.perf_counter()
+        with running_vcsim(Path(directory), f"-load={made.stdout.strip()}", *flags) as endpoint:
+            yield Served(endpoint, time.perf_counter() - started)

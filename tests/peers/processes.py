@@ -28,6 +28,8 @@ class Endpoint:
     username: str
     password: str = field(repr=False)
     ca_file: Path
+    pid: int = 0
+    """Of the server's process, where it has one of its own."""
 
 
 class Refusal(Exception):
@@ -122,7 +124,8 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
             if not announced:
                 log.seek(0)
                 raise RuntimeError(f"vcsim did not start: {log.read()}")
-            yield Endpoint(json.loads(announced)["url"], USERNAME, PASSWORD, made.ca_file)
+            said = json.loads(announced)
+            yield Endpoint(said["url"], USERNAME, PASSWORD, made.ca_file, said["pid"])
         finally:
             server.terminate()
 

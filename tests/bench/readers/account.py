@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Account:
-    """Counts HTTP requests from its creation on, by the audit event that http.client raises for every send."""
+    """Counts HTTP requests from `begin()` on, by the audit event that http.client raises for every send."""
 
     requests: int = 0
     objects: int = 0
@@ -27,7 +27,8 @@ class Account:
             self.requests += 1
 
     def begin(self) -> None:
-        """The reading starts here: imports and the login are over."""
+        """The work starts here: imports and the login are over."""
+        self.requests = 0
         self._began_s = time.process_time()
 
     def print(self) -> None:

@@ -6,26 +6,32 @@ python -m tests.bench.readers.pyvmomi QUESTION-FILE
 from __future__ import annotations
 
 import ssl
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyVim.connect import SmartConnect
 from pyVmomi import vim, vmodl
 
 from tests.bench.readers.account import Account
-from tests.bench.readers.question import asked
+from tests.bench.readers.question import Question, asked
 
 
-def main() -> None:
-    """Read what is asked with RetrievePropertiesEx, and count."""
-    account, question = Account(), asked()
+def connect(question: Question) -> Any:
+    """A pyvmomi ServiceInstance of the question's vCenter, its certificate verified."""
     at = urlsplit(question.url)
-    service = SmartConnect(
+    return SmartConnect(
         host=at.hostname,
         port=at.port,
         user=question.username,
         pwd=question.password,
         sslContext=ssl.create_default_context(cafile=question.ca_file),
     )
+
+
+def main() -> None:
+    """Read what is asked with RetrievePropertiesEx, and count."""
+    account, question = Account(), asked()
+    service = connect(question)
     content = service.RetrieveContent()
     account.begin()
     query = vmodl.query.PropertyCollector
