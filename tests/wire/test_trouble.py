@@ -1,0 +1,176 @@
+"""Trouble in the middle of an attach and of a night: each intent has its effect once, the journal and the exit code
+say what happened, and no session stays behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import select
+
+from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run, wall_clock
+from gpuops.config.policy import load_policy
+from gpuops.errors import GpuopsError
+from gpuops.execute import tables
+from gpuops.execute.journal import Journal
+from gpuops.plan.attach import Attach
+from gpuops.plan.outcome import Report
+from gpuops.sim.inject import Effect, Phase, Rule
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+
+from .conftest import target_of
+
+POLICY = Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
+DESKTOPS: Final = {"vdi-07", "vdi-08", "vdi-09", "vdi-10"}
+ATTACH: Final = Attach("ml-07", profile="a100d-80c", move="cold", power="on")  # type: ignore[arg-type]
+AFTER: Final = Phase.AFTER
+
+BROKEN_OFF: Final = {
+    "reset": Rule(Effect.RESET),
+    "reset after": Rule(Effect.RESET, phase=AFTER),
+    "cut": Rule(Effect.CUT),
+    "503": Rule(Effect.HTTP),
+    "session ends": Rule(Effect.EXPIRE),
+    "session ends after": Rule(Effect.EXPIRE, phase=AFTER),
+}
+
+
+@dataclass
+class Wire:
+    """One simulated vCenter and one state directory; every call is a login of its own."""
+
+    server: SimServer
+    state_dir: Path
+
+    def __call__(self, corridor: Callable[[Site], Report | None]) -> int:
+        """The exit code a command would have."""
+        try:
+            with Connection(target_of(self.server)) as connection:
+                report = corridor(Site(connection, self.state_dir, wall_clock))
+        except GpuopsError as error:
+            return error.exit_code
+        finally:
+            assert list(self.server.world.sessions) == []
+        return report.exit_code if report else 0
+
+    def attach(self) -> int:
+        return self(lambda site: run(ATTACH, site, apply=True))
+
+    def night(self) -> int:
+        return self(lambda site: rotate_night(load_policy(POLICY), site, apply=True))
+
+    def resume(self) -> int:
+        return self(rotate_resume)
+
+    def day(self) -> int:
+        return self(lambda site: rotate_day(load_policy(POLICY), site, apply=True))
+
+    def strike(self, rule: Rule, method: str, **more: Any) -> None:
+        given = {**rule.to_json(), "method": method, **more}
+        self.server.world.injector.add(Rule.from_json(given))
+
+    def left_open(self) -> list[str]:
+        """Kinds of the runs and intents that the journal does not call ended."""
+        journal = Journal.open(self.state_dir, "any", wall_clock)
+        with journal.transaction() as database:
+            runs = database.scalars(select(tables.runs.c.kind).where(tables.runs.c.ended.is_(None))).all()
+            open_ = select(tables.intents.c.kind).where(tables.intents.c.state.in_(["intent", "submitted", "unknown"]))
+            intents = database.scalars(open_).all()
+            intended = set(database.scalars(select(tables.intents.c.op_id)))
+        journal.close()
+        assert {entry.operation_id for entry in self.server.world.ledger} <= intended, "no effect without its intent"
+        return [*runs, *intents]
+
+    def effects(self, *methods: str) -> Counter[tuple[str, str]]:
+        return Counter((each.method, each.name) for each in self.server.world.ledger if each.method in methods)
+
+
+@pytest.fixture
+def wire(lab: SimServer, tmp_path: Path) -> Wire:
+    return Wire(lab, tmp_path / "state")
+
+
+CHANGES: Final = ("RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task")
+READS: Final = ("RetrievePropertiesEx", "CurrentTime", "WaitForUpdatesEx", "CreateFilter")
+
+
+@pytest.mark.parametrize("trouble", BROKEN_OFF)
+@pytest.mark.parametrize("method", READS)
+def test_a_read_that_breaks_off_once_does_not_stop_an_attach(wire: Wire, method: str, trouble: str) -> None:
+    wire.strike(BROKEN_OFF[trouble], method)
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("trouble", ["reset after", "cut", "session ends", "session ends after"])
+@pytest.mark.parametrize("method", CHANGES)
+def test_a_change_of_which_nothing_is_heard_happens_once(wire: Wire, method: str, trouble: str) -> None:
+    wire.strike(BROKEN_OFF[trouble], method)
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("method", CHANGES)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(Effect.FAULT, fault="TaskInProgress"),
+        Rule(Effect.FAULT, fault="ConcurrentAccess"),
+        Rule(Effect.TASK, fault="GenericVmConfigFault"),
+    ],
+    ids=["task in progress", "changed meanwhile", "fails at the end"],
+)
+def test_a_refused_change_ends_the_attach_and_a_second_run_finishes_it(wire: Wire, method: str, rule: Rule) -> None:
+    wire.strike(rule, method)
+    assert wire.attach() == 4
+    assert wire.effects(method) == {}
+    assert wire.left_open() == []
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "method"),
+    [
+        (Rule(Effect.FAULT, fault="SystemError"), "WaitForUpdatesEx"),
+        (Rule(Effect.FAULT, fault="SystemError"), "CreateFilter"),
+        (Rule(Effect.HTTP), "RetrievePropertiesEx"),
+        (Rule(Effect.CUT), "CurrentTime"),
+        (Rule(Effect.EXPIRE, phase=AFTER), "RetrievePropertiesEx"),
+        (Rule(Effect.DELAY, delay_s=45.0), "SuspendVM_Task"),
+        (Rule(Effect.RESET, phase=AFTER), "AddCustomFieldDef"),
+    ],
+)
+def test_a_night_goes_through_what_breaks_off_once(wire: Wire, rule: Rule, method: str) -> None:
+    wire.strike(rule, method)
+    assert wire.night() == 0
+    assert wire.effects("SuspendVM_Task") == {("SuspendVM_Task", name): 1 for name in DESKTOPS}
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("method", ["CurrentTime", "RetrievePropertiesEx"])
+def test_a_night_that_loses_vcenter_is_finished_by_resume(wire: Wire, method: str) -> None:
+    """It answers the first looks, then breaks off every reply."""
+    wire.strike(Rule(Effect.RESET, times=None), method, target="*", skip=6)
+    assert wire.night() == 5
+    assert "rotate night" in wire.left_open()
+    wire.server.world.injector.clear()
+    assert wire.resume() == 0
+    assert wire.effects("SuspendVM_Task") == {("SuspendVM_Task", name): 1 for name in DESKTOPS}
+    assert wire.day() == 0
+    assert wire.left_open() == []
+    back = Counter(each.name for each in wire.server.world.ledger if each.before.get("power") == "suspended")
+    assert back == dict.fromkeys(DESKTOPS, 1)
+
+
+@pytest.mark.parametrize("rule", [Rule(Effect.RESET), Rule(Effect.HTTP)])
+def test_a_logout_that_breaks_off_is_said_again(wire: Wire, rule: Rule) -> None:
+    wire.strike(rule, "Logout")
+    assert wire.attach() == 0
