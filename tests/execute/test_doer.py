@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
-from gpuops.execute.doer import Doer
+from gpuops.execute.doer import Doer, Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.resume import settle_open
@@ -290,3 +290,22 @@ def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) 
     assert doer.planned is before
     assert doer.inventory.vm("vm-1").name == "renamed"
     assert doer.inventory.vm("vm-2") == replace(before.vm("vm-2"))
+
+
+def test_the_task_of_a_request_is_on_disk_as_soon_as_it_is_known(world: World, journal: Journal) -> None:
+    run = journal.begin("test")
+    doer = Doer(SmallVcenter(world), journal, run, world.snapshot())
+    underway = doer.begin(SuspendVm("vm-1"))
+    assert isinstance(underway, Underway)
+    [intent] = journal.open_intents(run)
+    assert (intent.state, intent.task) == (IntentState.SUBMITTED, underway.task and underway.task.ref)
+
+
+def test_resume_finds_an_effect_whose_task_vcenter_forgot(world: World, journal: Journal) -> None:
+    run = journal.begin("test")
+    step = SuspendVm("vm-1")
+    op_id = journal.intend(run, step, world.snapshot())
+    assert world.apply(op_id, step) is None
+    [outcome] = settle_open(Doer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "found done after the run was cut off")
+    assert journal.open_intents(run) == ()

@@ -9,13 +9,15 @@ from datetime import UTC, datetime, time
 import pytest
 
 from gpuops.catalog import load
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Datastore
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Datastore, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Mark, Original, Policy, Pool, QueuedVm, Role, Selector, Window
-from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, Vm
-from gpuops.plan.plan import Plan
+from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.rotation_night import RotateNight
+from gpuops.plan.rotation_queue import serve
+from gpuops.plan.rotation_room import Room
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
@@ -142,6 +144,15 @@ def test_a_host_in_maintenance_is_left_alone(maintenance: bool | None) -> None:
     assert reasons(found)["desktop-01"] == "esx-01 is in maintenance mode, or does not tell"
 
 
+@pytest.mark.parametrize("connected", [False, None])
+def test_a_host_that_may_not_be_connected_is_left_alone(connected: bool | None) -> None:
+    world = small_world()
+    world.hosts["host-1"] = replace(world.hosts["host-1"], connected=connected)
+    found = plan(world)
+    assert {step.vm for step in found.steps} == {"vm-92"}
+    assert reasons(found)["desktop-01"] == "its host is not connected, or not known"
+
+
 def test_a_pool_that_is_not_parked_gives_nothing() -> None:
     found = plan(small_world(), replace(POLICY, pools=(replace(POOL, parked=False),)))
     assert suspended(found) == set()
@@ -183,6 +194,8 @@ def test_a_tag_that_was_not_read_is_not_an_agreement() -> None:
     assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
     assert reasons(found)["desktop-02"] == "opted out (tag gpu:keep)"
     assert reasons(found)["desktop-03"] == "tag gpu:keep cannot be read"
+    unread = replace(policy, opt_out=Mark("gpuops.opt-out"))
+    assert reasons(plan(world, unread))["desktop-03"] == "its owner has not agreed (tag owner:cad)"
 
 
 def test_the_floor_keeps_the_busiest() -> None:
@@ -203,6 +216,9 @@ def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
     assert reasons(plan(world))["desktop-02"].startswith("datastore ssd: its suspend file needs"), "one fits, not two"
     world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=None, accessible=True)
     assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
+    for accessible in (False, None):
+        world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=10 * needed, accessible=accessible)
+        assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
 
 
 @pytest.mark.parametrize(
@@ -212,6 +228,7 @@ def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
         ({"power": PowerState.SUSPENDED}, "is not powered off (suspended)"),
         ({"power": None}, "is not powered off (its power state cannot be read)"),
         ({"connected": False}, "cannot be read whole, or is not connected"),
+        ({"unreadable": ("rootSnapshot",)}, "cannot be read whole, or is not connected"),
         ({"tasks": (RunningTask("task-1", "Clone", "queued"),)}, "a task is queued: Clone"),
     ],
 )
@@ -317,3 +334,34 @@ def test_the_plan_does_not_change_the_snapshot() -> None:
     copy = Inventory(**{name: getattr(inventory, name) for name in inventory.__dataclass_fields__})
     RotateNight(POLICY).plan(inventory, CATALOG, EVENING)
     assert inventory == copy
+
+
+def test_a_vm_whose_desktops_could_not_come_back_is_not_started() -> None:
+    now = small_world().snapshot()
+    desktops = [now.vms[ref] for ref in ("vm-1", "vm-2")]
+    never = Rejection("desktop-01", "its host would not take it back")
+    room = Room(CATALOG, certain=True)
+    served = serve(POLICY.ml[:1], desktops, now, room, lambda desktops: (never,) if desktops else ())
+    assert served.starts == ()
+    assert [choice.reason for choice in served.choices] == [f"its desktops could not come back: {never}"]
+    assert serve(POLICY.ml[:1], desktops, now, room, lambda desktops: ()).desktops == tuple(desktops)
+
+
+def test_no_desktop_is_suspended_for_a_slot_that_is_a_guess() -> None:
+    """Where a host does not tell the mode of its GPUs (before vSphere 8.0.3), a profile of some modes may not start."""
+    world = small_world()
+    a100 = PhysicalGpu(
+        PciAddress(0, 0x3B, 0, 0), "NVIDIA A100 PCIe 40GB", 0x10DE, 0x20F1,
+        memory_mib=40960, graphics_type=GraphicsType.SHARED_DIRECT, vms=(),
+    )  # fmt: skip
+    offered = (*(world.hosts["host-2"].profiles or ()), OfferedProfile("grid_a100-40c", suspend=True))
+    world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(a100,), profiles=offered)
+    world.set("vm-92", devices=(VgpuDevice(13000, "grid_a100-40c"),))
+    catalog = load(profiles=[*SLOTS, "grid_a100-40c"])
+    found = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    assert found.steps == ()
+    assert "whether it is in MIG mode is not known" in reasons(found)["ml-02"]
+    told = replace(a100, vgpu_mode=VgpuMode.SAME_SIZE)
+    world.hosts["host-2"] = replace(world.hosts["host-2"], gpus=(told,))
+    found = RotateNight(replace(POLICY, ml=(QueuedVm("ml-02"),))).plan(world.snapshot(), catalog, EVENING)
+    assert PowerOnVm("vm-92", "host-2") in found.steps

@@ -135,3 +135,21 @@ def test_a_start_that_the_host_would_refuse_puts_the_vm_on_no_gpu() -> None:
     four = ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),) * 4))
     world = project(PowerOnVm(ML_07), project(four, lab(), catalog()), catalog())
     assert all(ML_07 not in (gpu.vms or ()) for gpu in world.hosts["host-1"].gpus)
+
+
+@pytest.mark.parametrize(
+    ("step", "reached"),
+    [
+        (PowerOnVm(ML_03), PowerState.ON),
+        (ResumeVm(ML_03), PowerState.ON),
+        (SuspendVm(ML_03), PowerState.SUSPENDED),
+        (PowerOffVm(ML_03), PowerState.OFF),
+        (ShutDownGuest(ML_03), PowerState.OFF),
+    ],
+    ids=str,
+)
+def test_one_power_state_alone_is_the_one_that_was_meant(step: Step, reached: PowerState) -> None:
+    """A desktop that somebody powered off is not suspended: what its guest held is lost."""
+    for power in (*PowerState, None):
+        now = lab()
+        assert satisfied(step, now.with_vm(replace(now.vms[ML_03], power=power))) is (power is reached)

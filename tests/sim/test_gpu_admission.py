@@ -251,3 +251,18 @@ def width(seat: Seat, mode: Mode) -> int:
         return seat.type.size_gib
     assert seat.type.instance is not None
     return seat.type.instance.size
+
+
+def test_the_smallest_limit_of_what_runs_is_the_limit() -> None:
+    """Types of one size may differ in how many run; the GPU takes no more than any of them allows."""
+    few, many = VgpuType("few-8a", 8192, "A", 2, 1), VgpuType("many-8c", 8192, "C", 6, 16)
+    board = Board("mixed", 0x2235, 0x145A, 49152, (few, many))
+    seats = (Seat("vm-1", "3b", few), Seat("vm-2", "3b", many))
+    refused = admit(
+        "vm-3",
+        [Wish("many-8c")],
+        [Gpu("3b", board, Mode.SAME_SIZE, serves_vgpus=True, seats=seats)],
+        Policy.PERFORMANCE,
+    )
+    assert isinstance(refused, Refusal)
+    assert str(refused) == "3b: 2 of 2 vGPUs run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from lxml import etree
@@ -12,8 +13,8 @@ from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reader import Found
-from gpuops.vsphere.wire import parsed
+from gpuops.vsphere.reader import Found, _objects
+from gpuops.vsphere.wire import SessionEnded, parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
@@ -199,3 +200,28 @@ def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
 def test_a_reply_that_is_no_soap_is_a_protocol_error(reply: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"vcenter\.test"):
         parsed(reply, "vcenter.test")
+
+
+def page(missing: str) -> Any:
+    return etree.fromstring(
+        f'<returnval xmlns="urn:vim25" {XSI}><objects><obj type="VirtualMachine">vm-1</obj>'
+        f"<propSet><name>name</name><val>one</val></propSet>{missing}</objects></returnval>"
+    )
+
+
+def missing(fault: str) -> str:
+    return (
+        "<missingSet><path>config.extraConfig</path><fault>"
+        f'<fault xsi:type="{fault}"/><localizedMessage/></fault></missingSet>'
+    )
+
+
+def test_what_vcenter_withholds_is_named() -> None:
+    [vm] = _objects(page(missing("NoPermission")))
+    assert (vm.ref, list(vm.properties), vm.unreadable) == ("vm-1", ["name"], ("config.extraConfig",))
+
+
+def test_a_session_that_ended_is_not_taken_for_an_unreadable_vm() -> None:
+    """vCenter says NotAuthenticated property by property when the session ends in the middle of a page."""
+    with pytest.raises(SessionEnded):
+        list(_objects(page(missing("NotAuthenticated"))))

@@ -146,3 +146,12 @@ def test_a_setting_of_vcenter_is_read_as_it_is_meant(
 def test_a_setting_that_this_login_may_not_read_is_unknown(lab: SimServer, lab_target: Target) -> None:
     lab.world.injector.add(Rule(Effect.FAULT, "QueryOptions", fault="NoPermission"))
     assert read(lab_target).hot_migrate_enabled is None
+
+
+def test_every_page_of_a_fleet_is_read(serve: Callable[[str], SimServer]) -> None:
+    server = serve("fleet:hosts=20,vms=700")
+    seen = read(target_of(server))
+    assert (len(seen.hosts), len(seen.vms)) == (20, 700)
+    on_gpus = [vm for vm in seen.vms.values() if (host := seen.host_of(vm)) is not None and host.gpus]
+    assert len(on_gpus) > 250, "more than a page"
+    assert [vm.name for vm in on_gpus if vm.devices is None] == []

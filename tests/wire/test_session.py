@@ -142,3 +142,20 @@ def test_the_operation_id_travels_with_the_change(lab: SimServer, lab_target: Ta
         session.change(_vm(session, "vdi-01").SuspendVM_Task, subject="vdi-01", op_id="night-7")
         lab.world.clock.advance(600)
     assert [entry.operation_id for entry in lab.world.ledger if entry.method == "SuspendVM_Task"] == ["night-7"]
+
+
+def test_a_single_host_is_not_taken_for_a_vcenter(
+    lab: SimServer, lab_target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = lab.world.get(vim.ServiceInstance("ServiceInstance"))
+    answer = instance.RetrieveServiceContent
+
+    def of_a_host(*arguments: object, **more: object) -> object:
+        content = answer(*arguments, **more)
+        content.about.apiType = "HostAgent"
+        return content
+
+    monkeypatch.setattr(instance, "RetrieveServiceContent", of_a_host, raising=False)
+    with pytest.raises(ProtocolError, match="is a single ESXi host, not a vCenter"):
+        Session(lab_target)
+    assert list(lab.world.sessions) == []

@@ -215,3 +215,15 @@ def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
     refs = [waiting.ref("vdi-01"), waiting.ref("vdi-06"), "vm-424242"]
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
     assert wait_for_power(waiting.session, refs, PowerState.OFF, 600) == set(refs[:2])
+
+
+@pytest.mark.parametrize("asked_first", [True, False], ids=["gone while waiting", "gone before"])
+def test_a_vm_that_is_gone_is_not_waited_for(waiting: Waiting, asked_first: bool) -> None:
+    world = waiting.server.world
+    vm = waiting.session.content.searchIndex.FindByInventoryPath("/lab-dc/vm/misc/snapped")
+    vm.Destroy_Task()
+    if not asked_first:
+        world.clock.advance(600)
+    began = world.clock.now()
+    assert wait_for_power(waiting.session, [waiting.ref("snapped")], PowerState.ON, 3600) == frozenset()
+    assert (world.clock.now() - began).total_seconds() < 600
