@@ -1,4 +1,4 @@
-"""The README cannot drift: its console blocks are played, in order, and must print what stands there.
+"""README and manual cannot drift: their console blocks are played, in order, and must print what stands there.
 
 `pytest tests/test_docs.py --refresh-golden` writes their output anew, to be reviewed as a diff.
 """
@@ -22,6 +22,7 @@ from gpuops.sim.server import start
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+MANUAL = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "gpuops" / "manual").glob("*.md"))
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 NIGHT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ")
 SHOWN_NIGHT = "2026-11-21T20:00Z"
@@ -56,8 +57,10 @@ def _played(command: str, environment: dict[str, str]) -> str:
     return NIGHT.sub(SHOWN_NIGHT, done.stdout or done.stderr)
 
 
-def test_the_readme_shows_what_the_commands_print(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    text = README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["README.md", *MANUAL])
+def test_the_docs_show_what_the_commands_print(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    page = ROOT / name
+    text = page.read_text(encoding="utf-8")
     with _lab(tmp_path) as environment:
 
         def replay(block: re.Match[str]) -> str:
@@ -67,8 +70,8 @@ def test_the_readme_shows_what_the_commands_print(request: pytest.FixtureRequest
 
         played = BLOCK.sub(replay, text)
     if request.config.getoption("--refresh-golden"):
-        README.write_text(played, encoding="utf-8")
-    assert played == README.read_text(encoding="utf-8"), "pytest tests/test_docs.py --refresh-golden renews the README"
+        page.write_text(played, encoding="utf-8")
+    assert played == page.read_text(encoding="utf-8"), "pytest tests/test_docs.py --refresh-golden renews the page"
 
 
 def _commands() -> dict[str, set[str]]:
@@ -92,11 +95,14 @@ def test_every_command_stands_in_the_readme() -> None:
     assert [command for command in _commands() if f"| `{command}`" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml", *MANUAL])
 def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
     commands = _commands()
     lines = re.findall(
-        r"(?:^|[`$#] *)(gpuops (?!\{)[a-z][^`\n&]*)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
+        # at the beginning of a line, after a prompt, in code, or after the five fields of a crontab
+        r"(?:^(?:(?:[\d*,/-]+ +){5})?|[`$#] *)(gpuops (?!\{)[a-z][^`\n&]*)",
+        (ROOT / name).read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     for line in lines:
         words = line.split()

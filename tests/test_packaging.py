@@ -1,4 +1,4 @@
-"""The wheel holds what the program reads: facts, scenarios, templates. Nothing names a machine or a registry host."""
+"""The wheel holds what the program reads: facts, scenarios, manual. Nothing names a machine or a registry host."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def _tracked(*patterns: str) -> list[Path]:
 def test_every_data_file_of_the_package_is_in_the_wheel(wheel_names: frozenset[str]) -> None:
     expected = {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "gpuops").rglob("*.yaml")
+        for pattern in ("*.yaml", "*.md")
+        for path in (ROOT / "gpuops").rglob(pattern)
         if "ansible_collections" not in path.parts
     }
-    assert expected
+    assert {Path(name).suffix for name in expected} == {".yaml", ".md"}
     assert expected <= wheel_names
 
 

@@ -19,6 +19,7 @@ from gpuops.cli.attach import attach
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
 from gpuops.cli.failure import guarded
+from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
 from gpuops.cli.rotate import rotate
@@ -82,6 +83,7 @@ app.command()(detach)
 app.add_typer(rotate)
 app.add_typer(sim)
 app.command()(demo)
+app.command()(help)
 
 
 def main() -> None:

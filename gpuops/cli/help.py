@@ -1,0 +1,104 @@
+"""`gpuops help`: the manual. Its topics are the files of `gpuops/manual`; none is read before it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+
+def topics(context: typer.Context, incomplete: str) -> list[str]:
+    return [name for name in _manual() if name.startswith(incomplete)]
+
+
+def help(
+    context: typer.Context,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Default: list the topics.", autocompletion=topics)
+    ] = None,
+) -> None:
+    """Show the manual: a topic, or the list of topics.
+
+    \b
+    Examples:
+      gpuops help
+      gpuops help rotation
+    """
+    from gpuops.report.plan_json import SCHEMA_VERSION
+
+    manual = _manual()
+    document = {"schema_version": SCHEMA_VERSION, "kind": "help"}
+    if topic is None:
+        titles = {name: _title(file.read_text(encoding="utf-8")) for name, file in manual.items()}
+        output.show(_list(titles), {**document, "topics": titles})
+        return
+    if topic not in manual:
+        raise _unknown(topic, list(manual), context)
+    text = manual[topic].read_text(encoding="utf-8")
+    output.show(_page(text), {**document, "topic": topic, "text": text})
+
+
+def _manual() -> dict[str, Traversable]:
+    """The topics and their files, by name."""
+    from importlib.resources import files
+
+    pages = (file for file in files("gpuops").joinpath("manual").iterdir() if file.name.endswith(".md"))
+    return {page.name.removesuffix(".md"): page for page in sorted(pages, key=lambda page: page.name)}
+
+
+def _title(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def _list(titles: dict[str, str]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for name, title in titles.items():
+        table.add_row(Text(name, "bold"), Text(title))
+    return Group(table, Text("gpuops help TOPIC shows one, gpuops COMMAND --help the options of a command", "dim"))
+
+
+def _page(text: str) -> RenderableType:
+    """Rendered on a terminal; elsewhere the page as it is written, which is plain text."""
+    from rich.text import Text
+
+    if not sys.stdout.isatty():
+        return Text(text.rstrip("\n"))
+    return _Rendered(text)
+
+
+class _Rendered:
+    """Markdown in the colours of the terminal itself: rich's own backgrounds fit dark ones only."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.markdown import Markdown
+        from rich.theme import Theme
+
+        with console.use_theme(Theme({"markdown.code": "cyan"})):
+            yield from console.render(Markdown(self.text, code_theme="ansi_dark", hyperlinks=False), options)
+
+
+def _unknown(topic: str, names: list[str], context: typer.Context) -> UsageError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(topic, names, n=3, cutoff=0.4)
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    group = context.find_root().command
+    is_command = isinstance(group, typer.core.TyperGroup) and topic in group.commands
+    options = f"; gpuops {topic} --help shows the options of the command" if is_command else ""
+    return UsageError(f"the manual has no topic {topic!r}{meant}", hint=f"topics: {', '.join(names)}{options}")
