@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from gpuops.cli.attach import attach
 from gpuops.cli.capacity import capacity
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
-from gpuops.cli.failure import TERMINATED, guarded
+from gpuops.cli.failure import guarded
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
 from gpuops.cli.rotate import rotate
@@ -29,7 +31,7 @@ class Gpuops(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
-        output.choose(output.OutputFormat.TEXT)
+        output.choose(_wished(sys.argv[1:] if args is None else args))
         sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
 
 
@@ -42,6 +44,12 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _wished(args: Sequence[str]) -> output.OutputFormat:
+    """The format of an error that comes before the options are understood: `--output json --bogus`."""
+    found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml)(?=\0|$)", "\0".join(args))
+    return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
 
 
 def _show_version(wanted: bool) -> None:
@@ -80,13 +88,31 @@ app.command()(demo)
 
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _ended)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
+        signal.signal(signal.SIGHUP, _ended)
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gpuops")
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends the process from the inside: what is open is closed, the session logged out."""
-    raise SystemExit(TERMINATED)
+def _open_missing_streams() -> None:
+    """A stream that the caller closed (`>&-`) reads as empty and takes everything, as if it were /dev/null.
+
+    In the order of their numbers: else the next socket would be stderr.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    """SIGTERM, or a terminal that closes, ends the process from the inside: what is open is closed, the session too.
+
+    Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
+    """
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.SIG_IGN)
+    raise SystemExit(128 + number)

@@ -61,6 +61,9 @@ def demo(
 
     Example: gpuops demo
     """
+    from gpuops.config.policy import load_policy
+
+    load_policy(policy or _lab_policy())  # what is wrong with it is said before anything is shown
     with tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder, _served(scenario, Path(folder)) as environment:
         ready = environment["GPUOPS_VCENTER"].removeprefix("sim@")
         for scene in SCENES:

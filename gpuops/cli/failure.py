@@ -15,7 +15,6 @@ from gpuops.errors import GpuopsError, UsageError
 
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
-TERMINATED: Final = 143
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -23,8 +22,8 @@ def guarded(command: Callable[[], object]) -> int:
     try:
         result: object = command()
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _reader_gone()
+    except (BrokenPipeError, output.Untold) as error:
+        return _untold(error)
     except SystemExit as leaving:
         # typer turns a broken pipe into exit code 1, which is ours for a bug
         if isinstance(leaving.__context__, BrokenPipeError):
@@ -33,6 +32,9 @@ def guarded(command: Callable[[], object]) -> int:
     except GpuopsError as error:
         return _say(error.message, error.hint, error.exit_code)
     except typer.TyperException as error:
+        if _is_help(error):
+            typer.echo(error.format_message(), err=True)
+            return UsageError.exit_code
         return _say(error.format_message(), _usage_hint(error), UsageError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
@@ -59,10 +61,19 @@ def _usage_hint(error: typer.TyperException) -> str:
     return f"{context.command_path} --help" if context is not None else "gpuops --help"
 
 
-def _reader_gone() -> int:
-    """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool, and nothing to flush.
+def _is_help(error: typer.TyperException) -> bool:
+    """A group called without a command: what typer raises is its help, to be shown as it is."""
+    context = getattr(error, "ctx", None)
+    return context is not None and error.format_message() == context.get_help()
 
-    Not 0: what became of the run was not told to anybody.
+
+def _untold(error: BrokenPipeError | output.Untold) -> int:
+    """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool. A full disk is said.
+
+    Not 0: what became of the run was not told to anybody. What stdout still buffers goes nowhere, instead of failing
+    once more when the process ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, output.Untold):
+        _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE)
     return READER_GONE

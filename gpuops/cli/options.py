@@ -107,7 +107,8 @@ def spread(command: Command) -> Command:
             value = group(**{field.name: given.pop(field.name) for field in fields(group)})
             if isinstance(value, Common):
                 value = value.over(context.find_object(Common))
-                output.choose(value.format)
+                if context.parent is not None:  # the root's word stands until the command's own is understood
+                    output.choose(value.format)
             given[name] = value
         return command(**given)
 

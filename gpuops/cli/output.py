@@ -5,7 +5,11 @@ On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, 
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -28,17 +32,27 @@ _PLAIN_WIDTH: Final = 10_000
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 
 
+class Untold(Exception):
+    """stdout did not take the result: the work was done, and nobody was told how it went."""
+
+
 def choose(chosen: OutputFormat) -> None:
     """Says how results, and the error that may take their place, are printed from here on."""
     _chosen.set(chosen)
 
 
 def show(text: RenderableType, document: Document) -> None:
-    """Prints one result on stdout in the chosen format."""
-    if _chosen.get() is OutputFormat.TEXT:
-        print_text(text, sys.stdout)
-    else:
-        show_document(document)
+    """Prints one result on stdout in the chosen format. Raises Untold, and BrokenPipeError when its reader left."""
+    try:
+        if _chosen.get() is OutputFormat.TEXT:
+            print_text(text, sys.stdout)
+        else:
+            show_document(document)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Untold(f"the result cannot be written: {error.strerror}") from error
 
 
 def show_document(document: Document) -> None:
@@ -54,31 +68,48 @@ def show_document(document: Document) -> None:
 
 def note(text: RenderableType) -> None:
     """Prints progress, a warning or a question's matter on stderr."""
-    print_text(text, sys.stderr)
+    with _unheard():
+        print_text(text, sys.stderr)
 
 
 def error(message: str, hint: str, exit_code: int) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
     from gpuops.report.visible import visible
 
-    sys.stderr.write(f"error: {visible(message)}\n")
-    if hint:
-        sys.stderr.write(f"next: {visible(hint)}\n")
+    with _unheard():
+        sys.stderr.write(f"error: {visible(message)}\n")
+        if hint:
+            sys.stderr.write(f"next: {visible(hint)}\n")
     if _chosen.get() is not OutputFormat.TEXT:
         from gpuops.report.plan_json import error_document
 
         show_document(error_document(message, hint, exit_code))
 
 
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
+
+    A morning that stopped there would leave desktops suspended for want of a listener.
+    """
+    try:
+        yield
+    except OSError:
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
 def print_text(text: RenderableType, stream: TextIO) -> None:
     """Prints for people: as the terminal takes it, or plain and never cut."""
-    console = console_for(stream)
-    if console.is_terminal:
-        console.print(text)
+    if stream.isatty():
+        console_for(stream).print(text)
         return
-    with console.capture() as captured:
-        console.print(text)
-    stream.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    # rendered apart from the stream: rich would answer a broken pipe by closing stdout and leaving
+    encoding = stream.encoding or "utf-8"  # rich draws with what it has
+    rendered = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace")
+    console_for(rendered).print(text)
+    rendered.seek(0)
+    stream.write("".join(f"{line.rstrip()}\n" for line in rendered.read().splitlines()))
 
 
 def console_for(stream: TextIO) -> Console:

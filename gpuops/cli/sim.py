@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.output import OutputFormat
-from gpuops.errors import UsageError
-
-if TYPE_CHECKING:
-    from gpuops.sim.server import SimServer
 
 sim = typer.Typer(
     name="sim",
@@ -56,15 +52,16 @@ def serve(
       gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
       gpuops inventory --vcenter sim@ready.json
     """
+    from gpuops.sim import ready_file as ready
     from gpuops.sim.server import start
 
     with (
         _stopping() as stopped,
         start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state) as server,
     ):
+        if ready_file is not None:
+            ready.write(ready_file, ready.of(server))
         try:
-            if ready_file is not None:
-                _write(ready_file, server)
             typer.echo(f"serving {scenario} at {server.url} (Ctrl-C stops it)")
             stopped.wait()
         finally:
@@ -90,15 +87,6 @@ def ledger(
     output.choose(format)
     entries = Remote(ready.read(ready_file)).ledger()
     output.show(ledger_text(entries), ledger_document(entries))
-
-
-def _write(path: Path, server: SimServer) -> None:
-    from gpuops.sim import ready_file
-
-    try:
-        ready_file.write(path, ready_file.of(server))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from datetime import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +19,9 @@ from gpuops.model.rotation import Limits, Mark, MlStop, Policy, Pool, QueuedVm, 
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+_HINT: Final = "templates/policy.yaml shows every key, with comments"
 
 
 def _known_zone(name: str) -> str:
@@ -160,12 +163,15 @@ def load_policy(path: Path) -> Policy:
 
 def parse_policy(text: str, name: str) -> Policy:
     """The policy of a YAML text; `name` is what an error calls it. Raises PolicyError."""
-    try:
-        found = PolicyFile.model_validate(parse_yaml(text, name))
-    except ValidationError as error:
+    content = parse_yaml(text, name)
+    if not isinstance(content, dict):
         raise PolicyError(
-            f"{name}: {_first(error.errors())}", hint="templates/policy.yaml shows every key, with comments"
-        ) from error
+            f"{name}: {'is empty' if content in (None, '') else 'is no policy: keys are expected'}", hint=_HINT
+        )
+    try:
+        found = PolicyFile.model_validate(content)
+    except ValidationError as error:
+        raise PolicyError(f"{name}: {_first(error.errors())}", hint=_HINT) from error
     return Policy(
         name=found.name,
         pools=tuple(section.pool() for section in found.pools),
@@ -181,7 +187,8 @@ def parse_policy(text: str, name: str) -> Policy:
 
 
 def _first(found: list[ErrorDetails]) -> str:
-    details = found[0]
+    # a key that nobody knows is often the misspelt one that another error misses
+    details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     key = ".".join(str(part) for part in details["loc"]) or "the file"
     reason = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":

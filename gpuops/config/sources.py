@@ -7,6 +7,7 @@ The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -136,7 +137,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         verify=(named is None or named.verify) if found.verify is None else found.verify,
         verify_origin=found.verify_origin or f"targets.{meant.name}.verify",
         ca_files=_ca_files(found, named, environ),
-        proxy=found.proxy or (named.proxy if named else None),
+        proxy=_proxy(found.proxy or (named.proxy if named else None)),
         name=meant.name,
         credential=named.credential if named else None,
         target_password_file=named.password_file if named else None,
@@ -152,6 +153,16 @@ def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str
         return (named.ca_file,)
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     return (Path(bundle),) if bundle else ()
+
+
+def _proxy(text: str | None) -> str | None:
+    """HOST:PORT as it stands. The message never repeats another text: it may hold a password."""
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", host) or not port.isascii() or not port.isdigit():
+        raise TargetError("that is not the address of an HTTP proxy", hint="write it as proxy.example.com:3128")
+    return text
 
 
 def _refuse_password(flag: str | None, meant: _Meant) -> None:

@@ -76,9 +76,11 @@ def read_configuration(path: Path) -> Configuration:
 
 
 def _first(found: list[ErrorDetails]) -> str:
-    details = found[0]
+    # a key that nobody knows is often the misspelt one that another error misses
+    details = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    reason = "unknown key" if details["type"] == "extra_forbidden" else details["msg"]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return f"{'.'.join(str(part) for part in details['loc'])}: {details['msg']}{more}"
+    return f"{'.'.join(str(part) for part in details['loc'])}: {reason}{more}"
 
 
 def _hint(found: list[ErrorDetails]) -> str:

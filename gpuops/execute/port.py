@@ -32,8 +32,13 @@ class Vcenter(Protocol):
         """The same snapshot with the tags of every VM filled in (vSphere Automation API)."""
         ...
 
-    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
-        """By VM, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
+        """By VM, those of the needed privileges that this login does not have; a vCenter that does not tell: none.
+
+        `attributes` are to be written: where one is not defined yet, defining it is a privilege of its own.
+        """
         ...
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import NotConnected, UsageError
+from gpuops.errors import NotConnected, PartlyDone, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
@@ -18,6 +18,7 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation_day import RotateDay, explained, is_returned
 from gpuops.plan.rotation_desktops import Survey
 from gpuops.plan.rotation_night import RotateNight
@@ -106,7 +107,7 @@ class _Turn:
         request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before) if night else plan)
+        return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
         """What became of the effects that runs left in flight; one that did not happen is planned anew."""
@@ -130,7 +131,7 @@ class _Turn:
         doer = Doer(self.site.vcenter, journal, run, report.before)
         try:
             outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
-        except NotConnected as lost:
+        except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
         after = self._close_returned(report, journal)

@@ -32,7 +32,9 @@ class SavedVcenter:
     def with_tags(self, inventory: Inventory) -> Inventory:
         return inventory
 
-    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:

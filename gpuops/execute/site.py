@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,7 +13,8 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report
 from gpuops.plan.plan import Plan
-from gpuops.plan.privileges import needed, refused_without
+from gpuops.plan.privileges import attributes, needed, refused_without
+from gpuops.plan.steps import Step
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
@@ -51,9 +52,12 @@ class Site:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def permitted(self, plan: Plan, inventory: Inventory) -> Plan:
-        """The plan, refused when this login lacks a privilege that one of its steps needs."""
-        return refused_without(plan, self.vcenter.lacking(needed(plan.steps)), inventory) if plan.steps else plan
+    def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
+        """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs."""
+        if not plan.steps:
+            return plan
+        lacking = self.vcenter.lacking(needed((*plan.steps, *later)), attributes(plan.steps))
+        return refused_without(plan, lacking, inventory)
 
     @contextmanager
     def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:

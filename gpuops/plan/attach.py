@@ -28,6 +28,7 @@ from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Plan, Rejection, refuse
 from gpuops.plan.power import MoveMode, PowerPolicy, power_blockers
 from gpuops.plan.preflight import state_blockers
+from gpuops.plan.spoken import unspoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,14 @@ class Attach:
         """The attachment planned on this snapshot. Raises UsageError for options or names that mean nothing here."""
         self._check()
         vm = inventory.find_vm(self.vm)
+        beyond = unspoken(
+            inventory.api_version,
+            dynamic=self._is_dynamic,
+            label=self.label is not None,
+            group=self.device_group is not None,
+        )
+        if beyond is not None:
+            return refuse(Rejection(vm.name, beyond, hint="leave that option out, or use a newer vCenter"))
         hosts = hosts_for(vm, self.host, self.move, inventory)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:

@@ -34,6 +34,17 @@ def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     return {vm: frozenset(privileges) for vm, privileges in found.items()}
 
 
+def attributes(steps: Iterable[Step]) -> frozenset[str]:
+    """Names of the custom attributes that get a value: one that vCenter does not have yet must be defined first."""
+    return frozenset(step.name for step in steps if isinstance(step, SetAttribute) and step.value)
+
+
+def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """What a morning does to undo these steps of a night: who may not do that must not begin."""
+    resumed = tuple(ResumeVm(step.vm) for step in steps if isinstance(step, SuspendVm))
+    return (*resumed, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
+
+
 def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
     """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs."""
     rejections = tuple(

@@ -29,6 +29,8 @@ class Survey:
     kept: tuple[Choice, ...]
     other_vms: int
     """VMs that are in no pool."""
+    empty_pools: tuple[str, ...]
+    """Pools that no VM is in: a misspelt folder reads like a quiet night."""
 
 
 def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: Mapping[str, str]) -> Survey:
@@ -48,8 +50,12 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
     # The idlest first, so that the floor keeps the busiest; the name makes the order the same every night.
     candidates.sort(key=lambda candidate: (candidate[1].cpu_usage_mhz or 0, candidate[1].name))
     taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, kept)
+    seen = {pool.name for pool, _ in pooled}
     return Survey(
-        tuple(taken), tuple(sorted(kept, key=lambda choice: choice.subject)), len(inventory.vms) - len(pooled)
+        free_to_take=tuple(taken),
+        kept=tuple(sorted(kept, key=lambda choice: choice.subject)),
+        other_vms=len(inventory.vms) - len(pooled),
+        empty_pools=tuple(pool.name for pool in policy.pools if pool.name not in seen),
     )
 
 

@@ -50,7 +50,7 @@ class RotateNight:
         served = serve(self.policy.ml, found.free_to_take, inventory, Room(catalog, certain=True), way_back)
         return Plan(
             waves=self._waves(night, served, inventory),
-            warnings=self._warnings(),
+            warnings=self._warnings(found, served),
             because=self._because(night, found, served),
             choices=(*served.choices, *_desktop_choices(found, served)),
             disruptive=bool(served.starts),
@@ -120,12 +120,20 @@ class RotateNight:
         )
         return tuple(wave for wave in waves if wave.steps)
 
-    def _warnings(self) -> tuple[str, ...]:
-        return tuple(
+    def _warnings(self, found: Survey, served: Served) -> tuple[str, ...]:
+        """What in the policy is likely not meant so; a night that does less than hoped is seen only in the morning."""
+        unkeyed = (
             f"pool {pool.name}: no `owner` in the policy, so this file alone selects its desktops"
             for pool in self.policy.pools
             if pool.owner is None and pool.parked
         )
+        unparked = (
+            f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
+            for pool in self.policy.pools
+            if not pool.parked
+        )
+        empty = (f"pool {name}: no VM is in it" for name in found.empty_pools)
+        return (*unkeyed, *unparked, *empty, *(f"ML queue: {reason}" for reason in served.unknown))
 
     def _because(self, night: str, found: Survey, served: Served) -> tuple[str, ...]:
         lines = [f"night {night}", f"{found.other_vms} other VMs are in no pool of this policy"]

@@ -43,6 +43,8 @@ class Served:
     starts: tuple[Start, ...]
     choices: tuple[Choice, ...]
     """One line per VM of the queue."""
+    unknown: tuple[str, ...] = ()
+    """Why entries of the queue mean no VM: a name that nobody has, or that several have."""
 
     @property
     def desktops(self) -> tuple[Vm, ...]:
@@ -57,8 +59,11 @@ def serve(
     left = list(free_to_take)
     starts: list[Start] = []
     choices: list[Choice] = []
+    unknown: list[str] = []
     for queued in queue:
         vm, reason = _wanted(queued, inventory)
+        if vm is None:
+            unknown.append(reason)
         if vm is None or reason:
             choices.append(Choice(queued.name, chosen=False, reason=reason))
             continue
@@ -76,7 +81,7 @@ def serve(
         choices.append(Choice(queued.name, chosen=True, reason=_why(start)))
         left = [desktop for desktop in left if desktop not in start.desktops]
         world = _after(start, world, room)
-    return Served(tuple(starts), tuple(choices))
+    return Served(tuple(starts), tuple(choices), tuple(unknown))
 
 
 def _wanted(queued: QueuedVm, inventory: Inventory) -> tuple[Vm | None, str]:

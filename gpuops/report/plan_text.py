@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.model.inventory import Inventory
+from gpuops.plan import baseline
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.steps import ReconfigureVm, Step
@@ -90,7 +91,14 @@ def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Te
     line = outcome_line(outcome, before) if outcome else Text(visible(title(step, before)))
     yield Text("  ").append(line)
     if isinstance(step, ReconfigureVm):
-        yield from _table(changes(step, before))
+        yield from _table(tuple(_for_people(change) for change in changes(step, before)))
+
+
+def _for_people(change: Change) -> Change:
+    """What detach will restore is whole in the JSON document; a person needs to know only that it is kept."""
+    if change.what != baseline.KEY:
+        return change
+    return Change("settings from before", *(value and "kept for detach" for value in (change.before, change.after)))
 
 
 def _table(details: tuple[Change, ...]) -> Iterator[Text]:
@@ -104,7 +112,7 @@ def _arrow(change: Change) -> Text:
 
 
 def _value(value: str | None) -> str:
-    """A value on a line of its own; a long one (what detach will restore) is whole in the JSON document."""
+    """A value on a line of its own; a long one is whole in the JSON document."""
     shown = "none" if value is None else visible(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 

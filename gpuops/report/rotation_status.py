@@ -22,6 +22,8 @@ _STYLES = {
     Whereabouts.UNKNOWN: "yellow",
 }
 
+_NO_JOURNAL = "the journal of this machine knows no night of this vCenter: looked for markers alone"
+
 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
@@ -29,10 +31,11 @@ def status_text(status: RotationStatus) -> RenderableType:
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
+    heard = [Text(_NO_JOURNAL, "dim")] if status.policy is None else []
     if not status.vms:
-        return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"))
+        return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
-    return Group(*lines, Text(f"{policy}{count(len(status.away), 'VM')} away", "bold"), _table(status))
+    return Group(*lines, Text(f"{policy}{count(len(status.away), 'VM')} away", "bold"), *heard, _table(status))
 
 
 def status_document(status: RotationStatus) -> Document:

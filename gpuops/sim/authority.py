@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory_tree import ancestors
+from gpuops.sim.registry import is_kind_of, vmomi_type
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -123,14 +124,31 @@ class Authority:
         """Whether a user has a privilege on an entity."""
         return not self.permissions or self.role_of(user, entity).grants(privilege)
 
+    def hidden(self, user: str, entity: ManagedObject, paths: Iterable[str]) -> frozenset[str]:
+        """Those of an inventory object's properties that the user's role there does not show."""
+        if not self.permissions or not is_kind_of(entity.wsdl_name, "ManagedEntity"):
+            return frozenset()
+        role = self.role_of(user, entity)
+        return frozenset(path for path in paths if not role.grants(reading_privilege(entity.wsdl_name, path)))
+
     def require(self, call: Call, entity: ManagedObject, privilege: str) -> None:
         """Raises vim.fault.NoPermission{object, privilegeId} unless the caller has the privilege there."""
         if not self.may(call.user, entity, privilege):
-            raise vim.fault.NoPermission(
-                msg="Permission to perform this operation was denied.",
-                object=entity.ref,
-                privilegeId=privilege,
-                missingPrivileges=[
-                    vim.fault.NoPermission.EntityPrivileges(entity=entity.ref, privilegeIds=[privilege])
-                ],
-            )
+            raise refusal(entity, privilege)
+
+
+@cache
+def reading_privilege(wsdl_name: str, path: str) -> str:
+    """What reading a property takes: the privilege of its first step, System.Read where the type tables name none."""
+    top = path.partition(".")[0].partition("[")[0]
+    return str(vmomi_type(wsdl_name)._GetPropertyInfo(top).privId or "System.Read")
+
+
+def refusal(entity: ManagedObject, privilege: str) -> Any:
+    """vim.fault.NoPermission{object, privilegeId}."""
+    return vim.fault.NoPermission(
+        msg="Permission to perform this operation was denied.",
+        object=entity.ref,
+        privilegeId=privilege,
+        missingPrivileges=[vim.fault.NoPermission.EntityPrivileges(entity=entity.ref, privilegeIds=[privilege])],
+    )

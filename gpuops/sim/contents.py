@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vmodl
 
+from gpuops.sim.authority import reading_privilege, refusal
 from gpuops.sim.encoder import encoder, escape
 from gpuops.sim.fragments import ABSENT, render
 
@@ -29,9 +30,9 @@ def _heads(paths: tuple[str, ...], version: str) -> tuple[tuple[tuple[str, str],
 
 
 def object_contents(
-    world: World, selected: Iterable[tuple[ManagedObject, tuple[str, ...]]], version: str, tag: str
+    world: World, selected: Iterable[tuple[ManagedObject, tuple[str, ...]]], version: str, tag: str, user: str
 ) -> list[bytes]:
-    """One ObjectContent per object, as a list of byte strings to be joined; unreadable properties in missingSet."""
+    """One ObjectContent per object, as a list of byte strings to be joined; what `user` may not read in missingSet."""
     parts: list[bytes] = []
     add = parts.append
     opening, closing = f"<{tag}>".encode(), f"</{tag}>".encode()
@@ -39,8 +40,10 @@ def object_contents(
         add(opening)
         add(f'<obj type="{obj.wsdl_name}">{obj.moid}</obj>'.encode())
         kept = world.fragments.of(obj.moid) if not obj.volatile else {}
-        missing: list[bytes] = []
-        for key, head in _heads(paths, version):
+        hidden = world.authority.hidden(user, obj, paths)
+        missing = [hidden_property(obj, path, version) for path in paths if path in hidden] if hidden else []
+        shown = tuple(path for path in paths if path not in hidden) if hidden else paths
+        for key, head in _heads(shown, version):
             fragment = kept.get(key)
             if fragment is None:
                 fragment = _rendered(world, obj, key, kept, missing)
@@ -80,6 +83,11 @@ def readable(world: World, obj: ManagedObject, path: str, version: str) -> tuple
         world.record_bug(bug)
         reason = vmodl.fault.SystemError(msg=str(bug), reason=f"{type(bug).__name__}: {bug}")
     return ABSENT, missing_property(path, reason, version)
+
+
+def hidden_property(obj: ManagedObject, path: str, version: str) -> bytes:
+    """The missingSet element of a property that needs a privilege which the user lacks."""
+    return missing_property(path, refusal(obj, reading_privilege(obj.wsdl_name, path)), version)
 
 
 def missing_property(path: str, fault: Any, version: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim import soap
+from gpuops.sim.authority import reading_privilege, refusal
 from gpuops.sim.call import Call
 from gpuops.sim.inject import Interruption
 from gpuops.sim.managed_object import ManagedObject
@@ -147,6 +148,8 @@ class Dispatcher:
         if call.session is not None:
             self.world.authority.require(call, receiver, "System.View")
         fragment = self.world.fragments.read(receiver, path, call.version)
+        if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
+            raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))
         returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
         return soap.reply(request.method, soap.Raw(returned), object, call.version)
 

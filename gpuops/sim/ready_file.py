@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuops.config.private_file import write_private
 from gpuops.errors import TargetError
 
 if TYPE_CHECKING:
@@ -32,16 +31,8 @@ def of(server: SimServer) -> Ready:
 
 
 def write(path: Path, ready: Ready) -> None:
-    """Put the file there in one step, mode 0600: whoever sees it sees all of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(ready), file, indent=2)
-            file.write("\n")
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Put the file there in one step, mode 0600: whoever sees it sees all of it. Raises UsageError."""
+    write_private(path, json.dumps(asdict(ready), indent=2) + "\n")
 
 
 def read(path: Path) -> Ready:

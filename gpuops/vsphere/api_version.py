@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import http.client
-import re
 from typing import Final
 
 from gpuops.errors import ProtocolError
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
 _LARGEST: Final = 1024 * 1024
-_OLDEST: Final = (6, 7)
-_NUMBERED: Final = re.compile(r"\d+(\.\d+)+")
+
+KNOWN: Final = (
+    "9.1.1.0", "9.1.0.0", "9.0.0.0",
+    "8.0.3.1", "8.0.3.0", "8.0.2.0", "8.0.1.0", "8.0.0.2", "8.0.0.1", "8.0.0.0",
+    "7.0.3.2", "7.0.3.1", "7.0.3.0", "7.0.2.1", "7.0.2.0", "7.0.1.1", "7.0.1.0", "7.0.0.2", "7.0.0.0",
+    "6.9.1", "6.8.7", "6.7.3", "6.7.2", "6.7.1", "6.7",
+)  # fmt: skip
+"""The versions of urn:vim25 that pyVmomi knows, newest first; a test keeps them its own."""
 
 
-def negotiate(connection: http.client.HTTPConnection, address: str) -> tuple[str, str]:
-    """(pyVmomi's version name, wire version), such as ("vim.version.v8_0_3_0", "8.0.3.0").
+def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
+    """The version as the wire writes it, such as "8.0.3.0".
 
     The connection's own errors pass through. Raises ProtocolError when this is no vCenter, or one too old.
     """
@@ -27,12 +32,12 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> tuple[str
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"
         )
     offered = _offered(body, address)
-    for name, wire in _known():
-        if wire in offered:
-            return name, wire
+    for version in KNOWN:
+        if version in offered:
+            return version
     raise ProtocolError(
         f"{address} speaks no API version known here: {', '.join(sorted(offered)) or 'none'}",
-        hint=f"vSphere {_OLDEST[0]}.{_OLDEST[1]} is the oldest that works",
+        hint=f"vSphere {KNOWN[-1]} is the oldest that works",
     )
 
 
@@ -51,18 +56,3 @@ def _offered(body: bytes, address: str) -> frozenset[str]:
             found.add(namespace.findtext("version") or "")
             found.update(prior.text or "" for prior in namespace.iterfind("priorVersions/version"))
     return frozenset(found - {""})
-
-
-def _known() -> list[tuple[str, str]]:
-    """pyVmomi's versions of urn:vim25, newest first, down to the oldest that has what gpuops reads."""
-    from pyVmomi import VmomiSupport
-
-    namespace = "vim25/"
-    wires = [key.removeprefix(namespace) for key in VmomiSupport.versionMap if key.startswith(namespace)]
-    dotted = sorted((wire for wire in wires if _NUMBERED.fullmatch(wire)), key=version_numbers, reverse=True)
-    return [(VmomiSupport.versionMap[namespace + wire], wire) for wire in dotted if version_numbers(wire) >= _OLDEST]
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """A dotted version as numbers, to compare: "8.0.3.0" is newer than "8.0"."""
-    return tuple(int(part) for part in text.split(".") if part.isdigit())

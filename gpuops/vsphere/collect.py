@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
@@ -19,7 +19,7 @@ from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere import paths
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text
+from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
 from gpuops.vsphere.reader import Found, Reader
 from gpuops.vsphere.session import Session
 
@@ -64,19 +64,19 @@ def inventory(session: Session) -> Inventory:
         )
         places = {each.ref: each for each in thin if isinstance(each, _Place)}
         hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
-        vms = _vms(session, thin, places)
+        vms = _vms(_custom_fields(reader, session), thin, places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
         detailed = _detailed(reader, version, [vm for vm in vms.values() if vm.host in gpu_hosts])
         return Inventory(
-            vcenter=session.content.about.instanceUuid or "",
+            vcenter=session.about.get("instanceUuid") or "",
             api_version=version,
-            taken_at=_now(session),
+            taken_at=_now(reader),
             hosts=hosts,
             vms={**vms, **detailed},
             clusters={each.ref: each.cluster for each in places.values() if each.cluster is not None},
             datastores={each.ref: each for each in thin if isinstance(each, Datastore)},
             user=session.target.username,
-            hot_migrate_enabled=_hot_migrate(session),
+            hot_migrate_enabled=_hot_migrate(reader, session),
         )
 
 
@@ -88,15 +88,16 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
     with Reader(session) as reader:
         wanted = {"VirtualMachine": paths.VM, "Task": paths.TASK}
         thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
-        fresh = _read_vms(session, thin)
+        fresh = _read_vms(_custom_fields(reader, session), thin)
         detailed = _detailed(reader, session.api_version, fresh.values())
         known = {ref: replace(vm, path=seen.vms[ref].path if ref in seen.vms else "") for ref, vm in detailed.items()}
         touched = {
             ref for vm in (*known.values(), *(seen.vms[ref] for ref in vms if ref in seen.vms)) if (ref := vm.host)
         }
         hosts = _observed_hosts(reader, session.api_version, seen, touched)
+        now = _now(reader)
     kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
-    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=_now(session))
+    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=now)
 
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
@@ -162,18 +163,17 @@ def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[Ph
     return dict(found)
 
 
-def _vms(session: Session, thin: Iterable[_Record], places: Mapping[str, _Place]) -> dict[str, Vm]:
+def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str, _Place]) -> dict[str, Vm]:
     parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
     folders: dict[str | None, str] = {}
     return {
         ref: replace(vm, path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}")
-        for ref, vm in _read_vms(session, thin).items()
+        for ref, vm in _read_vms(fields, thin).items()
     }
 
 
-def _read_vms(session: Session, thin: Iterable[_Record]) -> dict[str, Vm]:
+def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, Vm]:
     """VMs with their custom attributes by name, and the tasks that run on them."""
-    fields = {field.key: field.name for field in _custom_fields(session)}
     running = {each.ref: each.running for each in thin if isinstance(each, _Task)}
     return {
         each.vm.ref: replace(
@@ -203,23 +203,35 @@ def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
     return dict(reader.these(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
 
 
-def _custom_fields(session: Session) -> list[Any]:
-    manager = session.content.customFieldsManager
-    return list(session.read(lambda: manager.field)) if manager is not None else []
+def _custom_fields(reader: Reader, session: Session) -> Mapping[int, str]:
+    """Custom attributes' names by key. An ESXi host alone has none, and neither has a login that may not see them."""
+    manager = session.service.get("customFieldsManager")
+    if manager is None:
+        return {}
+    told = reader.these({manager[0]: ("field",)}, [manager], lambda found: found.properties.get("field"))
+    fields = (texts(each) for value in told for each in children(value))
+    return {int(key): name for each in fields if (key := each.get("key")) and (name := each.get("name"))}
 
 
-def _hot_migrate(session: Session) -> bool | None:
+def _hot_migrate(reader: Reader, session: Session) -> bool | None:
     """vCenter's setting; None where it does not have it, or this login may not read it."""
+    setting = session.service.get("setting")
+    if setting is None:
+        return None
     try:
-        found = session.read(session.content.setting.QueryOptions, HOT_MIGRATE)
+        told = reader.call("QueryOptions", setting, f"<name>{HOT_MIGRATE}</name>")
     except NotConnected:
         raise
     except GpuopsError:
         return None
     # an option's value may be a boolean or its name
-    return {"true": True, "false": False}.get(str(found[0].value).lower()) if found else None
+    return {"true": True, "false": False}.get((text(child(told, "returnval"), "value") or "").lower())
 
 
-def _now(session: Session) -> datetime:
-    now: datetime = session.read(session.instance.CurrentTime)
-    return now.astimezone(UTC)
+def _now(reader: Reader) -> datetime:
+    """vCenter's own time: what it says of its tasks is compared with it. Raises ProtocolError."""
+    told = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
+    try:
+        return datetime.fromisoformat(told).astimezone(UTC)
+    except ValueError as error:
+        raise ProtocolError(f"vCenter's time is not one: {told[:40]!r}") from error

@@ -47,7 +47,7 @@ class Connection:
     @property
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
-        return str(self._session.content.about.instanceUuid or "")
+        return self._session.about.get("instanceUuid") or ""
 
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
@@ -61,9 +61,11 @@ class Connection:
         """The same snapshot with the tags of every VM filled in."""
         return with_tags(self._session, inventory)
 
-    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
         """By VM, those of the needed privileges that this login does not have."""
-        return lacking(self._session, needed)
+        return lacking(self._session, needed, attributes)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""

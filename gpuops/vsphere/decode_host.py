@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
-from gpuops.errors import UsageError
 from gpuops.model.gpu import (
     NVIDIA_VENDOR_ID,
     AssignmentPolicy,
@@ -18,7 +18,20 @@ from gpuops.model.gpu import (
 )
 from gpuops.model.host import DeviceBinding, Host, OfferedProfile
 from gpuops.model.numa import NumaNode
-from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, unsigned, word
+from gpuops.vsphere.elements import (
+    child,
+    children,
+    descendants,
+    flag,
+    mebibytes,
+    number,
+    pci_address,
+    text,
+    texts,
+    truth,
+    unsigned,
+    word,
+)
 from gpuops.vsphere.reader import Found
 
 # PCI class codes (PCI Code and ID Assignment Specification): base class 03 display controllers, 12 accelerators
@@ -102,17 +115,22 @@ def host_with_gpus(thin: ThinHost, devices: tuple[PhysicalGpu, ...]) -> Host:
 
 def pci_gpus(found: Found) -> tuple[PhysicalGpu, ...]:
     """The GPUs in a host's `hardware.pciDevice`; their graphics and passthrough state come from the thin read."""
+    classes = descendants(found.properties.get("hardware.pciDevice"), "classId")
     return tuple(
-        gpu for device in children(found.properties.get("hardware.pciDevice")) if (gpu := _pci_gpu(device)) is not None
+        gpu for each in classes if _may_be_gpu(number(each)) and (gpu := _pci_gpu(each.getparent())) is not None
     )
 
 
+def _may_be_gpu(pci_class: int | None) -> bool:
+    """Asked before anything else of a device: a host has sixty, most of them bridges."""
+    return unsigned(pci_class) >> 8 in (_DISPLAY_CLASS, _ACCELERATOR_CLASS)
+
+
 def _pci_gpu(device: Any) -> PhysicalGpu | None:
-    address = _address(text(device, "id"))
+    address = pci_address(text(device, "id"))
     vendor = unsigned(number(device, "vendorId"))
     subsystem = unsigned(number(device, "subDeviceId"))
-    base_class = unsigned(number(device, "classId")) >> 8
-    if address is None or vendor not in _GPU_VENDORS or base_class not in (_DISPLAY_CLASS, _ACCELERATOR_CLASS):
+    if address is None or vendor not in _GPU_VENDORS:
         return None
     if vendor == NVIDIA_VENDOR_ID and subsystem == 0:
         return None  # a virtual function of a GPU, not a GPU (as govc's gpu commands tell them apart)
@@ -148,7 +166,7 @@ def _gpu(thin: ThinHost, gpu: PhysicalGpu, numa_node: int | None) -> PhysicalGpu
 def _graphics(value: Any) -> dict[PciAddress, _Graphics]:
     found = {}
     for each in children(value):
-        address = _address(text(each, "pciId"))
+        address = pci_address(text(each, "pciId"))
         kib = number(each, "memorySizeInKB")
         if address is not None:
             found[address] = _Graphics(
@@ -165,7 +183,7 @@ def _configured(config: Any) -> dict[PciAddress, GraphicsType]:
     return {
         address: graphics_type
         for each in children(config, "deviceType")
-        if (address := _address(text(each, "deviceId"))) is not None
+        if (address := pci_address(text(each, "deviceId"))) is not None
         and (graphics_type := word(GraphicsType, each, "graphicsType")) is not None
     }
 
@@ -173,13 +191,13 @@ def _configured(config: Any) -> dict[PciAddress, GraphicsType]:
 def _passthrough(value: Any) -> dict[PciAddress, Passthrough]:
     return {
         address: Passthrough(
-            capable=bool(flag(each, "passthruCapable")),
-            enabled=bool(flag(each, "passthruEnabled")),
-            active=bool(flag(each, "passthruActive")),
-            label=text(each, "hardwareLabel"),
+            capable=bool(truth(told.get("passthruCapable"))),
+            enabled=bool(truth(told.get("passthruEnabled"))),
+            active=bool(truth(told.get("passthruActive"))),
+            label=told.get("hardwareLabel") or None,
         )
-        for each in children(value)
-        if (address := _address(text(each, "id"))) is not None
+        for told in map(texts, children(value))
+        if (address := pci_address(told.get("id"))) is not None
     }
 
 
@@ -196,7 +214,7 @@ def _numa_nodes(value: Any) -> tuple[NumaNode, ...]:
                     logical_cpus=sum(1 for _ in children(each, "cpuID")),
                     memory_mib=mebibytes(memory) or 0,
                     devices=tuple(
-                        address for pci in children(each, "pciId") if (address := _address(pci.text)) is not None
+                        address for pci in children(each, "pciId") if (address := pci_address(pci.text)) is not None
                     ),
                 )
             )
@@ -212,37 +230,42 @@ def _profiles(values: Mapping[str, Any]) -> tuple[OfferedProfile, ...] | None:
     offered = values.get("config.sharedPassthruGpuTypes")
     capabilities = values.get("config.sharedGpuCapabilities")
     flags = {
-        name: OfferedProfile(
+        name: _offered(
             name,
-            suspend=flag(each, "suspendSupported"),
-            migrate=flag(each, "migrateSupported"),
-            disk_snapshot=flag(each, "diskSnapshotSupported"),
-            memory_snapshot=flag(each, "memorySnapshotSupported"),
+            told.get("suspendSupported"),
+            told.get("migrateSupported"),
+            told.get("diskSnapshotSupported"),
+            told.get("memorySnapshotSupported"),
         )
-        for each in children(capabilities)
-        if (name := text(each, "vgpu"))
+        for told in map(texts, children(capabilities))
+        if (name := told.get("vgpu"))
     }
     if offered is None:
         # an empty list is absent too: with capabilities told the host speaks of vGPU, and has no room at all now
         return tuple(flags.values()) if flags else None
-    now = {name: OfferedProfile(name) for each in children(offered) if (name := each.text)}
-    return tuple({**now, **flags}.values())
+    now = [flags.pop(name) if name in flags else OfferedProfile(name) for name in dict.fromkeys(_names(offered))]
+    return (*now, *flags.values())
+
+
+def _names(offered: Any) -> Iterator[str]:
+    return (each.text for each in children(offered) if each.text)
+
+
+@lru_cache(maxsize=4096)
+def _offered(
+    name: str, suspend: str | None, migrate: str | None, disk_snapshot: str | None, memory_snapshot: str | None
+) -> OfferedProfile:
+    """One value for all hosts that say the same of a profile: a fleet has thousands of them."""
+    return OfferedProfile(name, truth(suspend), truth(migrate), truth(disk_snapshot), truth(memory_snapshot))
 
 
 def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
     return tuple(
         DeviceBinding(address, vm)
         for each in children(value)
-        if (address := _address(text(each, "pciId") or text(each, "instanceId"))) is not None
+        if (address := pci_address(text(each, "pciId") or text(each, "instanceId"))) is not None
         and (vm := text(child(each, "vm")))
     )
-
-
-def _address(written: str | None) -> PciAddress | None:
-    try:
-        return PciAddress.parse(written or "")
-    except UsageError:
-        return None
 
 
 def _megahertz(hertz: int | None) -> int | None:

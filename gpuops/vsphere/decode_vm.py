@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from gpuops.errors import UsageError
-from gpuops.model.gpu import PciAddress
 from gpuops.model.vm import (
     DirectPathDevice,
     DynamicDevice,
@@ -19,7 +17,19 @@ from gpuops.model.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.vsphere.elements import child, children, flag, kind, number, text, unsigned, word
+from gpuops.vsphere.elements import (
+    children,
+    descendants,
+    flag,
+    kind,
+    number,
+    parts_of,
+    pci_address,
+    text,
+    texts,
+    unsigned,
+    word,
+)
 from gpuops.vsphere.reader import Found
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
@@ -104,18 +114,18 @@ def _devices(value: Any) -> tuple[GpuDevice, ...] | None:
     """Passthrough devices in device order; None when the list itself is missing (every VM has some device)."""
     if value is None:
         return None
-    return tuple(_device(each) for each in children(value) if kind(each) in _PASSTHROUGH_DEVICES)
+    return tuple([_device(each) for each in value if kind(each) in _PASSTHROUGH_DEVICES])
 
 
 def _device(element: Any) -> GpuDevice:
-    key = number(element, "key") or 0
-    backing = child(element, "backing")
-    group = number(child(element, "deviceGroupInfo"), "groupInstanceKey")
-    address = _address(text(backing, "id"))
+    parts = parts_of(element)
+    key = number(parts.get("key")) or 0
+    group = number(parts.get("deviceGroupInfo"), "groupInstanceKey")
+    backing = parts.get("backing")
     match kind(backing) if backing is not None else "":
         case name if name == _VGPU and (profile := text(backing, "vgpu")) is not None:
-            return VgpuDevice(key, profile, numa_node=_virtual_node(number(element, "numaNode")), group=group)
-        case name if name == _STATIC and address is not None:
+            return VgpuDevice(key, profile, numa_node=_virtual_node(number(parts.get("numaNode"))), group=group)
+        case name if name == _STATIC and (address := pci_address(text(backing, "id"))) is not None:
             return DirectPathDevice(
                 key,
                 address,
@@ -129,10 +139,10 @@ def _device(element: Any) -> GpuDevice:
                 (unsigned(number(each, "vendorId")), unsigned(number(each, "deviceId")))
                 for each in children(backing, "allowedDevice")
             )
-            assigned = _address(text(backing, "assignedId"))
+            assigned = pci_address(text(backing, "assignedId"))
             return DynamicDevice(key, allowed, label=text(backing, "customLabel"), assigned=assigned, group=group)
         case _:
-            return OtherPassthrough(key, text(child(element, "deviceInfo"), "label") or kind(element))
+            return OtherPassthrough(key, text(parts.get("deviceInfo"), "label") or kind(element))
 
 
 def _virtual_node(written: int | None) -> int | None:
@@ -144,16 +154,15 @@ def _extra_config(value: Any) -> Mapping[str, str] | None:
     if value is None:
         return None
     return {
-        key: text(each, "value") or ""
-        for each in children(value)
-        if (key := text(each, "key")) and key.lower().startswith(_KEPT_KEYS)
+        key: text(each.getparent(), "value") or ""
+        for each in descendants(value, "key")
+        if (key := each.text) and key.lower().startswith(_KEPT_KEYS)
     }
 
 
 def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (key, text(each, "value") or "") for each in children(value) if (key := number(each, "key")) is not None
-    )
+    told = map(texts, children(value))
+    return tuple((int(key), each.get("value") or "") for each in told if (key := each.get("key") or "").isdigit())
 
 
 def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
@@ -164,7 +173,7 @@ def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | 
 
 
 def _refs(value: Any) -> tuple[str, ...]:
-    return tuple(each.text for each in children(value) if each.text)
+    return () if value is None else tuple([each.text for each in value if each.text])
 
 
 def _hardware_version(written: str | None) -> int | None:
@@ -179,10 +188,3 @@ def _hexadecimal(written: str | None) -> int:
         return int(written or "0", 16) & 0xFFFF
     except ValueError:
         return 0
-
-
-def _address(written: str | None) -> PciAddress | None:
-    try:
-        return PciAddress.parse(written or "")
-    except UsageError:
-        return None

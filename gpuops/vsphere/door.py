@@ -21,6 +21,10 @@ SILENCE_S: Final = 30
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
+BROKEN_OFF: Final = (ConnectionError, http.client.HTTPException, ExpatError)
+"""The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and TLS
+errors are not among them: the next answer would be the same."""
+
 UNREADABLE_ERRORS: Final = (ExpatError, KeyError, TypeError, AttributeError, ValueError)
 """What pyVmomi's deserialiser raises for a reply that no vCenter would send."""
 
@@ -86,6 +90,10 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
                 f"{target.address} does not speak TLS as expected: {error.reason or error}",
                 hint="check the port; a vCenter without TLS is http://HOST",
             )
+        case socket.gaierror() if (proxy := proxy_of(target)) is not None:
+            return VcenterUnreachable(
+                f"no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
+            )
         case socket.gaierror():
             return VcenterUnreachable(f"no address for {target.host}: {error.strerror}", hint="check the name and DNS")
         case TimeoutError():
@@ -94,7 +102,10 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
             )
         case OSError():
             reason = error.strerror or str(error) or type(error).__name__
-            return VcenterUnreachable(f"{target.address} is not reachable: {reason}", hint="check the address and port")
+            way, hint = "", "check the address and port"
+            if target.proxy is not None:
+                way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
+            return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
         case http.client.HTTPException() if "503" in str(error):
             return VcenterUnreachable(
                 f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"

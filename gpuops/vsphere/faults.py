@@ -197,6 +197,17 @@ def translate(fault: Any, subject: str = "") -> GpuopsError:
     return row.error(f"{subject}: {words}" if subject else words, hint=row.hint)
 
 
+def named(fault: str, message: str) -> GpuopsError:
+    """The error for a fault known by its wire name only, with words of the caller's; ProtocolError for no such name."""
+    from pyVmomi import VmomiSupport
+
+    try:
+        row = row_for(VmomiSupport.GetWsdlType("urn:vim25", fault))
+    except KeyError:
+        return ProtocolError(message)
+    return row.error(message, hint=row.hint)
+
+
 def row_for(fault_type: type) -> Row:
     """The row that a fault of this class meets; every class meets one."""
     return next(row for kind, row in _rows() if issubclass(fault_type, kind))

@@ -114,7 +114,8 @@ class Performer:
         present, wanted = inventory.host_of(inventory.vm(step.vm)), inventory.hosts.get(step.host)
         same = present is not None and wanted is not None and present.cluster == wanted.cluster
         if not same or present is None or present.cluster is None:
-            spec.pool = self._session.read(lambda: target.parent.resourcePool, subject=step.host)
+            subject = wanted.name if wanted is not None else step.host
+            spec.pool = self._session.read(lambda: target.parent.resourcePool, subject=subject)
         return spec
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.vsphere import managed
 from gpuops.vsphere.session import Session
 
+WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
+DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
+"""Of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
 
-def lacking(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
+
+def lacking(
+    session: Session, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+) -> Mapping[str, frozenset[str]]:
     """By VM, those of the needed privileges that vCenter says this login does not have.
 
-    A vCenter that does not tell (an old one, or a login that may not ask) lacks nothing here: the step itself will
-    say so then. Raises NotConnected in its kinds.
+    `attributes` are to be written; VMs that would be the first to carry one need the privilege to define it. A vCenter
+    that does not tell (an old one, or a login that may not ask) lacks nothing here: the step itself will say so then.
+    Raises NotConnected in its kinds.
     """
     wanted = sorted({privilege for privileges in needed.values() for privilege in privileges})
     manager = session.content.authorizationManager
@@ -21,8 +29,11 @@ def lacking(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[
         return {}
     try:
         login = session.read(lambda: session.content.sessionManager.currentSession)
+        if login is None:
+            return {}
         entities = [managed.vm(session, ref) for ref in needed]
-        told = session.read(manager.HasPrivilegeOnEntities, entities, login.key, wanted) if login else []
+        told = session.read(manager.HasPrivilegeOnEntities, entities, login.key, wanted)
+        cannot_define = not _may_define(session, login.key, attributes)
     except NotConnected:
         raise
     except GpuopsError:
@@ -32,4 +43,20 @@ def lacking(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[
         ref = str(each.entity._moId)
         refused = {one.privId for one in each.privAvailability if not one.isGranted}
         missing[ref] = frozenset(refused & set(needed.get(ref, ())))
+        if cannot_define and WRITE_ATTRIBUTE in needed.get(ref, ()):
+            missing[ref] |= {DEFINE_ATTRIBUTE}
     return {ref: privileges for ref, privileges in missing.items() if privileges}
+
+
+def _may_define(session: Session, login: str, attributes: Collection[str]) -> bool:
+    """Whether every one of these attributes is there, or may be made by this login."""
+    content: Any = session.content
+    if not attributes or content.customFieldsManager is None:
+        return True
+    defined = {field.name for field in session.read(lambda: content.customFieldsManager.field) or ()}
+    if defined.issuperset(attributes):
+        return True
+    granted = session.read(
+        content.authorizationManager.HasPrivilegeOnEntity, content.rootFolder, login, [DEFINE_ATTRIBUTE]
+    )
+    return bool(granted and granted[0])

@@ -1,69 +1,60 @@
 """Session: one login to one vCenter, logged out on every way out.
 
-pyVmomi drives it through a plain stub. Its session stub is not used: that one submits a call again when the reply is
-lost, and a power-on would run twice. Here a read whose session ended logs in once more and asks again; a change never.
+Logging in and reading go over `wire`; pyVmomi, which drives every change, joins the same session when it is first
+needed, through a plain stub. Its session stub is not used: that one submits a call again when the reply is lost, and a
+power-on would run twice. Here a read whose session ended logs in once more and asks again; a change never.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from xml.sax.saxutils import escape
 
-from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, ProtocolError
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
 from gpuops.vsphere import door
 from gpuops.vsphere.api_version import negotiate
-from gpuops.vsphere.faults import translate
+from gpuops.vsphere.elements import child, texts
+from gpuops.vsphere.faults import named, translate
+from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
 
 Answer = TypeVar("Answer")
 
 IDLE_CONNECTION_S: Final = 60
 """Idle connections are not used again after this: servers and firewalls cut them without a word."""
 
+_INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
+
 
 class Session:
-    """A logged-in session. `content` is vCenter's ServiceContent, `api_version` the negotiated one ("8.0.3.0")."""
+    """A logged-in session.
+
+    `api_version` is the negotiated one ("8.0.3.0"), `about` what the vCenter says of itself, `service` its singletons
+    by their name in ServiceContent, as (type, moid). `content` is pyVmomi's view of the same, made on first use.
+    """
 
     def __init__(self, target: Target) -> None:
         """Connects and logs in. Raises NotConnected in its kinds, with the address in the message."""
-        from pyVmomi import SoapAdapter, vim
-
         self.target = target
         self._relogin = threading.Lock()
         self._logins = 0
+        self._cookie = ""
         try:
-            context = door.tls_context(target)
-            connection = door.open_connection(target, context)
+            connection = door.open_connection(target, door.tls_context(target))
             try:
-                negotiated = negotiate(connection, target.address)
+                self.api_version = negotiate(connection, target.address)
             finally:
                 connection.close()
-        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
+        except door.LOST_ERRORS as error:
             raise door.barred(target, error) from error
-        self.api_version = negotiated[1]
-        proxy = door.proxy_of(target)
-        self.stub = SoapAdapter.SoapStubAdapter(
-            host=target.host,
-            port=target.port if target.tls else -target.port,
-            path=target.path,
-            version=negotiated[0],
-            sslContext=door.tls_context(target),
-            httpProxyHost=proxy[0] if proxy else None,
-            httpProxyPort=proxy[1] if proxy else 80,
-            httpConnectionTimeout=door.SILENCE_S,
-            connectionPoolTimeout=IDLE_CONNECTION_S,
-        )
-        self.instance = vim.ServiceInstance("ServiceInstance", self.stub)
-        try:
-            self.content: Any = self.read(self.instance.RetrieveContent)
-            self._require_vcenter()
-            self._login()
-        except GpuopsError:
-            self.stub.DropConnections()
-            raise
+        with self.open_wire() as wire:
+            self.service, self.about = self._introduce(wire)
+            self._login(wire)
 
     def __enter__(self) -> Self:
         return self
@@ -75,38 +66,70 @@ class Session:
 
     def close(self) -> None:
         """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
-        from pyVmomi import vmodl
+        with suppress(NotConnected, SessionEnded, WireFault), self.open_wire() as wire:
+            wire.ask("Logout", self.service["sessionManager"])
+        if "stub" in self.__dict__:
+            self.stub.DropConnections()
 
-        with suppress(*door.LOST_ERRORS, *door.UNREADABLE_ERRORS, vmodl.MethodFault):
-            if self._logins:
-                self.content.sessionManager.Logout()
-        self.stub.DropConnections()
+    def open_wire(self) -> Wire:
+        """A connection of its own in this session; nothing is sent yet."""
+        return Wire(self.target, self.api_version, self._cookie)
 
-    @property
-    def cookie(self) -> str:
-        """The session cookie, for the bulk reader's own connection."""
-        return str(self.stub.cookie or "").partition(";")[0]
+    @cached_property
+    def stub(self) -> Any:
+        """pyVmomi's way into the same session."""
+        from pyVmomi import SoapAdapter, VmomiSupport
+
+        proxy = door.proxy_of(self.target)
+        stub = SoapAdapter.SoapStubAdapter(
+            host=self.target.host,
+            port=self.target.port if self.target.tls else -self.target.port,
+            path=self.target.path,
+            version=VmomiSupport.versionMap[f"vim25/{self.api_version}"],
+            sslContext=door.tls_context(self.target),
+            httpProxyHost=proxy[0] if proxy else None,
+            httpProxyPort=proxy[1] if proxy else 80,
+            httpConnectionTimeout=door.SILENCE_S,
+            connectionPoolTimeout=IDLE_CONNECTION_S,
+        )
+        stub.cookie = self._cookie
+        return stub
+
+    @cached_property
+    def instance(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.ServiceInstance(_INSTANCE[1], self.stub)
+
+    @cached_property
+    def content(self) -> Any:
+        return self.read(self.instance.RetrieveContent)
 
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
-        """The answer of a call that changes nothing, asked again once when the session had ended.
+        """The answer of a call that changes nothing, asked again once when session or reply broke off.
 
         Raises NotConnected in its kinds, or the error of its fault.
         """
-        from pyVmomi import vim, vmodl
+        from pyVmomi import vmodl
 
-        seen = self._logins
         try:
-            try:
-                return call(*arguments)
-            except vim.fault.NotAuthenticated:
-                if not seen:
-                    raise
-                self.login_again(seen)
-                return call(*arguments)
+            return self._answer(call, *arguments)
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
         except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
             raise door.barred(self.target, error) from error
+
+    def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        from pyVmomi import vim
+
+        seen = self._logins
+        try:
+            return call(*arguments)
+        except vim.fault.NotAuthenticated:
+            self.login_again(seen)
+        except door.BROKEN_OFF:
+            pass  # it changes nothing: asked once more
+        return call(*arguments)
 
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
@@ -129,38 +152,52 @@ class Session:
         finally:
             headers.pop("operationID", None)
 
-    def login_again(self, seen: int) -> None:
-        """Log in once more, unless another thread has done so since `logins` was `seen`."""
+    def login_again(self, seen: int) -> str:
+        """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that."""
         with self._relogin:
             if self._logins == seen:
-                self._login()
+                with Wire(self.target, self.api_version) as wire:
+                    self._login(wire)
+            return self._cookie
 
     @property
     def logins(self) -> int:
         """How often this session has logged in."""
         return self._logins
 
-    def _login(self) -> None:
-        from pyVmomi import vim, vmodl
-
+    def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
+        """What RetrieveServiceContent tells, which needs no login. Raises ProtocolError for a single host."""
         try:
-            self.content.sessionManager.Login(self.target.username, self.target.password, None)
-        except vim.fault.InvalidLogin as fault:
-            raise self._refused("user name or password refused") from fault
-        except vmodl.MethodFault as fault:
-            raise self._refused(translate(fault).message) from fault
-        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
-            raise door.barred(self.target, error) from error
+            content = child(wire.ask("RetrieveServiceContent", _INSTANCE), "returnval")
+        except (SessionEnded, WireFault) as fault:
+            raise ProtocolError(f"{self.target.address} does not answer like a vCenter: {fault}") from fault
+        about = texts(child(content, "about"))
+        if about.get("apiType") != "VirtualCenter":
+            raise ProtocolError(
+                f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
+            )
+        managers = {each.tag.rpartition("}")[2]: (each.get("type"), each.text) for each in content if each.get("type")}
+        return managers, about
+
+    def _login(self, wire: Wire) -> None:
+        who = f"<userName>{escape(self.target.username)}</userName>"
+        try:
+            wire.ask(
+                "Login", self.service["sessionManager"], f"{who}<password>{escape(self.target.password)}</password>"
+            )
+        except SessionEnded as ended:
+            raise self._refused("the session ends as it begins") from ended
+        except WireFault as fault:
+            bad = fault.fault == "InvalidLogin"
+            reason = "user name or password refused" if bad else named(fault.fault, str(fault)).message
+            raise self._refused(reason) from None  # the fault's chain holds the request
+        self._cookie = wire.cookie
         self._logins += 1
+        if "stub" in self.__dict__:
+            self.stub.cookie = self._cookie
 
     def _refused(self, reason: str) -> GpuopsError:
         return LoginRefused(
             f"{self.target.address} refuses {self.target.username}: {reason}",
             hint="check the user name and where the password comes from (not tried again: accounts lock)",
         )
-
-    def _require_vcenter(self) -> None:
-        if self.content.about.apiType != "VirtualCenter":
-            raise ProtocolError(
-                f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
-            )

@@ -6,12 +6,12 @@ field is refused here, by name, rather than half applied there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
+from gpuops.plan.spoken import unspoken
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
-from gpuops.vsphere.api_version import version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,23 +118,12 @@ def _present(devices: Sequence[Any], key: int) -> Any:
 
 
 def _check_version(change: VmChange, api_version: str) -> None:
-    have = version_numbers(api_version)
-    for needed, what, asked in _NEEDS:
-        if asked(change) and have < version_numbers(needed):
-            raise Refused(
-                f"this vCenter speaks API {api_version}; {what} needs {needed}",
-                hint="leave that option out, or use a newer vCenter",
-            )
-
-
-# Source: "since" of each field and type in the vSphere API reference (Web Services).
-_NEEDS: Final[tuple[tuple[str, str, Callable[[VmChange], bool]], ...]] = (
-    ("7.0.0.0", "Dynamic DirectPath I/O", lambda change: any(isinstance(new, NewDynamic) for new in change.add)),
-    ("8.0.0.1", "a vendor device group", lambda change: change.device_group is not None),
-    ("8.0.0.1", "cores per virtual NUMA node", lambda change: change.cores_per_numa_node is not None),
-    (
-        "8.0.0.1",
-        "a device's virtual NUMA node",
-        lambda change: any(isinstance(new, NewVgpu) and new.numa_node is not None for new in change.add),
-    ),
-)
+    beyond = unspoken(
+        api_version,
+        dynamic=any(isinstance(new, NewDynamic) for new in change.add),
+        group=change.device_group is not None,
+        numa_cores=change.cores_per_numa_node is not None,
+        device_node=any(isinstance(new, NewVgpu) and new.numa_node is not None for new in change.add),
+    )
+    if beyond is not None:
+        raise Refused(beyond, hint="leave that option out, or use a newer vCenter")

@@ -117,12 +117,10 @@ class Updates:
             self._objects = tuple(each for each in self._objects if each not in gone)
             self._begin_anew(fault)
             return [News(str(each._moId), {}, gone=True) for each in gone]
-        except (vmodl.query.InvalidCollectorVersion, vmodl.fault.RequestCanceled) as fault:
-            self._begin_anew(fault)
-        except vmodl.MethodFault as fault:
+        except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
-        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
-            self._begin_anew(error)
+        except (vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
+            self._begin_anew(error)  # tasks go on whatever becomes of who watches them
         return []
 
     def _begin_anew(self, error: BaseException) -> None:

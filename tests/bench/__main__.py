@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, read, simulator, tasks
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tests.bench.verdict import Result, show
 # One name, one module with `run()`; each is imported only when chosen.
 MODULES = {
     "help": "tests.bench.help_start",
+    "catalog": "tests.bench.catalog_load",
     "read": "tests.bench.bulk_read",
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",

@@ -2,11 +2,14 @@
 
 vcsim takes minutes to create 200 hosts and 2,000 VMs by itself, and they would have no GPUs. Its files load in
 seconds. One saved host and one saved VM serve as templates; ids, names and every reference to them are made anew.
+
+    python -m tests.bench.vcsim_fleet DIRECTORY HOSTS VMS
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
@@ -131,3 +134,7 @@ def _refer(inventory: Path, hosts: list[SavedObject], machines: list[SavedObject
         if document.holds_references("childEntity", "VirtualMachine"):
             document.put_references("childEntity", "VirtualMachine", machine_ids)
         document.save()
+
+
+if __name__ == "__main__":
+    print(save_fleet(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

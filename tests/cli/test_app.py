@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +143,24 @@ def test_in_json_an_error_is_a_document_too() -> None:
     assert done.stderr.startswith("error: no vCenter is configured")
 
 
+@pytest.mark.parametrize("words", ["", "rotate", "sim"])
+def test_a_group_without_a_command_shows_its_help(words: str) -> None:
+    done = run(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"Usage: gpuops {words}".rstrip())
+    assert "Commands:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["inventory -o json --bogus", "--output=json bogus", "rotate night -ojson", "inventory --output json --vms=x"],
+)
+def test_in_json_a_wrong_option_is_a_document_too(words: str) -> None:
+    done = run(*words.split())
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["kind"] == "error"
+
+
 def test_options_may_stand_before_the_command() -> None:
     done = run("--output", "json", "--vcenter", "prod", "inventory")
     assert "no target 'prod'" in done.stdout
@@ -192,6 +212,37 @@ def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None
     assert done.stdout == "141\n"
 
 
+@pytest.mark.parametrize("form", ["text", "json", "yaml"])
+def test_a_result_that_stdout_does_not_take_is_said_in_one_line(form: str) -> None:
+    words = [sys.executable, "-m", "gpuops", "inventory", "--vcenter", "sim:lab", "--output", form]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines()[0] == "error: the result cannot be written: No space left on device"
+    assert len(done.stderr.splitlines()) == 2
+    assert done.returncode == 141
+
+
+def test_trees_are_drawn_with_what_the_encoding_has(clean: Path) -> None:
+    shown = run("inventory", "--vcenter", "sim:lab", PYTHONIOENCODING="ascii", HOME=str(clean)).stdout
+    assert "NUMA node 0" in shown
+    assert "\\u" not in shown
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_may_be_closed(closed: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m gpuops inventory --vcenter no-such-target {closed}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "" or done.stderr.startswith("error: no target")
+
+
 def test_sigterm_ends_with_its_own_code() -> None:
     code = (
         "import os, signal\nfrom gpuops.cli import app\n"
@@ -199,3 +250,9 @@ def test_sigterm_ends_with_its_own_code() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+
+
+def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
+    done = run("demo", "--policy", "/nonexistent.yaml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: /nonexistent.yaml: cannot be read: No such file or directory\n"

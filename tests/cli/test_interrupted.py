@@ -15,10 +15,16 @@ from gpuops.sim.server import start
 
 
 @pytest.mark.parametrize(
-    ("number", "exit_code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")]
+    ("numbers", "exit_code", "said"),
+    [
+        ([signal.SIGTERM], 143, ""),
+        ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, ""),  # `timeout` signals the process, then its group
+        ([signal.SIGHUP], 129, ""),
+        ([signal.SIGINT], 130, "interrupted\n"),
+    ],
 )
 def test_stopped_while_a_task_runs(
-    tmp_path: Path, clean: Path, number: signal.Signals, exit_code: int, said: str
+    tmp_path: Path, clean: Path, numbers: list[signal.Signals], exit_code: int, said: str
 ) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
     with start("lab", clock="real") as server:
@@ -30,7 +36,8 @@ def test_stopped_while_a_task_runs(
             try:
                 with server.world.changed:
                     assert server.world.changed.wait_for(server.world.tasks.unfinished, timeout=60)
-                run.send_signal(number)
+                for number in numbers:
+                    run.send_signal(number)
                 output, errors = run.communicate(timeout=60)
             finally:
                 run.kill()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -30,6 +33,27 @@ def test_a_line_per_step_where_there_is_no_terminal(capsys: pytest.CaptureFixtur
         "[1/3] done     suspend desk-0  3.1 s",
         "[2/3] failed   suspend desk-1  no space\\u{a}on the datastore",
     ]
+
+
+class Unheard(io.StringIO):
+    """A stderr that takes nothing: its reader left, or its disk is full."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def write(self, text: str) -> int:
+        raise OSError(self.number, os.strerror(self.number))
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC, errno.EIO])
+def test_a_run_goes_on_when_nobody_listens(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Unheard(number))
+    with Progress() as progress:
+        progress.begin(REPORT)
+        for step in STEPS:
+            progress(Outcome(step, Verdict.DONE))
+    assert progress.ended == len(STEPS)
 
 
 def test_one_step_needs_no_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -35,6 +36,17 @@ def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> N
             process.kill()
     assert not ready.exists()
     assert not Path(document["ca_file"]).exists()
+
+
+def test_a_ready_file_takes_the_place_of_nothing_but_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    result = CliRunner().invoke(app, ["sim", "serve", "--ready-file", str(pipe)])
+    assert (result.exit_code, result.stderr.splitlines()[0]) == (
+        2,
+        f"error: {pipe} cannot be written: it is not a file",
+    )
+    assert pipe.is_fifo()
 
 
 @pytest.mark.parametrize(

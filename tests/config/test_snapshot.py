@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -48,6 +49,20 @@ def test_the_file_is_versioned_and_private(tmp_path: Path) -> None:
     assert (document["schema_version"], document["kind"]) == (1, "snapshot")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "link to a pipe"])
+def test_what_is_no_file_stays_what_it_is(tmp_path: Path, kind: str) -> None:
+    """Run by root, a rename would put a file in the place of /dev/null, for everybody."""
+    path = tmp_path / "there"
+    path.mkdir() if kind == "directory" else os.mkfifo(path)
+    if kind == "link to a pipe":
+        path.rename(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe")
+    before = path.lstat()
+    with pytest.raises(UsageError, match="is not a file"):
+        snapshot.save(EMPTY, path)
+    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino)
 
 
 def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:

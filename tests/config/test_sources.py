@@ -219,3 +219,10 @@ def test_how_the_user_names_it_holds_no_password(
     flag: str | None, environ: dict[str, str], default: str | None, expected: str | None
 ) -> None:
     assert label(flag, environ, default) == expected
+
+
+@pytest.mark.parametrize("proxy", ["me:S3cret@proxy:1", "http://proxy:1", "proxy", "proxy:"])
+def test_a_proxy_is_a_host_and_a_port(proxy: str) -> None:
+    with pytest.raises(TargetError, match="not the address of an HTTP proxy") as raised:
+        resolve(Flags(vcenter="https://vc.example.com", proxy=proxy), {}, Configuration())
+    assert "S3cret" not in f"{raised.value} {raised.value.hint}"

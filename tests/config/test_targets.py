@@ -49,6 +49,7 @@ def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
         ("[targets.a]", "targets.a.host"),
         ("[targets.a]\nhost = 'vc'\nport = 0", "targets.a.port"),
         ("[targets.a]\nhost = 'vc'\nverfy = false", "targets.a.verfy"),
+        ("[targets.a]\nurl = 'vc'", "targets.a.url: unknown key (and 1 more)"),
         ("[targets", "is not TOML"),
     ],
 )

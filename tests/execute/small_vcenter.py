@@ -211,7 +211,9 @@ class SmallVcenter:
         vms = {ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items()}
         return replace(inventory, vms=vms)
 
-    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
         return {}
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:

@@ -49,7 +49,7 @@ class Govc:
         """What govc prints for these arguments; raises Refusal with its message when it exits non-zero."""
         done = subprocess.run(
             [BINARIES / "govc", *arguments],
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -77,7 +77,8 @@ class Govc:
         """The lines that govc prints for these arguments."""
         return self(*arguments).splitlines()
 
-    def _environment(self) -> Mapping[str, str]:
+    def environment(self) -> Mapping[str, str]:
+        """What govc finds in its environment: this vCenter, and nothing else."""
         # Nothing of the caller's environment: a GOVC_* variable of the developer's must not reach the test.
         return {
             "HOME": str(self.home),

@@ -148,6 +148,17 @@ def test_a_pool_that_is_not_parked_gives_nothing() -> None:
     assert reasons(found)["desktop-01"] == "pool all is not declared parked"
 
 
+def test_what_a_policy_does_not_mean_is_warned_of() -> None:
+    mistyped = Pool(name="mistyped", select=Selector(folder="desktop"), cpu_below_mhz=500, parked=True, owner=Mark("o"))
+    resting = replace(POOL, name="resting", parked=False)
+    policy = replace(POLICY, pools=(resting, mistyped), ml=(QueuedVm("no-such-ml"),))
+    assert plan(small_world(), policy).warnings == (
+        "pool resting: `parked: false`, so none of its desktops is taken",
+        "pool mistyped: no VM is in it",
+        "ML queue: no VM 'no-such-ml' in this vCenter",
+    )
+
+
 def test_both_keys_turn_or_nothing_is_taken() -> None:
     policy = replace(POLICY, pools=(replace(POOL, owner=Mark("gpuops.owner", "cad")),))
     world = small_world()

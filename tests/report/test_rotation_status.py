@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import RenderableType
 
 from gpuops.model.rotation import Original, Role
@@ -45,3 +46,9 @@ def test_nothing_open(plain: Render) -> None:
     status = RotationStatus("uuid", None, None, None, (), {})
     assert plain(status_text(status)).startswith("no night is open")
     assert status_document(status)["away"] == 0
+
+
+@pytest.mark.parametrize("policy", [None, "vdi-night"])
+def test_without_a_journal_it_says_what_was_looked_at(plain: Render, policy: str | None) -> None:
+    status = RotationStatus("uuid", policy, None, None, (), {})
+    assert ("looked for markers alone" in plain(status_text(status))) is (policy is None)

@@ -12,7 +12,8 @@ from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reader import Found, _response
+from gpuops.vsphere.reader import Found
+from gpuops.vsphere.wire import parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
@@ -189,7 +190,7 @@ BILLION_LAUGHS = (
 
 def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
     with pytest.raises(ProtocolError, match="document type"):
-        _response(BILLION_LAUGHS, "vcenter.test")
+        parsed(BILLION_LAUGHS, "vcenter.test")
 
 
 @pytest.mark.parametrize(
@@ -197,4 +198,4 @@ def test_a_document_type_is_refused_before_its_entities_are_met() -> None:
 )
 def test_a_reply_that_is_no_soap_is_a_protocol_error(reply: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"vcenter\.test"):
-        _response(reply, "vcenter.test")
+        parsed(reply, "vcenter.test")

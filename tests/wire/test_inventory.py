@@ -129,7 +129,7 @@ def test_calls_do_not_grow_with_the_fleet(serve: Callable[[str], SimServer]) -> 
             collect.inventory(session)
             return int(login.calls) - int(before)
 
-    small, large = calls("fleet:hosts=20,vms=40"), calls("fleet:hosts=60,vms=300")
+    small, large = calls("fleet:hosts=20,vms=40"), calls("fleet:hosts=40,vms=150")
     assert small == large
 
 

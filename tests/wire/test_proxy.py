@@ -89,3 +89,15 @@ def test_a_proxy_that_refuses_is_named_as_unreachable(proxy: Proxy, lab_target: 
     proxy.refuse = True
     with pytest.raises(VcenterUnreachable, match="407"):
         Connection(replace(lab_target, proxy=proxy.address))
+
+
+def test_a_proxy_that_is_not_there_is_named(lab_target: Target) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(VcenterUnreachable, match=f"through the proxy 127.0.0.1:{port}"):
+        Connection(replace(lab_target, proxy=f"127.0.0.1:{port}"))
+
+
+def test_a_proxy_without_an_address_is_named(lab_target: Target) -> None:
+    with pytest.raises(VcenterUnreachable, match=r"no address for the proxy no-such-proxy\.invalid"):
+        Connection(replace(lab_target, proxy="no-such-proxy.invalid:3128"))

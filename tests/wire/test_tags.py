@@ -75,9 +75,12 @@ def test_the_environment_decides_nothing_about_trust(
     assert with_tags(session, inventory).find_vm("vdi-01").tags == ()
 
 
-def test_another_authority_is_not_trusted_for_tags(session: Session, inventory: Inventory, tmp_path: Path) -> None:
+def test_another_authority_is_not_trusted_for_tags(
+    session: Session, inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = certificates.create(tmp_path)
-    session.target = replace(session.target, ca_files=(str(other.ca_file),))
+    # undone before the session logs out, which it does on a connection of its own
+    monkeypatch.setattr(session, "target", replace(session.target, ca_files=(str(other.ca_file),)))
     with pytest.raises(NotTrusted, match="from an issuer that is not trusted here"):
         with_tags(session, inventory)
 

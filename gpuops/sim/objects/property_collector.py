@@ -54,7 +54,7 @@ class PropertyCollector(ManagedObject):
 
     @method
     def RetrieveProperties(self, call: Call, specSet: Any) -> Raw:
-        return Raw(object_contents(self.world, self._selected(specSet, call), call.version, "returnval"))
+        return Raw(object_contents(self.world, self._selected(specSet, call), call.version, "returnval", call.user))
 
     @method
     def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Raw | None:
@@ -99,7 +99,7 @@ class PropertyCollector(ManagedObject):
             number = str(self.world.next_number())
             self._retrievals[number] = rest
             parts.append(f"<token>{number}:{size}</token>".encode())
-        parts += object_contents(self.world, page, call.version, "objects")
+        parts += object_contents(self.world, page, call.version, "objects", call.user)
         parts.append(b"</returnval>")
         return Raw(parts)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
-from gpuops.sim.contents import missing_object, readable, reference
+from gpuops.sim.contents import hidden_property, missing_object, readable, reference
 from gpuops.sim.encoder import escape
 from gpuops.sim.fragments import ABSENT, overlaps
 from gpuops.sim.managed_object import ManagedObject, method, prop
@@ -149,9 +149,12 @@ class PropertyFilter(ManagedObject):
     ) -> tuple[list[bytes], list[bytes]]:
         self._types[obj.moid] = obj.wsdl_name
         kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
+        hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
         changes: list[bytes] = []
-        missing: list[bytes] = []
+        missing = [hidden_property(obj, path, version) for path in paths if path in hidden]
         for path in paths:
+            if path in hidden:
+                continue
             fragment = kept.get((path, version))
             if fragment is None:
                 fragment, absence = readable(self.world, obj, path, version)

@@ -51,7 +51,8 @@ def config(host: HostSystem) -> Any:
 
 
 def product(api_version: str) -> Any:
-    release = ".".join(api_version.split(".")[:3])
+    numbers = api_version.split(".")
+    release = ".".join((*numbers, "0")[:3])
     return vim.AboutInfo(
         name="VMware ESXi",
         fullName=f"VMware ESXi {release} build-0 (simulated by gpuops)",

@@ -83,6 +83,7 @@ if __name__ == "__main__":
     counted = Account()
     question = asked()
     connection = Wire(question, counted)
+    counted.begin()
     for kind, paths in question.paths.items():
         read(connection, kind, paths, question.page, counted)
     counted.print()

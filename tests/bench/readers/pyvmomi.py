@@ -27,6 +27,7 @@ def main() -> None:
         sslContext=ssl.create_default_context(cafile=question.ca_file),
     )
     content = service.RetrieveContent()
+    account.begin()
     query = vmodl.query.PropertyCollector
     for kind, paths in question.paths.items():
         managed = getattr(vim, kind)

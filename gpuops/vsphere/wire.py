@@ -1,0 +1,161 @@
+"""Wire: single SOAP calls written by hand, over one connection, answered with lxml elements.
+
+Logging in and reading need no typed values, and pyVmomi, which has them, takes 100 ms to import: longer than a small
+inventory takes to read. So whatever only reads goes this way, and pyVmomi is imported when something is to change.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from http.cookies import SimpleCookie
+from types import TracebackType
+from typing import Any, Final, Self
+from xml.sax.saxutils import escape
+
+from gpuops.errors import ProtocolError
+from gpuops.model.target import Target
+from gpuops.vsphere import door
+from gpuops.vsphere.elements import kind, safe_parser
+
+DEADLINE_S: Final = 600
+"""For one read, all its pages together, whatever the server sends and however slowly."""
+LARGEST_REPLY: Final = 256 * 1024 * 1024
+_CHUNK: Final = 1024 * 1024
+_COOKIE: Final = "vmware_soap_session"
+_ENVELOPE: Final = (
+    '<?xml version="1.0" encoding="UTF-8"?>'
+    '<soapenv:Envelope xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/"'
+    ' xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><soapenv:Body>{}</soapenv:Body></soapenv:Envelope>'
+)
+
+
+class SessionEnded(Exception):
+    """The server does not know our session any more (it says so inside missingSet as well)."""
+
+
+class WireFault(Exception):
+    """A fault as the server named it: `fault` is its vmomi type, the text what it says."""
+
+    def __init__(self, fault: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class Wire:
+    """One connection to a target. `cookie` is sent, and replaced by the one a reply sets; `round_trips` counts."""
+
+    def __init__(self, target: Target, api_version: str, cookie: str = "") -> None:
+        self.target = target
+        self.cookie = cookie
+        self.round_trips = 0
+        self._api_version = api_version
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(
+        self,
+        method: str,
+        this: tuple[str, str],
+        arguments: str = "",
+        *,
+        deadline: float | None = None,
+        again: bool = True,
+    ) -> Any:
+        """The response element; `this` is (type, moid), `arguments` are XML.
+
+        With `again` it is asked again once when the reply broke off: a read changes nothing, a login counts.
+        Raises SessionEnded, WireFault, NotConnected in its kinds.
+        """
+        kind_of_this, moid = this
+        call = f'<{method} xmlns="urn:vim25"><_this type="{kind_of_this}">{escape(moid)}</_this>{arguments}</{method}>'
+        body = _ENVELOPE.format(call).encode()
+        until = time.monotonic() + DEADLINE_S if deadline is None else deadline
+        try:
+            return self._exchange(body, until)
+        except door.LOST_ERRORS as error:
+            self.close()
+            if not (again and isinstance(error, door.BROKEN_OFF)):
+                raise door.barred(self.target, error) from error
+        try:
+            return self._exchange(body, until)
+        except door.LOST_ERRORS as error:
+            self.close()
+            raise door.barred(self.target, error) from error
+
+    def _exchange(self, body: bytes, deadline: float) -> Any:
+        if self._connection is None:
+            self._connection = door.open_connection(self.target, door.tls_context(self.target))
+        self.round_trips += 1
+        headers = {
+            "Content-Type": "text/xml; charset=UTF-8",
+            "SOAPAction": f'"urn:vim25/{self._api_version}"',
+            "Accept-Encoding": "identity",
+        }
+        if self.cookie:
+            headers["Cookie"] = self.cookie
+        self._connection.request("POST", self.target.path, body, headers)
+        response = self._connection.getresponse()
+        received = _read(response, deadline, self.target.address)
+        if response.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
+            raise http.client.HTTPException(f"{response.status} {response.reason}")
+        self._keep_cookie(response)
+        return parsed(received, self.target.address)
+
+    def _keep_cookie(self, response: http.client.HTTPResponse) -> None:
+        for header in response.headers.get_all("Set-Cookie") or ():
+            morsel = SimpleCookie(header).get(_COOKIE)
+            if morsel is not None:
+                self.cookie = f"{_COOKIE}={morsel.coded_value}"
+
+
+def parsed(received: bytes, address: str) -> Any:
+    """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
+    from lxml import etree
+
+    try:
+        root: Any = etree.fromstring(received, safe_parser())
+    except etree.XMLSyntaxError as error:
+        raise ProtocolError(f"{address} sends a reply that is not XML: {error.msg}") from error
+    if root.getroottree().docinfo.doctype:
+        raise ProtocolError(f"{address} sends a document type, which SOAP forbids")
+    body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
+    if body is None or len(body) == 0:
+        raise ProtocolError(f"{address} sends a reply without a SOAP body")
+    if body[0].tag.endswith("}Fault"):
+        raise _fault(body[0])
+    return body[0]
+
+
+def _read(response: http.client.HTTPResponse, deadline: float, address: str) -> bytes:
+    received = bytearray()
+    while chunk := response.read(_CHUNK):
+        received += chunk
+        if len(received) > LARGEST_REPLY:
+            raise ProtocolError(f"{address} sends a reply of more than {LARGEST_REPLY // 1024**2} MiB")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return bytes(received)
+
+
+def _fault(element: Any) -> WireFault | SessionEnded:
+    detail = element.find("detail")
+    typed = detail[0] if detail is not None and len(detail) else None
+    fault = kind(typed) if typed is not None else ""
+    if fault == "NotAuthenticated":
+        return SessionEnded()
+    return WireFault(fault, element.findtext("faultstring") or "")

@@ -1,0 +1,57 @@
+"""gpuops' own bulk reader: the same properties into the same records an inventory is made of, all of them kept.
+
+python -m tests.bench.readers.gpuops QUESTION-FILE
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from gpuops.model.host import Host
+from gpuops.model.target import Target
+from gpuops.model.vm import Vm
+from gpuops.vsphere.collect import inventory
+from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.decode_vm import thin_vm, with_detail
+from gpuops.vsphere.reader import Found, Reader
+from gpuops.vsphere.session import Session
+from tests.bench.readers.account import Account
+from tests.bench.readers.question import Question, asked
+
+
+def target_of(question: Question) -> Target:
+    """The question's vCenter as gpuops names it."""
+    at = urlsplit(question.url)
+    return Target(
+        host=at.hostname or "",
+        port=at.port or 443,
+        username=question.username,
+        password=question.password,
+        ca_files=(question.ca_file,),
+    )
+
+
+def decode(found: Found) -> Vm | Host:
+    """A record with everything that was read of it."""
+    if found.type == "VirtualMachine":
+        return with_detail(thin_vm(found).vm, found)
+    return host_with_gpus(thin_host(found), pci_gpus(found))
+
+
+def main() -> None:
+    """Read what is asked, or the whole inventory when no properties are named, and count."""
+    account, question = Account(), asked()
+    with Session(target_of(question)) as session:
+        account.begin()
+        if question.paths:
+            with Reader(session) as reader:
+                records = reader.everything(question.paths, decode)
+                account.objects = len(records)
+        else:
+            snapshot = inventory(session)
+            account.objects = len(snapshot.vms) + len(snapshot.hosts)
+        account.print()
+
+
+if __name__ == "__main__":
+    main()

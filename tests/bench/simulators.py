@@ -1,0 +1,67 @@
+"""The two simulated vCenters the benchmarks ask, each a process of its own, and what such a process has used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.measure import ROOT
+from tests.peers.processes import Endpoint, running_vcsim
+
+START_LIMIT_S = 120
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A simulated vCenter that answers, and how long it took from its process start to that."""
+
+    endpoint: Endpoint
+    pid: int
+    start_s: float
+
+    def cpu_s(self) -> float:
+        """CPU seconds the server process has used so far."""
+        # Fields 14 and 15 of /proc/PID/stat, counted after the command name, which may hold blanks.
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+@contextmanager
+def our_simulator(scenario: str) -> Iterator[Served]:
+    """`gpuops sim serve` with a scenario; it ends with the block."""
+    with tempfile.TemporaryDirectory() as directory:
+        ready = Path(directory) / "ready.json"
+        command = (sys.executable, "-m", "gpuops", "sim", "serve", f"--scenario={scenario}", f"--ready-file={ready}")
+        started = time.perf_counter()
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+            try:
+                while not ready.exists():
+                    if server.poll() is not None or time.perf_counter() - started > START_LIMIT_S:
+                        raise RuntimeError(f"the simulator did not start: {' '.join(command)}")
+                    time.sleep(0.01)
+                start_s = time.perf_counter() - started
+                said = json.loads(ready.read_text(encoding="utf-8"))
+                endpoint = Endpoint(said["url"], said["username"], said["password"], Path(said["ca_file"]))
+                yield Served(endpoint, server.pid, start_s)
+            finally:
+                server.terminate()
+
+
+@contextmanager
+def vcsim_fleet(hosts: int, machines: int) -> Iterator[Endpoint]:
+    """A vcsim with so many hosts and VMs, GPUs included."""
+    with tempfile.TemporaryDirectory() as directory:
+        # In a process of its own: a child's memory is counted from its parent's size, so this one stays small.
+        command = (sys.executable, "-m", "tests.bench.vcsim_fleet", directory, str(hosts), str(machines))
+        made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        with running_vcsim(Path(directory), f"-load={made.stdout.strip()}") as endpoint:
+            yield endpoint

@@ -1,0 +1,198 @@
+"""Roles: what each account needs, and that what a login cannot see is unknown, never free, off or idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gpuops.api import Site, rotate_day, rotate_night, run, wall_clock
+from gpuops.config.policy import load_policy
+from gpuops.model.inventory import Inventory
+from gpuops.plan.attach import Attach
+from gpuops.plan.outcome import Report
+from gpuops.sim.authority import NO_ACCESS, READ_ONLY
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+
+from .conftest import target_of
+
+POLICY = Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
+VIEW_ONLY: Final = -3
+DESKTOPS: Final = frozenset({"vdi-07", "vdi-08", "vdi-09", "vdi-10"})
+
+NIGHT_ROLES: Final[Mapping[str, frozenset[str]]] = {
+    "vdi": frozenset({"VirtualMachine.Interact.Suspend", "VirtualMachine.Interact.PowerOn", "Global.SetCustomField"}),
+    "ml": frozenset(
+        {
+            "VirtualMachine.Interact.PowerOn",
+            "VirtualMachine.Interact.PowerOff",
+            "Global.SetCustomField",
+            "Resource.ColdMigrate",  # for a VM of the queue that the policy lets relocate
+        }
+    ),
+}
+"""The night account: read-only everywhere, and by folder what it does there. The marker is defined by an administrator
+once (Global.ManageCustomFields). Not needed: any configuration of a VM or host, Reset, AnswerQuestion, migration of a
+running VM."""
+
+
+def place(server: SimServer, name: str) -> str:
+    """The moid of the folder, host, datastore or cluster of that name."""
+    kinds = ("Folder", "HostSystem", "Datastore", "ClusterComputeResource")
+    [found] = [each.moid for kind in kinds for each in server.world.by_type(kind) if each.display_name == name]
+    return str(found)
+
+
+def night_account(server: SimServer, roles: Mapping[str, Iterable[str]] = NIGHT_ROLES, *, defined: bool = True) -> None:
+    authority = server.world.authority
+    authority.permit(server.username, READ_ONLY)
+    for folder, privileges in roles.items():
+        authority.permit(server.username, authority.add_role(f"{folder} at night", privileges), place(server, folder))
+    if defined:
+        server.world.find("CustomFieldsManager").define("gpuops.rotation")  # type: ignore[union-attr]
+
+
+@contextmanager
+def site_of(server: SimServer, state_dir: Path) -> Iterator[Site]:
+    with Connection(target_of(server)) as vcenter:
+        yield Site(vcenter, state_dir, wall_clock)
+
+
+def effects(server: SimServer) -> list[str]:
+    return [entry.method for entry in server.world.ledger]
+
+
+def suspended(server: SimServer) -> set[str]:
+    return {entry.name for entry in server.world.ledger if entry.after.get("power") == "suspended"}
+
+
+def test_a_night_and_a_morning_under_the_minimal_role(lab: SimServer, tmp_path: Path) -> None:
+    night_account(lab)
+    with site_of(lab, tmp_path) as site:
+        assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 0
+        assert rotate_day(load_policy(POLICY), site, apply=True).exit_code == 0
+    assert suspended(lab) == DESKTOPS
+    assert {entry.name for entry in lab.world.ledger if entry.before.get("power") == "suspended"} == DESKTOPS
+
+
+@pytest.mark.parametrize(
+    ("folder", "privilege"),
+    [(folder, privilege) for folder, privileges in NIGHT_ROLES.items() for privilege in sorted(privileges)],
+)
+def test_each_privilege_of_the_minimal_role_is_needed(
+    lab: SimServer, tmp_path: Path, folder: str, privilege: str
+) -> None:
+    """Refused at dusk with nothing changed, those of the morning too: a desktop that cannot be resumed is not taken."""
+    night_account(lab, {**NIGHT_ROLES, folder: NIGHT_ROLES[folder] - {privilege}})
+    with site_of(lab, tmp_path) as site:
+        night = rotate_night(load_policy(POLICY), site, apply=True)
+        assert night.exit_code == 3
+        assert all(privilege in rejection.rule for rejection in night.plan.rejections)
+        assert effects(lab) == []
+
+
+def test_who_may_not_define_the_marker_is_told_before_the_night(lab: SimServer, tmp_path: Path) -> None:
+    night_account(lab, defined=False)
+    with site_of(lab, tmp_path) as site:
+        report = rotate_night(load_policy(POLICY), site, apply=True)
+        assert report.exit_code == 3
+        assert {rejection.rule for rejection in report.plan.rejections} == {
+            "this login lacks Global.ManageCustomFields"
+        }
+        assert effects(lab) == []
+
+
+def read(server: SimServer) -> Inventory:
+    with Connection(target_of(server)) as vcenter:
+        return vcenter.inventory()
+
+
+def test_a_read_only_login_sees_all_and_changes_nothing(lab: SimServer, tmp_path: Path) -> None:
+    everything = read(lab)
+    lab.world.authority.permit(lab.username, READ_ONLY)
+    seen = read(lab)
+    assert (seen.hosts, seen.vms.keys(), seen.datastores) == (
+        everything.hosts, everything.vms.keys(), everything.datastores,
+    )  # fmt: skip
+    with site_of(lab, tmp_path) as site:
+        assert run(Attach("ml-07", profile="a100-3-20c"), site, apply=True).exit_code == 3
+        assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 3
+    assert effects(lab) == []
+
+
+def test_what_a_login_may_not_read_is_named_and_unknown(lab: SimServer) -> None:
+    lab.world.authority.permit(lab.username, READ_ONLY)
+    lab.world.authority.permit(lab.username, VIEW_ONLY, place(lab, "esx-01.lab"))
+    lab.world.authority.permit(lab.username, VIEW_ONLY, place(lab, "vdi"))
+    seen = read(lab)
+    host, vm = seen.find_host("esx-01"), seen.find_vm("vdi-06")
+    assert {"runtime.connectionState", "config.graphicsInfo", "hardware.memorySize"} <= set(host.unreadable)
+    assert (host.connected, host.in_maintenance, host.memory_mib, host.profiles) == (None, None, None, None)
+    assert {"runtime.powerState", "config.template", "rootSnapshot"} <= set(vm.unreadable)
+    assert (vm.power, vm.host, vm.template, vm.snapshots, vm.devices) == (None, None, None, None, None)
+    assert vm.path == "/lab-dc/vm/vdi/vdi-06", "names need System.View alone"
+
+
+HIDDEN: Final[Mapping[str, tuple[str, int]]] = {
+    "desktops out of sight": ("vdi", NO_ACCESS),
+    "desktops by name alone": ("vdi", VIEW_ONLY),
+    "their host out of sight": ("esx-02.lab", NO_ACCESS),
+    "their host by name alone": ("esx-02.lab", VIEW_ONLY),
+    "their datastore out of sight": ("lab-ds-1", NO_ACCESS),
+    "their datastore by name alone": ("lab-ds-1", VIEW_ONLY),
+}
+
+
+@pytest.mark.parametrize(("name", "role"), HIDDEN.values(), ids=HIDDEN.keys())
+def test_a_desktop_of_which_something_is_hidden_is_not_taken(
+    lab: SimServer, tmp_path: Path, name: str, role: int
+) -> None:
+    """Every privilege elsewhere: only not knowing keeps them from being taken, and their GPU from being given away."""
+    lab.world.authority.permit(lab.username, -1)
+    lab.world.authority.permit(lab.username, role, place(lab, name))
+    with site_of(lab, tmp_path) as site:
+        assert rotate_night(load_policy(POLICY), site, apply=True).exit_code == 0
+    assert suspended(lab) == set()
+    started = {entry.name for entry in lab.world.ledger if entry.after.get("power") == "poweredOn"}
+    assert "ml-09" not in started, "it needs their GPU"
+
+
+@pytest.mark.parametrize("role", [NO_ACCESS, VIEW_ONLY])
+def test_a_gpu_whose_users_are_hidden_is_not_free(lab: SimServer, tmp_path: Path, role: int) -> None:
+    lab.world.authority.permit(lab.username, -1)
+    lab.world.authority.permit(lab.username, role, place(lab, "vdi"))
+    with site_of(lab, tmp_path) as site:
+        report = run(Attach("ml-07", profile="a40-12q"), site, apply=True)
+    assert report.exit_code == 3
+    assert any("what runs on it is not known" in rejection.rule for rejection in report.plan.rejections)
+    assert effects(lab) == []
+
+
+@pytest.mark.parametrize("role", [NO_ACCESS, VIEW_ONLY])
+def test_a_host_that_is_hidden_takes_nobody(
+    lab: SimServer, tmp_path: Path, role: int, attempt: Callable[[Site, Attach], Report | str]
+) -> None:
+    lab.world.authority.permit(lab.username, -1)
+    lab.world.authority.permit(lab.username, role, place(lab, "esx-01.lab"))
+    with site_of(lab, tmp_path) as site:
+        told = attempt(site, Attach("ml-07", profile="a40-48c"))
+    assert not isinstance(told, Report) or told.exit_code == 3
+    assert effects(lab) == []
+
+
+@pytest.fixture
+def attempt() -> Callable[[Site, Attach], Report | str]:
+    """The report, or the words of the usage error."""
+    from gpuops.errors import UsageError
+
+    def attempted(site: Site, request: Attach) -> Report | str:
+        try:
+            return run(request, site, apply=True)
+        except UsageError as error:
+            return str(error)
+
+    return attempted
