@@ -149,11 +149,13 @@ def capacity(inventory: Inventory, site: Site, scope: Scope, policy: Policy | No
 
     Raises UsageError for a profile, host or cluster that is not there.
     """
-    from gpuops.execute.rotation import may_take
     from gpuops.plan.capacity.question import capacity as ask
 
-    desktops = None if policy is None else may_take(policy, site, inventory).free_to_take
-    return ask(inventory, catalog_of(inventory), scope, desktops)
+    if policy is None:
+        return ask(inventory, catalog_of(inventory), scope)
+    from gpuops.execute.rotation import may_take
+
+    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take)
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -43,8 +43,10 @@ class Rooms:
         if holders is None or certain == holders:
             return fullest
         emptiest = free_slots(gpu, certain, profile, self._catalog)
-        known = fullest.at_most is not None and emptiest.at_most is not None
-        at_most = max(fullest.at_most or 0, emptiest.at_most or 0) if known else None
+        at_most = emptiest.at_most
+        if at_most is not None and fullest.at_most is not None:
+            # An empty GPU whose mode is not told may be said to have less room than one that shows its mode.
+            at_most = max(at_most, fullest.at_most)
         return Slots(min(fullest.at_least, emptiest.at_least), at_most, fullest.because or emptiest.because)
 
 

@@ -5,7 +5,7 @@ Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with -
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,7 +71,7 @@ def capacity_document(found: Capacity, policy: str | None) -> Document:
         "profile": found.profile,
         "policy": policy,
         "desktops_to_suspend": None if found.after is None else found.desktops,
-        **_place(_Both(found.now, found.after)),
+        **_place(_Both(found.now, found.after), {}),
     }
 
 
@@ -155,7 +155,7 @@ def _in_one_vm(fit: Fit) -> str:
 
 def _device_rows(place: _Both) -> Iterator[tuple[Device, tuple[str, ...]]]:
     for device in place.now.devices:
-        yield device, tuple(figure(world.devices.get(device, Slots(0, 0))) for world in place.worlds)
+        yield device, tuple(figure(world.devices[device]) for world in place.worlds)
 
 
 def _device_name(device: Device) -> str:
@@ -194,42 +194,57 @@ def _because(slots: Slots) -> str:
     return "" if slots.exact and slots.at_least else slots.because
 
 
-def _place(place: _Both) -> Document:
+def _place(place: _Both, known: dict[tuple[int, int], list[Document]]) -> Document:
+    """One place with its parts. `known`: the profiles of a fleet's nodes, most of which are like another one's."""
     now, after = place.now, place.after
+    alike = (id(now.fits), id(after.fits) if after is not None else 0)
+    if alike not in known:
+        known[alike] = _profiles(place)
     document: Document = {} if now.level is Level.ALL else {"name": now.name}
-    document |= {
-        "gpus": now.gpus,
-        "profiles": [
-            {"name": name, "now": _fit(fit), "after": None if after is None else _fit(after.fits[name])}
-            for name, fit in now.fits.items()
-        ],
-        "whole_gpus": [
-            {
-                "name": device.name,
-                "device_type": f"{device.vendor_id:04x}:{device.device_id:04x}",
-                "label": device.label or None,
-                "now": _slots(slots),
-                "after": None if after is None else _slots(after.devices.get(device, Slots(0, 0))),
-            }
-            for device, slots in now.devices.items()
-        ],
-        "largest": {"now": _largest(now.largest), "after": _largest(after.largest) if after is not None else None},
-    }
+    document |= {"gpus": now.gpus, "profiles": known[alike], "whole_gpus": _whole_gpus(place)}
+    document["largest"] = _each(place, lambda world: _largest(world.largest))
     if now.level is Level.NODE:
-        document["beside"] = {"now": _memory(now.beside), "after": _memory(after.beside) if after is not None else None}
+        document["beside"] = _each(place, lambda world: _memory(world.beside))
     if now.level is Level.HOST:
         document["notes"] = list(now.notes)
     if now.level in _KEY_OF_PARTS:
-        document[_KEY_OF_PARTS[now.level]] = [_place(part) for part in place.parts]
+        document[_KEY_OF_PARTS[now.level]] = [_place(part, known) for part in place.parts]
     return document
+
+
+def _each(place: _Both, view: Callable[[Place], Document | None]) -> Document:
+    return {"now": view(place.now), "after": None if place.after is None else view(place.after)}
+
+
+def _profiles(place: _Both) -> list[Document]:
+    return [
+        {"name": name, **_each(place, lambda world, name=name: _fit(world.fits[name]))}  # type: ignore[misc]
+        for name in place.now.fits
+    ]
+
+
+def _whole_gpus(place: _Both) -> list[Document]:
+    return [
+        {
+            "name": device.name,
+            "device_type": f"{device.vendor_id:04x}:{device.device_id:04x}",
+            "label": device.label or None,
+            **_each(place, lambda world, device=device: _slots(world.devices[device])),  # type: ignore[misc]
+        }
+        for device in place.now.devices
+    ]
 
 
 def _fit(fit: Fit) -> Document:
     return {
-        "slots": _slots(fit.slots),
-        "in_one_vm_beside_one_node": _slots(fit.beside_one_node),
-        "in_one_vm": _slots(fit.on_one_host),
+        **_slots(fit.slots),
+        "in_one_vm": _range(fit.on_one_host),
+        "in_one_vm_beside_one_node": _range(fit.beside_one_node),
     }
+
+
+def _range(slots: Slots) -> Document:
+    return {"at_least": slots.at_least, "at_most": slots.at_most}
 
 
 def _slots(slots: Slots) -> Document:
@@ -242,7 +257,7 @@ def _largest(largest: Largest | None) -> Document | None:
     return {
         "profile": largest.profile,
         "framebuffer_mib": largest.framebuffer_mib,
-        "in_one_vm": _slots(largest.count),
+        "in_one_vm": _range(largest.count),
         "where": largest.where,
         "beside": _memory(largest.beside),
     }

@@ -13,6 +13,7 @@ from gpuops.api import capacity, wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
+from gpuops.model.vm import PowerState
 from gpuops.plan.capacity.question import Capacity, Scope
 from gpuops.plan.steps import SuspendVm
 from gpuops.sim.server import SimServer
@@ -72,11 +73,11 @@ def test_what_is_said_of_the_night_is_what_vcenter_shows_afterwards(
         before = vcenter.inventory()
         said = capacity(before, site, Scope(host="esx-01"), policy)
         there = before.find_host("esx-01")
-        taken = [vm for vm in before.vms_on(there) if vm.cpu_usage_mhz == 60 and vm.console_connections == 0]
-        for step in [
-            SuspendVm(vm.ref) for vm in taken if vm.power == "poweredOn" and "opt-out" not in str(vm.attributes)
-        ]:
-            task = vcenter.submit(step, before, "test")
+        idle = [vm for vm in before.vms_on(there) if vm.cpu_usage_mhz == 60 and vm.console_connections == 0]
+        taken = [vm for vm in idle if vm.power is PowerState.ON and "gpuops.opt-out" not in vm.attributes]
+        assert len(taken) == said.desktops
+        for vm in taken:
+            task = vcenter.submit(SuspendVm(vm.ref), before, "test")
             assert task is not None
             assert [end.error for end in vcenter.wait([task], 60)] == [None]
         seen = capacity(vcenter.inventory(), site, Scope(host="esx-01"))
