@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
+    from gpuops.plan.capacity.question import Capacity, Scope
     from gpuops.plan.rotation_status import RotationStatus
 
 __all__ = [
     "Consent",
     "Site",
+    "capacity",
     "catalog_of",
     "connect",
     "offline",
@@ -140,6 +142,20 @@ def _look(request: Request, site: Site) -> Report:
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
     return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
+
+
+def capacity(inventory: Inventory, site: Site, scope: Scope, policy: Policy | None = None) -> Capacity:
+    """How many more vGPUs and whole GPUs fit; with a policy also when all desktops that it may take are suspended.
+
+    Raises UsageError for a profile, host or cluster that is not there.
+    """
+    from gpuops.plan.capacity.question import capacity as ask
+
+    if policy is None:
+        return ask(inventory, catalog_of(inventory), scope)
+    from gpuops.execute.rotation import may_take
+
+    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take)
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

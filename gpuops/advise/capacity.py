@@ -45,6 +45,36 @@ class Slots:
     def exact(self) -> bool:
         return self.at_least == self.at_most
 
+    def capped(self, limit: int, because: str) -> Slots:
+        """The same with no more than `limit`; `because` where that takes something away."""
+        if self.at_most is not None and self.at_most <= limit:
+            return self
+        return Slots(min(self.at_least, limit), limit, self.because if limit else because)
+
+    def doubted(self, because: str) -> Slots:
+        """The same, where it is not certain that any of it can be used."""
+        return Slots(0, self.at_most, because) if self.possible else self
+
+
+def total(rooms: Sequence[Slots]) -> Slots:
+    """Room in all of these places together."""
+    most = [room.at_most for room in rooms if room.at_most is not None]
+    return Slots(
+        at_least=sum(room.at_least for room in rooms),
+        at_most=sum(most) if len(most) == len(rooms) else None,
+        because=next((room.because for room in rooms if room.because), ""),
+    )
+
+
+def best(rooms: Sequence[Slots]) -> Slots:
+    """Room in the best of these places, for what must have all of it in one."""
+    most = [room.at_most for room in rooms if room.at_most is not None]
+    return Slots(
+        at_least=max((room.at_least for room in rooms), default=0),
+        at_most=max(most, default=0) if len(most) == len(rooms) else None,
+        because=next((room.because for room in rooms if room.because), ""),
+    )
+
 
 def free_slots(gpu: PhysicalGpu, holders: Sequence[str] | None, profile: str, catalog: Catalog) -> Slots:
     """How many more vGPUs of `profile` fit this GPU beside the running ones.

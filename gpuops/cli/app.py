@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from gpuops import __version__
 from gpuops.cli import output
 from gpuops.cli.attach import attach
+from gpuops.cli.capacity import capacity
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
 from gpuops.cli.failure import guarded
@@ -78,6 +79,7 @@ def root(
 
 
 app.command()(inventory)
+app.command()(capacity)
 app.command()(attach)
 app.command()(detach)
 app.add_typer(rotate)

@@ -20,6 +20,7 @@ from gpuops.model.rotation import Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation_day import RotateDay, explained, is_returned
+from gpuops.plan.rotation_desktops import Survey
 from gpuops.plan.rotation_night import RotateNight
 from gpuops.plan.rotation_ours import ours
 from gpuops.plan.rotation_status import RotationStatus
@@ -78,6 +79,15 @@ def status(site: Site) -> RotationStatus:
         vms=found,
         names={ref: host.name for ref, host in now.hosts.items()},
     )
+
+
+def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
+    """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
+    now = site.clock()
+    with site.remembering(inventory.vcenter) as journal:
+        request = RotateNight(policy, _originals(journal, policy, now))
+    seen = _tagged(policy, site, inventory)
+    return request.may_take(seen, catalog_of(seen), now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class RotateNight:
             return refuse(*refusals)
         if self._is_over(night, inventory):
             return Plan(because=(f"night {night} is over: its desktops are back",))
-        found = survey(self.policy, inventory, catalog, self._left_alone(night, inventory))
+        found = self.may_take(inventory, catalog, now)
         way_back = may_return(inventory, catalog, Room(catalog, certain=False))
         served = serve(self.policy.ml, found.free_to_take, inventory, Room(catalog, certain=True), way_back)
         return Plan(
@@ -55,6 +55,10 @@ class RotateNight:
             choices=(*served.choices, *_desktop_choices(found, served)),
             disruptive=bool(served.starts),
         )
+
+    def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
+        """Which desktops this night may suspend, whether or not the queue needs their GPUs."""
+        return survey(self.policy, inventory, catalog, self._left_alone(self.night(inventory, now), inventory))
 
     def saved(self, plan: Plan, inventory: Inventory, now: datetime) -> tuple[Original, ...]:
         """What the morning will need of every VM this plan touches."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuops.advise.capacity import Slots, free_slots
+from gpuops.advise.capacity import Slots, free_slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -174,20 +174,11 @@ def _gpu(state: GpuState, offered: Iterable[str], host: Host, inventory: Invento
 
 
 def _total(figures: Iterable[Free]) -> Free:
-    total: dict[str, Slots] = {}
+    rooms: dict[str, list[Slots]] = {}
     for free in figures:
         for name, slots in free.items():
-            total[name] = _sum(total[name], slots) if name in total else slots
-    return dict(sorted(total.items()))
-
-
-def _sum(one: Slots, other: Slots) -> Slots:
-    known = one.at_most is not None and other.at_most is not None
-    return Slots(
-        at_least=one.at_least + other.at_least,
-        at_most=(one.at_most or 0) + (other.at_most or 0) if known else None,
-        because=one.because or other.because,
-    )
+            rooms.setdefault(name, []).append(slots)
+    return {name: total(rooms[name]) for name in sorted(rooms)}
 
 
 def _gpu_devices(vm: Vm) -> bool:

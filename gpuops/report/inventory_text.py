@@ -129,19 +129,26 @@ def _free(free: Free) -> str:
     Profiles without room are left out, unless none has any.
     """
     series: dict[tuple[str, str], list[str]] = {}
-    for name in sorted((name for name, slots in free.items() if slots.possible), key=_by_size):
-        stem = name[:-1] if _NAME_OF_SERIES.fullmatch(name) else name
-        series.setdefault((_figure(free[name]), stem), []).append(name[len(stem) :])
+    for name in sorted((name for name, slots in free.items() if slots.possible), key=by_size):
+        stem = without_series(name)
+        series.setdefault((figure(free[name]), stem), []).append(name[len(stem) :])
     some = [f"{figure} {visible(stem)}{'|'.join(letters)}" for (figure, stem), letters in series.items()]
     return ", ".join(some) or "none"
 
 
-def _by_size(name: str) -> tuple[str, int, int, str]:
+def without_series(name: str) -> str:
+    """The name without the letter of its series, where it ends with one: `nvidia_a40-8`."""
+    return name[:-1] if _NAME_OF_SERIES.fullmatch(name) else name
+
+
+def by_size(name: str) -> tuple[str, int, int, str]:
+    """The key that sorts profiles of one GPU model by frame buffer."""
     parts = parse(name)
     return (parts.board, parts.size_gb, parts.slices or 0, name) if parts else ("", 0, 0, name)
 
 
-def _figure(slots: Slots) -> str:
+def figure(slots: Slots) -> str:
+    """`3`, `3 to 4`, `at least 3`, `?`."""
     if slots.at_most is None:
         return f"at least {slots.at_least}" if slots.at_least else "?"
     return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"

@@ -1,0 +1,56 @@
+"""`gpuops capacity`: how many more fit, now and after the night's suspends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common, spread
+
+
+@spread
+def capacity(
+    common: Common,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this vGPU profile, place by place.", metavar="NAME", autocompletion=completion.profiles
+        ),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Only this cluster, host by host.", metavar="NAME")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Only this host, NUMA node by NUMA node.", metavar="NAME", autocompletion=completion.hosts),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
+    ] = None,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
+    ] = None,
+) -> None:
+    """Say how many more vGPUs and whole GPUs fit, and the largest request that does. Changes nothing.
+
+    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more.
+
+    \b
+    Examples:
+      gpuops capacity --vcenter sim:lab
+      gpuops capacity --profile a40-48c --policy templates/policy.yaml --vcenter sim:vdi
+    """
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.config.policy import load_policy
+    from gpuops.plan.capacity.question import Scope
+    from gpuops.report.capacity import capacity_document, capacity_text
+
+    night = load_policy(policy) if policy is not None else None
+    scope = Scope(profile=profile, cluster=cluster, host=host)
+    with open_site(common, saved=saved) as site:
+        found = api.capacity(read_inventory(site, common, saved=saved), site, scope, night)
+    named = night.name if night is not None else None
+    output.show(capacity_text(found, scope, named), capacity_document(found, named))

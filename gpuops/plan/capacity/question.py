@@ -1,0 +1,135 @@
+"""Question: the room in all places, or in those that are meant; now, and after a night's suspends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.profile_name import resolve
+from gpuops.model.vm import Vm
+from gpuops.plan.capacity.host import HostRoom
+from gpuops.plan.capacity.place import Level, Place, place_of
+from gpuops.plan.project import project
+from gpuops.plan.rotation_room import around
+from gpuops.plan.steps import SuspendVm
+
+STANDALONE = "standalone hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is asked about; None = everything."""
+
+    profile: str | None = None
+    """As people write it: `a100-3-20c`."""
+    cluster: str | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The room now and, where a policy was given, when all desktops that it may take are suspended."""
+
+    inventory: Inventory
+    profile: str | None
+    """The profile that was asked for, as hosts offer it."""
+    now: Place
+    after: Place | None = None
+    """Its places are those of `now`, in the same order."""
+    desktops: int = 0
+    """How many of these hosts' desktops are suspended for it."""
+
+
+def capacity(
+    inventory: Inventory, catalog: Catalog, scope: Scope | None = None, desktops: Sequence[Vm] | None = None
+) -> Capacity:
+    """How many more vGPUs and whole GPUs fit. `desktops` are those a night may suspend, None = no night is asked about.
+
+    Raises HostNotFound, ProfileUnknown, ProfileAmbiguous, and UsageError for a cluster that is not there.
+    """
+    scope = scope or Scope()
+    profile = None if scope.profile is None else resolve(scope.profile, inventory.offered_profiles)
+    hosts = [host for host in _hosts(scope, inventory) if _answers_for(host, profile)]
+    room = HostRoom(catalog, inventory.offered_profiles, profile)
+    before = {host.ref: room.of(host, inventory) for host in hosts}
+    now = _tree(hosts, before, inventory)
+    if desktops is None:
+        return Capacity(inventory, profile, now)
+    by_host: dict[str | None, list[Vm]] = {}
+    for vm in desktops:
+        by_host.setdefault(vm.host, []).append(vm)
+    after = dict(before)
+    for host in hosts:
+        if host.ref in by_host:
+            world = _suspended(host, by_host[host.ref], inventory, catalog)
+            after[host.ref] = room.of(world.hosts[host.ref], world)
+    taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
+    return Capacity(inventory, profile, now, _tree(hosts, after, inventory), taken)
+
+
+def _hosts(scope: Scope, inventory: Inventory) -> list[Host]:
+    wanted = [inventory.find_host(scope.host)] if scope.host is not None else list(inventory.hosts.values())
+    if scope.cluster is not None:
+        refs = _clusters(scope.cluster, inventory)
+        wanted = [host for host in wanted if host.cluster in refs]
+    return sorted((host for host in wanted if host.gpus), key=lambda host: (host.name, host.ref))
+
+
+def _clusters(name: str, inventory: Inventory) -> set[str]:
+    """Refs of the clusters of that name (datacentres may share one)."""
+    refs = {ref for ref, cluster in inventory.clusters.items() if name in (cluster.name, ref)}
+    if not refs:
+        names = sorted({cluster.name for cluster in inventory.clusters.values()})
+        near = get_close_matches(name, names, n=3)
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        raise UsageError(f"no cluster {name!r} in this vCenter{meant}", hint="gpuops capacity shows the clusters")
+    return refs
+
+
+def _answers_for(host: Host, profile: str | None) -> bool:
+    return profile is None or host.profiles is None or host.offers(profile) is not None
+
+
+def _tree(hosts: Iterable[Host], rooms: Mapping[str, Place], inventory: Inventory) -> Place:
+    by_cluster: dict[str | None, list[Place]] = {}
+    for host in hosts:
+        by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(rooms[host.ref])
+    clusters = [place_of(Level.CLUSTER, _name(ref, inventory), places) for ref, places in by_cluster.items()]
+    # Hosts of no cluster come last, whatever the others are called.
+    clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
+    return place_of(Level.ALL, "all", clusters)
+
+
+def _name(ref: str | None, inventory: Inventory) -> str:
+    return STANDALONE if ref is None else inventory.clusters[ref].name
+
+
+def _suspended(host: Host, desktops: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> Inventory:
+    """What there is of this host when its desktops are suspended."""
+    listed = {ref for gpu in host.gpus for ref in gpu.vms or ()}
+    world = around(host, inventory, *(inventory.vms[ref] for ref in listed if ref in inventory.vms))
+    states = {state.gpu.address: state for state in gpu_states(host, inventory, catalog)}
+    for vm in desktops:
+        world = project(SuspendVm(vm.ref), world, catalog)
+    after = world.hosts[host.ref]
+    gpus = tuple(replace(gpu, vgpu_mode=_mode(states[gpu.address], catalog)) for gpu in after.gpus)
+    return world.with_hosts([replace(after, gpus=gpus)])
+
+
+def _mode(state: GpuState, catalog: Catalog) -> VgpuMode | None:
+    """The mode of a GPU that is about to be emptied: where vCenter does not tell it, what runs there does.
+
+    Before 8.0 Update 3 a GPU is in MIG mode or takes vGPUs of one size; suspending VMs changes neither.
+    """
+    running = [catalog.profile(tenant.profile) for tenant in state.tenants if tenant.certain]
+    if state.gpu.vgpu_mode is not None or state.unclear or not running or None in running:
+        return state.gpu.vgpu_mode
+    mig_backed = any(profile is not None and profile.mig_backed for profile in running)
+    return VgpuMode.MULTI_INSTANCE if mig_backed else VgpuMode.SAME_SIZE

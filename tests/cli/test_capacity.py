@@ -1,0 +1,87 @@
+"""`gpuops capacity` on simulated vCenters and on a saved snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("all", ()),
+        ("night", ("--policy", POLICY)),
+        ("profile", ("--profile", "GRID A100-3-20C")),
+        ("cluster", ("--cluster", "lab-cluster")),
+        ("host", ("--host", "esx-02", "--policy", POLICY)),
+    ],
+)
+def test_text(lab: Lab, golden: Golden, name: str, words: tuple[str, ...]) -> None:
+    result = lab.run("capacity", *words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden(f"capacity-{name}.txt", result.stdout)
+    assert lab.effects == []
+
+
+def document(lab: Lab, *words: str) -> Any:
+    result = lab.run("capacity", *words, "--output", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    return timeless(json.loads(result.stdout))
+
+
+def timeless(found: Any) -> Any:
+    """The document without the moment it was read."""
+    return {key: value for key, value in found.items() if key != "read_at"}
+
+
+def test_json_goes_down_to_the_numa_node(lab: Lab, golden: Golden) -> None:
+    found = document(lab, "--profile", "a40-48c", "--policy", POLICY)
+    assert (found["schema_version"], found["kind"], found["policy"]) == (1, "capacity", "lab-night")
+    golden("capacity.json", json.dumps(found, indent=2) + "\n")
+
+
+def test_without_a_policy_nothing_is_said_of_the_night(lab: Lab) -> None:
+    found = document(lab)
+    assert (found["policy"], found["desktops_to_suspend"]) == (None, None)
+    assert {profile["after"] for profile in found["profiles"]} == {None}
+
+
+def test_yaml_is_the_same(lab: Lab) -> None:
+    words = ("--host", "esx-01")
+    assert timeless(yaml.safe_load(lab.run("capacity", *words, "-o", "yaml").stdout)) == document(lab, *words)
+
+
+def test_a_saved_snapshot_answers_alike(lab: Lab, gpuops: Gpuops, tmp_path: Path) -> None:
+    path = str(tmp_path / "saved.json")
+    assert lab.run("inventory", "--save", path).exit_code == 0
+    saved = gpuops("capacity", "--inventory", path, "--policy", POLICY)
+    assert (saved.exit_code, saved.stderr) == (0, "")
+    assert saved.stdout == lab.run("capacity", "--policy", POLICY).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--profile", "a100-9-99c"), "no host offers a vGPU profile 'a100-9-99c'"),
+        (("--host", "esx-99"), "no host 'esx-99'"),
+        (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
+        (("--policy", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str) -> None:
+    result = lab.run("capacity", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}")

@@ -1,0 +1,368 @@
+"""How many more fit: places, ranges and limits by hand, and what holds over generated fleets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuops.advise.capacity import Slots
+from gpuops.advise.occupancy import gpu_states
+from gpuops.errors import HostNotFound, ProfileUnknown, UsageError
+from gpuops.model.gpu import Passthrough, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.capacity.place import Device, Level, Place
+from gpuops.plan.capacity.question import STANDALONE, Scope, capacity
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.wanted import Placement, Wanted, demands_of
+from gpuops.plan.project import project
+from gpuops.plan.steps import PowerOnVm
+from tests.plan.snapshots import FIRST, MEMORY_MIB, SECOND, catalog, gpu, host, inventory, lab, on_gpu, vm, whole
+from tests.plan.test_properties import NAMES, fleets
+
+A40 = "nvidia_a40-8q"
+ON = PowerState.ON
+
+
+def everywhere(place: Place) -> Iterator[Place]:
+    yield place
+    for part in place.parts:
+        yield from everywhere(part)
+
+
+def named(whole: Place, name: str) -> Place:
+    return next(place for place in everywhere(whole) if place.name == name)
+
+
+def changed(world: Inventory, name: str, change: Callable[[Host], Host]) -> Inventory:
+    return world.with_hosts([change(world.find_host(name))])
+
+
+def one_a40(*vms: Vm, **fields: Any) -> Inventory:
+    """One host with an A40 on each of its two nodes, and these VMs, all on the first GPU."""
+    there = host("esx-01", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    there = on_gpu(replace(there, **fields), FIRST, *(each.ref for each in vms if each.power is ON))
+    return inventory([there], vms)
+
+
+def desk(number: int, **fields: Any) -> Vm:
+    return vm(number, f"desk-{number}", "1", f"vgpu {A40}", power=ON, **fields)
+
+
+class TestPlaces:
+    def test_a_host_is_its_nodes_and_a_cluster_its_hosts(self) -> None:
+        now = capacity(lab(), catalog(), Scope(profile="a40-8q")).now
+        assert (now.level, now.hosts, now.gpus) == (Level.ALL, 2, 4)
+        assert named(now, "gpu").fits[A40].slots == Slots(21, 21)
+        esx_02 = named(now, "esx-02")
+        assert [(part.name, part.fits[A40].slots.at_least) for part in esx_02.parts] == [
+            ("NUMA node 0", 3),
+            ("NUMA node 1", 6),
+        ]
+
+    def test_each_profile_is_answered_for_alone(self) -> None:
+        fits = named(capacity(lab(), catalog()).now, "esx-02").fits
+        assert (fits[A40].slots, fits["nvidia_a40-48q"].slots.at_least) == (Slots(9, 9), 1)
+
+    def test_scope(self) -> None:
+        one = capacity(lab(), catalog(), Scope(host="esx-05")).now
+        assert [place.name for place in everywhere(one)] == ["all", "gpu", "esx-05", "NUMA node 0", "NUMA node 1"]
+        assert capacity(lab(), catalog(), Scope(cluster="gpu")).now.hosts == 5
+
+    def test_hosts_of_no_cluster_come_last(self) -> None:
+        world = changed(lab(), "esx-01", lambda host: replace(host, cluster=None))
+        assert [cluster.name for cluster in capacity(world, catalog()).now.parts] == ["gpu", STANDALONE]
+
+    def test_names_that_mean_nothing_here(self) -> None:
+        for scope, error in ((Scope(host="esx-99"), HostNotFound), (Scope(profile="a41-8q"), ProfileUnknown)):
+            with pytest.raises(error):
+                capacity(lab(), catalog(), scope)
+        with pytest.raises(UsageError, match=r"no cluster .gqu. in this vCenter; did you mean gpu\?"):
+            capacity(lab(), catalog(), Scope(cluster="gqu"))
+
+    def test_a_host_of_no_gpu_answers_for_nothing(self) -> None:
+        now = capacity(lab(), catalog(), Scope(host="esx-03")).now
+        assert (now.gpus, now.hosts, now.fits, now.largest) == (0, 0, {}, None)
+
+
+class TestBars:
+    @pytest.mark.parametrize(
+        ("fields", "note"),
+        [
+            ({"connected": False}, "is not connected"),
+            ({"in_maintenance": True}, "is in maintenance mode"),
+        ],
+    )
+    def test_a_host_that_starts_nothing_has_no_room(self, fields: dict[str, bool], note: str) -> None:
+        found = named(capacity(one_a40(**fields), catalog()).now, "esx-01")
+        assert (found.fits[A40].slots, found.notes, found.largest) == (Slots(0, 0, note), (note,), None)
+
+    def test_a_host_without_memory_to_reserve_has_no_room(self) -> None:
+        hog = vm(9, "hog", "1", power=ON, memory_reservation_mib=2 * MEMORY_MIB)
+        found = named(capacity(one_a40(hog), catalog()).now, "esx-01")
+        assert found.fits[A40].slots == Slots(0, 0, "has no memory left to reserve")
+
+    def test_a_twin_of_such_a_host_has_its_own_room(self) -> None:
+        twins = [replace(host("esx-01", gpu(FIRST, "a40", 0)), in_maintenance=resting) for resting in (True, False)]
+        both = capacity(inventory([twins[0], replace(twins[1], ref="host-2", name="esx-02")], []), catalog()).now
+        assert [named(both, name).fits[A40].slots.at_least for name in ("esx-01", "esx-02")] == [0, 6]
+
+    @pytest.mark.parametrize("field", ["connected", "in_maintenance", "profiles"])
+    def test_what_cannot_be_read_makes_a_range(self, field: str) -> None:
+        world = one_a40(**{field: None})
+        other = host("esx-02", gpu(FIRST, "a40", 0))  # whose offers stand in where esx-01 does not tell its own
+        found = named(capacity(world.with_hosts([other]), catalog()).now, "esx-01")
+        slots = found.fits[A40].slots
+        assert (slots.at_least, slots.at_most) == (0, 12)
+        assert slots.because.endswith("cannot be read")
+
+
+class TestRanges:
+    def test_mig_starts_that_vcenter_does_not_tell(self) -> None:
+        fits = named(capacity(lab(), catalog()).now, "esx-01").fits
+        assert (fits["grid_a100-1-5c"].slots.at_least, fits["grid_a100-1-5c"].slots.at_most) == (10, 11)
+
+    def test_a_vgpu_that_may_be_on_either_gpu(self) -> None:
+        nowhere = changed(one_a40(desk(1)), "esx-01", lambda host: on_gpu(host, FIRST))
+        slots = named(capacity(nowhere, catalog()).now, "esx-01").fits["nvidia_a40-48q"].slots
+        assert (slots.at_least, slots.at_most) == (0, 2)
+
+    def test_a_gpu_that_does_not_tell_its_vms_is_unknown_not_free(self) -> None:
+        def silent(host: Host) -> Host:
+            return replace(host, gpus=(replace(host.gpus[0], vms=None), host.gpus[1]))
+
+        found = named(capacity(changed(one_a40(), "esx-01", silent), catalog()).now, "esx-01")
+        assert (found.fits[A40].slots.at_least, found.fits[A40].slots.at_most) == (6, None)
+
+    def test_three_vgpus_of_one_vm_on_two_gpus(self) -> None:
+        """Two are on one GPU and one on the other; which, vCenter does not tell."""
+        three = vm(1, "three", "1", *[f"vgpu {A40}"] * 3, power=ON)
+        world = changed(one_a40(three), "esx-01", lambda host: on_gpu(host, SECOND, "vm-1"))
+        slots = named(capacity(world, catalog()).now, "esx-01").fits[A40].slots
+        assert (slots.at_least, slots.at_most) == (8, 10)
+
+    def test_a_mig_gpu_that_cannot_be_as_full_as_it_may_be(self) -> None:
+        """Three instances of half a GPU on two GPUs: each has one or two of them."""
+        three = vm(1, "three", "1", *["vgpu grid_a100-3-20c"] * 3, power=ON)
+        gpus = [gpu(address, "a100", node, VgpuMode.MULTI_INSTANCE) for node, address in enumerate((FIRST, SECOND))]
+        busy = vm(2, "busy", "1", "vgpu grid_a100-4-20c", power=ON)
+        there = on_gpu(on_gpu(host("esx-01", *gpus), FIRST, "vm-1", "vm-2"), SECOND, "vm-1")
+        slots = named(capacity(inventory([there], [three, busy]), catalog()).now, "esx-01").fits["grid_a100-1-5c"].slots
+        assert (slots.at_least, slots.at_most) == (0, 4)
+
+
+class TestInOneVm:
+    def test_what_the_driver_and_the_release_allow(self) -> None:
+        fits = named(capacity(one_a40(), catalog()).now, "esx-01").fits
+        assert fits["nvidia_a40-8a"].on_one_host.at_most == 1  # A types are alone in their VM
+        assert (fits[A40].beside_one_node, fits[A40].on_one_host) == (Slots(6, 6), Slots(12, 12))
+        assert fits["nvidia_a40-1q"].on_one_host.at_most == 16
+        old = named(capacity(one_a40(version="7.0.3"), catalog()).now, "esx-01").fits
+        assert (old[A40].on_one_host.at_most, old["nvidia_a40-48q"].on_one_host.at_most) == (1, 2)
+
+    def test_an_unknown_release_makes_a_range(self) -> None:
+        fit = named(capacity(one_a40(version=None), catalog()).now, "esx-01").fits[A40]
+        assert (fit.on_one_host.at_least, fit.on_one_host.at_most) == (1, 12)
+
+    def test_the_largest_is_the_largest_frame_buffer_as_often_as_a_node_has_it(self) -> None:
+        found = capacity(one_a40(), catalog()).now.largest
+        assert found is not None
+        assert (found.framebuffer_mib, found.count) == (48 * 1024, Slots(1, 1))
+        assert found.where == "esx-01 NUMA node 0"
+        assert found.beside.cores == 16
+
+
+class TestBeside:
+    def test_memory_of_vms_bound_to_no_node_may_be_on_any(self) -> None:
+        found = named(capacity(one_a40(desk(1)), catalog()).now, "NUMA node 1").beside
+        assert found is not None
+        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
+
+    def test_memory_of_vms_bound_to_a_node_is_on_it(self) -> None:
+        world = one_a40(desk(1, extra_config={"numa.nodeAffinity": "0"}))
+        first, second = (place.beside for place in everywhere(capacity(world, catalog()).now) if place.beside)
+        assert (first.memory_at_least_mib, first.memory_at_most_mib) == (MEMORY_MIB - 65536,) * 2
+        assert (second.memory_at_least_mib, second.memory_at_most_mib) == (MEMORY_MIB,) * 2
+
+    def test_an_unreadable_reservation_may_be_all_of_the_vm(self) -> None:
+        world = one_a40(desk(1, memory_reservation_mib=None))
+        found = named(capacity(world, catalog()).now, "NUMA node 0").beside
+        assert found is not None
+        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (MEMORY_MIB - 65536, MEMORY_MIB)
+
+    def test_no_node_has_more_than_its_host_can_reserve(self) -> None:
+        found = named(capacity(one_a40(memory_mib=4096), catalog()).now, "NUMA node 0").beside
+        assert found is not None
+        assert (found.memory_at_least_mib, found.memory_at_most_mib) == (4096, 4096)
+
+    def test_a_node_without_memory_feeds_no_vm(self) -> None:
+        world = one_a40(
+            vm(9, "hog", "1", power=ON, memory_reservation_mib=MEMORY_MIB, extra_config={"numa.nodeAffinity": "0"})
+        )
+        found = named(capacity(world, catalog()).now, "esx-01")
+        assert found.parts[0].fits[A40].slots == Slots(6, 6)
+        assert found.parts[0].fits[A40].beside_one_node.at_most == 0
+        assert found.largest is not None
+        assert found.largest.where == "esx-01 NUMA node 1"
+
+    def test_gpus_whose_node_is_not_known(self) -> None:
+        world = inventory([host("esx-01", gpu(FIRST, "a40", None))], [])
+        found = named(capacity(world, catalog()).now, "NUMA node unknown")
+        assert (found.fits[A40].slots, found.fits[A40].beside_one_node.at_least) == (Slots(6, 6), 0)
+
+
+class TestWhole:
+    L40S = Device("NVIDIA L40S", 0x10DE, 0x26B9, "ml")
+
+    def test_free_and_held(self) -> None:
+        devices = named(capacity(lab(), catalog()).now, "esx-04").devices
+        assert devices[self.L40S] == Slots(1, 1, "held by ml-08")
+        assert sum(slots.at_least for slots in devices.values()) == 2  # and the T4
+
+    def test_a_reboot_that_is_pending(self) -> None:
+        waiting = replace(whole(FIRST, "l40s", 0, "ml"), passthrough=Passthrough(True, True, False, "ml"))
+        found = capacity(inventory([host("esx-01", waiting)], []), catalog()).now
+        assert found.devices[self.L40S] == Slots(0, 0, "its passthrough waits for a reboot of the host")
+
+    def test_whether_it_is_held_is_unknown_when_its_vm_cannot_be_read(self) -> None:
+        there = host("esx-01", whole(FIRST, "l40s", 0, "ml"))
+        lost = replace(vm(1, "lost", "1", f"directpath {FIRST}"), power=None)
+        found = capacity(inventory([there], [lost]), catalog()).now
+        assert found.devices[self.L40S] == Slots(0, 1, "whether lost runs cannot be read")
+
+    def test_it_needs_no_vgpu_profiles_to_be_read(self) -> None:
+        there = replace(host("esx-01", whole(FIRST, "l40s", 0, "ml")), profiles=None)
+        assert capacity(inventory([there], []), catalog()).now.devices[self.L40S] == Slots(1, 1)
+
+
+class TestAfter:
+    def test_suspended_desktops_free_slots_sizes_and_memory(self) -> None:
+        world = one_a40(desk(1), desk(2))
+        found = capacity(world, catalog(), None, world.vms_on(world.find_host("esx-01")))
+        assert found.after is not None
+        fits = [named(place, "esx-01").fits for place in (found.now, found.after)]
+        assert [fit[A40].slots.at_least for fit in fits] == [10, 12]
+        assert [fit["nvidia_a40-48q"].slots.at_least for fit in fits] == [1, 2]
+        node = named(found.after, "NUMA node 0").beside
+        assert node is not None
+        assert (found.desktops, node.memory_at_least_mib) == (2, MEMORY_MIB)
+
+    def test_desktops_out_of_scope_do_not_count(self) -> None:
+        world = lab()
+        found = capacity(world, catalog(), Scope(host="esx-05"), [world.find_vm("desk-1")])
+        assert (found.desktops, found.after) == (0, found.now)
+
+    def test_without_a_policy_there_is_no_after(self) -> None:
+        assert capacity(lab(), catalog()).after is None
+
+    def test_the_mode_that_running_vgpus_show_is_kept(self) -> None:
+        """Before 8.0 Update 3 an empty A100 may be in MIG mode; one that ran time-sliced vGPUs is not."""
+        ref = vm(1, "desk-1", "1", "vgpu grid_a100-4c", power=ON)
+        world = inventory([on_gpu(host("esx-01", gpu(FIRST, "a100", 0, VgpuMode.SAME_SIZE)), FIRST, "vm-1")], [ref])
+        there = world.find_host("esx-01")
+        world = world.with_hosts([replace(there, gpus=(replace(there.gpus[0], vgpu_mode=None),))])
+        found = capacity(world, catalog(), None, [ref])
+        assert found.after is not None
+        assert found.after.fits["grid_a100-4c"].slots == Slots(10, 10)
+
+    def test_a_vm_that_moves_away_right_now_is_still_seen_on_its_gpu(self) -> None:
+        moving = replace(desk(2), host="host-2")
+        world = inventory(
+            [on_gpu(host("esx-01", gpu(FIRST, "a40", 0)), FIRST, "vm-1", "vm-2"), host("esx-02", gpu(FIRST, "a40", 0))],
+            [desk(1), moving],
+        )
+        found = capacity(world, catalog(), Scope(host="esx-01"), [world.vm("vm-1")])
+        assert found.after is not None
+        assert found.after.fits[A40].slots.at_most is not None
+
+
+MORE_THAN_TWO_GPUS_HAVE = 50
+FAST = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def one_by_one(profile: str, there: Host, world: Inventory) -> int:
+    """How many small VMs with a vGPU of the profile find a place, each beside the ones before; a few too many will do.
+
+    On a MIG GPU that may be fuller than it can be (a VM counted on each GPU it may be on) placement doubts, and does
+    not refuse.
+    """
+    placed = 0
+    while placed < MORE_THAN_TWO_GPUS_HAVE:
+        small = vm(1000 + placed, f"new-{placed}", there.ref.removeprefix("host-"), f"vgpu {profile}")
+        small = replace(small, vcpus=1, memory_mib=1, memory_reservation_mib=1)
+        wanted = Wanted(small, demands_of(small.devices or (), {}), (there.ref,))
+        if not isinstance(place(wanted, world, catalog()), Placement):
+            return placed
+        world = project(PowerOnVm(small.ref, there.ref), world.with_vm(small), catalog())
+        placed += 1
+    return placed
+
+
+@FAST
+@given(world=fleets(), profile=st.sampled_from(NAMES))
+def test_capacity_is_what_placing_one_by_one_allows(world: Inventory, profile: str) -> None:
+    found = capacity(world, catalog()).now
+    for there in world.hosts.values():
+        fit = named(found, there.name).fits.get(profile)
+        really = one_by_one(profile, there, world)
+        if fit is None:
+            assert really == 0
+            continue
+        assert fit.slots.at_least <= really
+        if all(gpu.vgpu_mode is VgpuMode.SAME_SIZE for gpu in there.gpus):
+            assert fit.slots.at_most is not None
+            assert really <= fit.slots.at_most
+            # vCenter lists a VM on its GPUs, not how many of its vGPUs are on which: then it is a range
+            tenants = [tenant for state in gpu_states(there, world, catalog()) for tenant in state.tenants]
+            assert fit.slots.exact or not all(tenant.certain for tenant in tenants)
+
+
+@FAST
+@given(world=fleets(), data=st.data())
+def test_suspending_never_takes_room_away(world: Inventory, data: st.DataObject) -> None:
+    if data.draw(st.booleans(), "hosts tell the mode"):
+        blind = [
+            replace(there, gpus=tuple(replace(gpu, vgpu_mode=None) for gpu in there.gpus))
+            for there in world.hosts.values()
+        ]
+        world = world.with_hosts(blind)
+    running = [each for each in world.vms.values() if each.power is ON]
+    desktops = data.draw(st.lists(st.sampled_from(running), unique_by=lambda each: each.ref)) if running else []
+    found = capacity(world, catalog(), None, desktops)
+    assert found.after is not None
+    for now, after in zip(everywhere(found.now), everywhere(found.after), strict=True):
+        assert now.name == after.name
+        for profile, fit in now.fits.items():
+            later = after.fits[profile]
+            for before, then in (
+                (fit.slots, later.slots),
+                (fit.beside_one_node, later.beside_one_node),
+                (fit.on_one_host, later.on_one_host),
+            ):
+                assert then.at_least >= before.at_least
+                assert then.at_most is None or then.at_most >= before.at_least
+
+
+@FAST
+@given(world=fleets())
+def test_parts_make_up_the_whole(world: Inventory) -> None:
+    for each in everywhere(capacity(world, catalog()).now):
+        for profile, fit in each.fits.items():
+            assert fit.beside_one_node.at_least <= fit.on_one_host.at_least <= fit.slots.at_least
+            if each.parts:
+                parts = [part.fits[profile] for part in each.parts if profile in part.fits]
+                assert fit.slots.at_least == sum(part.slots.at_least for part in parts)
+
+
+def test_alike_nodes_have_the_figures_of_their_own_gpus() -> None:
+    """What is worked out once is kept for nodes that are alike, and for no other."""
+    hosts = [host(f"esx-{number:02}", gpu(FIRST, board, 0)) for number, board in ((1, "a40"), (2, "l40s"), (3, "a40"))]
+    found = capacity(inventory([on_gpu(hosts[0], FIRST, "vm-1"), *hosts[1:]], [desk(1)]), catalog()).now
+    fits = [named(found, name).fits.get(A40) for name in ("esx-01", "esx-02", "esx-03")]
+    assert [None if fit is None else fit.slots.at_least for fit in fits] == [5, None, 6]
