@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
+    from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation_status import RotationStatus
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "catalog_of",
     "connect",
     "offline",
+    "place",
     "rotate_day",
     "rotate_night",
     "rotate_resume",
@@ -99,6 +101,12 @@ def offline(inventory: Inventory) -> Site:
     from gpuops.execute.state import default_state_dir
 
     return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)
+
+
+def place(request: Place, site: Site) -> Placements:
+    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written."""
+    inventory = site.vcenter.inventory()
+    return request.placements(inventory, catalog_of(inventory))
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -19,6 +19,7 @@ from gpuops.cli.detach import detach
 from gpuops.cli.failure import TERMINATED, guarded
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
+from gpuops.cli.place import place
 from gpuops.cli.rotate import rotate
 from gpuops.cli.sim import sim
 
@@ -71,6 +72,7 @@ def root(
 app.command()(inventory)
 app.command()(attach)
 app.command()(detach)
+app.command()(place)
 app.add_typer(rotate)
 app.add_typer(sim)
 app.command()(demo)

@@ -10,6 +10,8 @@ Feasible, rank, select; each reads in a minute:
 * `scorers.py`    which of the hosts left is best: the first difference decides, in the order of the list
 * `select.py`     `place`: all of it in order
 * `competition.py` which VMs that wait would find no slot once this one runs
+* `remote.py`     what is short beside the GPUs where locality is only preferred
+* `rooms.py`      the room on every GPU of a host, one line each, for who asks why
 
 Why seats are predicted and not given: the host chooses the GPU at power-on. gpuops chooses the host, foresees the
 GPU by the host's documented policy, and pins one only where a promise depends on it (`--numa required`).

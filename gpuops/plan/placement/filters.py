@@ -45,6 +45,13 @@ def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejec
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")
 
 
+def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """A VM has no more vCPUs than its host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
+    if host.cpu_threads is None or wanted.vm.vcpus is None or wanted.vm.vcpus <= host.cpu_threads:
+        return None
+    return Rejection(host.name, "logical CPUs for the VM's vCPUs", wanted.vm.vcpus, host.cpu_threads)
+
+
 def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     profiles = dict.fromkeys(demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu))
     if not profiles:
@@ -60,6 +67,7 @@ def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None
 HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     connected,  # a host that cannot be reached is not worth any other question
     not_in_maintenance,
+    logical_cpus,
     memory_to_reserve,
     offers,  # the host's own list is the authority on what it runs
 )

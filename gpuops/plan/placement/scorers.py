@@ -51,6 +51,8 @@ Scorer = Callable[[Candidate, World], Score]
 
 
 def stays(candidate: Candidate, world: World) -> Score:
+    if world.wanted.vm.host is None:
+        return Score(0, "")
     here = candidate.host.ref == world.wanted.vm.host
     return Score(here, "the VM is registered there" if here else "the VM must move there")
 
@@ -58,6 +60,12 @@ def stays(candidate: Candidate, world: World) -> Score:
 def certain(candidate: Candidate, world: World) -> Score:
     doubts = len(candidate.seating.doubts)
     return Score(-doubts, f"open questions: {doubts}" if doubts else "every check was possible")
+
+
+def spreads(candidate: Candidate, world: World) -> Score:
+    others = world.wanted.spread_from
+    there = others.count(candidate.host.ref)
+    return Score(-there, f"of its spread group there: {there}" if others else "")
 
 
 def beside_gpu(candidate: Candidate, world: World) -> Score:
@@ -71,6 +79,8 @@ def beside_gpu(candidate: Candidate, world: World) -> Score:
 
 
 def same_cluster(candidate: Candidate, world: World) -> Score:
+    if world.wanted.vm.host is None:
+        return Score(0, "")
     own = world.inventory.host_of(world.wanted.vm)
     same = own is not None and own.cluster is not None and candidate.host.cluster == own.cluster
     return Score(same, "the same cluster" if same else "another cluster, or none")
@@ -85,6 +95,7 @@ def fullest(candidate: Candidate, world: World) -> Score:
 SCORERS: Final[tuple[Scorer, ...]] = (
     stays,  # moving a VM is the dearest thing a plan can do
     certain,  # then a power-on that will not be refused
+    spreads,  # then what was asked for by name: not all of a group lost with one host
     beside_gpu,  # then speed inside the guest
     same_cluster,  # then what vMotion, HA and DRS can still reach
     fullest,  # last: keep whole GPUs free for what needs them

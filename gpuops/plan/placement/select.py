@@ -139,9 +139,9 @@ def _pins(candidate: Candidate, world: World) -> dict[int, PciAddress]:
 def _choices(ranked: list[_Scored]) -> Iterator[Choice]:
     best = ranked[0]
     reasons = "; ".join(score.reason for score in best.scores if score.reason)
-    yield Choice(best.candidate.subject, chosen=True, reason=f"{_seats(best.candidate)}: {reasons}")
+    yield Choice(best.candidate.subject, chosen=True, reason=f"{_seats(best.candidate)}: {reasons}", feasible=True)
     for other in ranked[1:]:
-        yield Choice(other.candidate.subject, chosen=False, reason=_worse(other, best))
+        yield Choice(other.candidate.subject, chosen=False, reason=_worse(other, best), feasible=True)
 
 
 def _worse(other: _Scored, best: _Scored) -> str:
