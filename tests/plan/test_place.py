@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState
@@ -105,11 +106,11 @@ def with_whole(world: Inventory) -> Inventory:
     return world.with_hosts(hosts)
 
 
-def after(found: Placements) -> Inventory:
+def after(found: Placements, known: Catalog | None = None) -> Inventory:
     """The snapshot with every placed workload running, started in the order of placing."""
     world = found.before
     for placed in found.placed:
-        world = take(running(placed.vm, placed.placement, placed.workload.numa), world, catalog())
+        world = take(running(placed.vm, placed.placement, placed.workload.numa), world, known or catalog())
     return world
 
 
