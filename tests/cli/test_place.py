@@ -10,8 +10,10 @@ import pytest
 import yaml
 from typer.testing import Result
 
+from gpuops.config.requests_file import RequestSection
 from tests.cli.conftest import Lab
 from tests.cli.test_bad_input import one_line
+from tests.cli.test_symmetry import options
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
 ONE = ("place", "--profile", "a100-3-20c", "--vcpu", "16", "--memory", "64GiB")
@@ -105,6 +107,13 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", *words)
         assert (result.exit_code, result.stderr) == (3, "")
         assert said in result.stdout
+
+
+def test_an_option_is_a_key_of_the_file() -> None:
+    shown = options("place")
+    assert [name for name in shown if name not in RequestSection.model_fields] == ["file"]
+    by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
+    assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 
 def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.plan.placement.nodes import unreserved
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection
 
@@ -31,15 +31,8 @@ def not_in_maintenance(wanted: Wanted, host: Host, inventory: Inventory) -> Reje
 
 def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices)."""
-    if host.memory_mib is None or wanted.vm.memory_mib is None:
-        return None
-    reserved_mib = sum(
-        other.memory_reservation_mib or 0
-        for other in inventory.vms_on(host)
-        if other.power is PowerState.ON and other.ref != wanted.vm.ref
-    )
-    free_mib = host.memory_mib - reserved_mib
-    if wanted.vm.memory_mib <= free_mib:
+    free_mib = unreserved(host, wanted.vm, inventory)
+    if free_mib is None or wanted.vm.memory_mib is None or wanted.vm.memory_mib <= free_mib:
         return None
     rule = "memory to reserve in full, beside what running VMs reserve"
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
+from gpuops.advise.fragmentation import Fragmentation
 from gpuops.advise.occupancy import gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
@@ -15,6 +16,7 @@ from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.plan.placement.nodes import node_of, short_beside
 from gpuops.plan.placement.seating import Seating
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
+from gpuops.plan.placement.waste import made_useless
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class World:
     wanted: Wanted
     inventory: Inventory
     catalog: Catalog
+    fragmentation: Fragmentation | None = None
+    """The measure for this site's mix of VMs; None where there is nothing to choose between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,21 @@ def same_cluster(candidate: Candidate, world: World) -> Score:
     return Score(same, "the same cluster" if same else "another cluster, or none")
 
 
+def wastes_least(candidate: Candidate, world: World) -> Score:
+    """How much less the GPUs there are worth to the VMs that the site knows; small differences do not decide."""
+    if world.fragmentation is None or not candidate.seating.seats:
+        return Score(0, "")
+    wanted, seats = world.wanted, candidate.seating.seats
+    waste = made_useless(wanted, seats, candidate.host, world.inventory, world.fragmentation)
+    gib = f"{abs(waste.mib) / 1024:.1f} GiB"
+    if waste.steps > 0:
+        return Score(-waste.steps, f"GPU memory made useless to the VMs here: {gib}")
+    return Score(
+        -waste.steps,
+        f"fills GPU memory useless to the VMs here: {gib}" if waste.steps else "no GPU memory made useless",
+    )
+
+
 def fullest(candidate: Candidate, world: World) -> Score:
     """Fill what is begun: a GPU left empty takes any profile tomorrow, a half-full one only its own size."""
     left = slots_left(candidate.host, world)
@@ -98,6 +117,7 @@ SCORERS: Final[tuple[Scorer, ...]] = (
     spreads,  # then what was asked for by name: not all of a group lost with one host
     beside_gpu,  # then speed inside the guest
     same_cluster,  # then what vMotion, HA and DRS can still reach
+    wastes_least,  # then what the next VMs can still be given
     fullest,  # last: keep whole GPUs free for what needs them
 )
 
