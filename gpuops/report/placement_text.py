@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -89,12 +90,18 @@ def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, 
     """One line per reason with the hosts and GPUs it holds for: a fleet says the same thing hundreds of times."""
     groups: dict[str, list[Rejection]] = {}
     for rejection in rejections:
-        reason = str(rejection).removeprefix(f"{rejection.subject}: ")
-        groups.setdefault(reason, []).append(rejection)
-    for reason, alike in groups.items():
+        # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
+        short = replace(rejection, rule=rejection.rule.partition("; held by ")[0])
+        groups.setdefault(_reason(short), []).append(rejection)
+    for short_reason, alike in groups.items():
+        reason = _reason(alike[0]) if len(alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in alike if rejection.subject != name]
         where = f"{_some(subjects)}: " if subjects else ""
         yield f"{where}{reason}", alike[0].hint
+
+
+def _reason(rejection: Rejection) -> str:
+    return str(rejection).removeprefix(f"{rejection.subject}: ")
 
 
 def _some(subjects: Sequence[str]) -> str:

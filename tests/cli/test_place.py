@@ -116,6 +116,18 @@ def test_an_option_is_a_key_of_the_file() -> None:
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 
+def test_what_many_gpus_say_alike_is_said_once(lab: Lab, gpuops: Callable[..., Result]) -> None:
+    words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
+    full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
+    result = gpuops(*words, "--vcenter", "sim:vdi")
+    assert result.exit_code == 3
+    assert f"esx-01.vdi 0000:5e:00.0, esx-01.vdi 0000:af:00.0, esx-02.vdi 0000:3b:00.0 and 11 more: {full}" in (
+        result.stdout
+    )
+    assert "; held by vdi-095" in result.stdout, "the holders of a GPU that is the only one of its kind"
+    assert len(result.stdout.splitlines()) < 10
+
+
 def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "requests.yaml"
     path.write_text(
