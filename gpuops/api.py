@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
     from gpuops.plan.capacity.question import Capacity, Scope
+    from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation_status import RotationStatus
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "catalog_of",
     "connect",
     "offline",
+    "place",
     "rotate_day",
     "rotate_night",
     "rotate_resume",
@@ -101,6 +103,12 @@ def offline(inventory: Inventory) -> Site:
     from gpuops.execute.state import default_state_dir
 
     return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)
+
+
+def place(request: Place, site: Site) -> Placements:
+    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written."""
+    inventory = site.vcenter.inventory()
+    return request.placements(inventory, catalog_of(inventory))
 
 
 def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -95,7 +95,9 @@ def test_every_command_stands_in_the_readme() -> None:
     assert [command for command in _commands() if f"| `{command}`" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml", *MANUAL])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "templates/policy.yaml", "templates/requests.yaml", *MANUAL]
+)
 def test_every_command_line_in_the_docs_is_one_gpuops_has(name: str) -> None:
     commands = _commands()
     lines = re.findall(

@@ -23,6 +23,7 @@ from gpuops.cli.failure import guarded
 from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
+from gpuops.cli.place import place
 from gpuops.cli.rotate import rotate
 from gpuops.cli.sim import sim
 
@@ -82,6 +83,7 @@ app.command()(inventory)
 app.command()(capacity)
 app.command()(attach)
 app.command()(detach)
+app.command()(place)
 app.add_typer(rotate)
 app.add_typer(sim)
 app.command()(demo)

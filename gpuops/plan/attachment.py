@@ -16,8 +16,9 @@ from gpuops.plan.devices import gpu_names
 from gpuops.plan.goal import Goal
 from gpuops.plan.hosts import elsewhere
 from gpuops.plan.pins import kept_pins
-from gpuops.plan.placement.competition import displaced
+from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
+from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
 from gpuops.plan.plan import Plan, Rejection, Wave, refuse
@@ -98,7 +99,7 @@ def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
             *warnings,
             *placement.doubts,
             *warnings_of(fitting),
-            *_remote(ask, placement),
+            *remote(ask.vm, ask.numa, placement, ask.inventory),
             *_competitors(ask, fitting),
             *power.warnings,
         ),
@@ -129,27 +130,7 @@ def _elsewhere(ask: Ask) -> Iterator[Rejection]:
             yield found
 
 
-def _remote(ask: Ask, placement: Placement) -> Iterator[str]:
-    """What is short beside the GPUs, where locality is only preferred."""
-    if ask.numa is not NumaPolicy.PREFERRED or placement.numa_node is not None:
-        return
-    gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.gpu(address)) is not None]
-    nodes = {gpu.numa_node for gpu in gpus} - {None}
-    if not nodes:
-        yield f"on which NUMA node of {placement.host.name} the GPU is cannot be read: its memory may be remote"
-        return
-    if len(nodes) > 1:
-        yield f"the GPUs of {ask.vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
-    for node in placement.host.numa_nodes:
-        if node.id in nodes:
-            short = short_beside(ask.vm, node, placement.host, ask.inventory)
-            yield from (f"{rejection}: the rest is remote" for rejection in short)
-
-
 def _competitors(ask: Ask, fitting: Fitting) -> Iterator[str]:
     after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
     vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
-    others = displaced(vm, fitting.placement.host, after, ask.catalog)
-    if others:
-        names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
-        yield f"while {vm.name} runs, {fitting.placement.host.name} has no GPU left for {names}"
+    yield from left_without(vm, fitting.placement.host, after, ask.catalog)

@@ -41,6 +41,8 @@ class Choice:
     subject: str
     chosen: bool
     reason: str
+    feasible: bool = False
+    """It would do, chosen or not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,15 +37,15 @@ def report_document(report: Report, kind: str) -> Document:
         "kind": kind,
         "vcenter": before.vcenter,
         "read_at": before.taken_at.isoformat(),
-        "request": _plain(report.request),
+        "request": plain(report.request),
         "feasible": plan.feasible,
         "applied": report.applied,
         "changed": report.changed,
         "exit_code": report.exit_code,
         "disruptive": plan.disruptive,
         "waves": [_wave(wave, world) for wave, world in stages(plan, before)],
-        "rejections": [_rejection(rejection) for rejection in plan.rejections],
-        "unmet": [_rejection(rejection) for rejection in plan.unmet],
+        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
+        "unmet": [rejection_document(rejection) for rejection in plan.unmet],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
         "choices": [
@@ -104,7 +104,8 @@ def _kind(step: Step) -> str:
             assert_never(step)
 
 
-def _rejection(rejection: Rejection) -> Document:
+def rejection_document(rejection: Rejection) -> Document:
+    """A "no" with its numbers, and as one line."""
     return {
         "subject": rejection.subject,
         "rule": rejection.rule,
@@ -127,7 +128,7 @@ def _outcome(outcome: Outcome, before: Inventory) -> Document:
     }
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
     """A request as its options: what it is made of, in JSON's own types."""
     match value:
         case None | bool() | int() | float():
@@ -139,10 +140,10 @@ def _plain(value: object) -> Any:
         case datetime():
             return value.isoformat()
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case _ if is_dataclass(value):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
+            return {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.repr}
         case _:
             return str(value)

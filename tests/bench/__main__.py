@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ MODULES = {
     "read": "tests.bench.bulk_read",
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",
+    "churn": "tests.bench.churn",
 }
 
 

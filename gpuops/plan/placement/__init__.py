@@ -8,8 +8,11 @@ Feasible, rank, select; each reads in a minute:
 * `seating.py`    which GPU each device gets on one host, as that host would choose
 * `nodes.py`      NUMA nodes with the cores and memory beside the GPU
 * `scorers.py`    which of the hosts left is best: the first difference decides, in the order of the list
+* `waste.py`      the GPU memory that a place makes useless to the VMs the site knows
 * `select.py`     `place`: all of it in order
 * `competition.py` which VMs that wait would find no slot once this one runs
+* `remote.py`     what is short beside the GPUs where locality is only preferred
+* `rooms.py`      the room on every GPU of a host, one line each, for who asks why
 
 Why seats are predicted and not given: the host chooses the GPU at power-on. gpuops chooses the host, foresees the
 GPU by the host's documented policy, and pins one only where a promise depends on it (`--numa required`).

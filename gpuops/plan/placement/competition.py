@@ -26,6 +26,13 @@ def displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tup
     return tuple(other for other in waiting if other.ref in without and other.ref not in beside)
 
 
+def left_without(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """A line that names them, or none."""
+    others = displaced(vm, host, inventory, catalog)
+    names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
+    return (f"while {vm.name} runs, {host.name} has no GPU left for {names}",) if others else ()
+
+
 def _waits(vm: Vm) -> bool:
     return vm.power in (PowerState.OFF, PowerState.SUSPENDED) and bool(vm.devices) and vm.template is not True
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.plan.placement.nodes import unreserved
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection
 
@@ -31,18 +31,18 @@ def not_in_maintenance(wanted: Wanted, host: Host, inventory: Inventory) -> Reje
 
 def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices)."""
-    if host.memory_mib is None or wanted.vm.memory_mib is None:
-        return None
-    reserved_mib = sum(
-        other.memory_reservation_mib or 0
-        for other in inventory.vms_on(host)
-        if other.power is PowerState.ON and other.ref != wanted.vm.ref
-    )
-    free_mib = host.memory_mib - reserved_mib
-    if wanted.vm.memory_mib <= free_mib:
+    free_mib = unreserved(host, wanted.vm, inventory)
+    if free_mib is None or wanted.vm.memory_mib is None or wanted.vm.memory_mib <= free_mib:
         return None
     rule = "memory to reserve in full, beside what running VMs reserve"
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")
+
+
+def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """A VM has no more vCPUs than its host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
+    if host.cpu_threads is None or wanted.vm.vcpus is None or wanted.vm.vcpus <= host.cpu_threads:
+        return None
+    return Rejection(host.name, "logical CPUs for the VM's vCPUs", wanted.vm.vcpus, host.cpu_threads)
 
 
 def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -60,6 +60,7 @@ def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None
 HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     connected,  # a host that cannot be reached is not worth any other question
     not_in_maintenance,
+    logical_cpus,
     memory_to_reserve,
     offers,  # the host's own list is the authority on what it runs
 )

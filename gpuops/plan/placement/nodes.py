@@ -50,6 +50,14 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
     return node.memory_mib - bound
 
 
+def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """Memory of the host, in MiB, that running VMs other than this one do not reserve; None = unknown."""
+    if host.memory_mib is None:
+        return None
+    running = (other for other in inventory.vms_on(host) if other.power is PowerState.ON and other.ref != vm.ref)
+    return host.memory_mib - sum(other.memory_reservation_mib or 0 for other in running)
+
+
 def node_of(seats: Iterable[int | None]) -> int | None:
     """The one NUMA node of all these GPUs; None = several, unknown, or no GPU."""
     nodes = set(seats)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.advise.capacity import free_slots
+from gpuops.advise.fragmentation import Fragmentation
 from gpuops.advise.occupancy import gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
@@ -15,6 +16,7 @@ from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.plan.placement.nodes import node_of, short_beside
 from gpuops.plan.placement.seating import Seating
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
+from gpuops.plan.placement.waste import made_useless
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class World:
     wanted: Wanted
     inventory: Inventory
     catalog: Catalog
+    fragmentation: Fragmentation | None = None
+    """The measure for this site's mix of VMs; None where there is nothing to choose between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ Scorer = Callable[[Candidate, World], Score]
 
 
 def stays(candidate: Candidate, world: World) -> Score:
+    if world.wanted.vm.host is None:
+        return Score(0, "")
     here = candidate.host.ref == world.wanted.vm.host
     return Score(here, "the VM is registered there" if here else "the VM must move there")
 
@@ -58,6 +64,12 @@ def stays(candidate: Candidate, world: World) -> Score:
 def certain(candidate: Candidate, world: World) -> Score:
     doubts = len(candidate.seating.doubts)
     return Score(-doubts, f"open questions: {doubts}" if doubts else "every check was possible")
+
+
+def spreads(candidate: Candidate, world: World) -> Score:
+    others = world.wanted.spread_from
+    there = others.count(candidate.host.ref)
+    return Score(-there, f"of its spread group there: {there}" if others else "")
 
 
 def beside_gpu(candidate: Candidate, world: World) -> Score:
@@ -71,9 +83,26 @@ def beside_gpu(candidate: Candidate, world: World) -> Score:
 
 
 def same_cluster(candidate: Candidate, world: World) -> Score:
+    if world.wanted.vm.host is None:
+        return Score(0, "")
     own = world.inventory.host_of(world.wanted.vm)
     same = own is not None and own.cluster is not None and candidate.host.cluster == own.cluster
     return Score(same, "the same cluster" if same else "another cluster, or none")
+
+
+def wastes_least(candidate: Candidate, world: World) -> Score:
+    """How much less the GPUs there are worth to the VMs that the site knows; small differences do not decide."""
+    if world.fragmentation is None or not candidate.seating.seats:
+        return Score(0, "")
+    wanted, seats = world.wanted, candidate.seating.seats
+    waste = made_useless(wanted, seats, candidate.host, world.inventory, world.fragmentation)
+    gib = f"{abs(waste.mib) / 1024:.1f} GiB"
+    if waste.steps > 0:
+        return Score(-waste.steps, f"GPU memory made useless to the VMs here: {gib}")
+    return Score(
+        -waste.steps,
+        f"fills GPU memory useless to the VMs here: {gib}" if waste.steps else "no GPU memory made useless",
+    )
 
 
 def fullest(candidate: Candidate, world: World) -> Score:
@@ -85,8 +114,10 @@ def fullest(candidate: Candidate, world: World) -> Score:
 SCORERS: Final[tuple[Scorer, ...]] = (
     stays,  # moving a VM is the dearest thing a plan can do
     certain,  # then a power-on that will not be refused
+    spreads,  # then what was asked for by name: not all of a group lost with one host
     beside_gpu,  # then speed inside the guest
     same_cluster,  # then what vMotion, HA and DRS can still reach
+    wastes_least,  # then what the next VMs can still be given
     fullest,  # last: keep whole GPUs free for what needs them
 )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from gpuops.advise.fragmentation import Fragmentation, mix_of
 from gpuops.advise.occupancy import may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress
@@ -13,13 +14,15 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.placement.filters import refusals
 from gpuops.plan.placement.nodes import short_beside
-from gpuops.plan.placement.scorers import SCORERS, Candidate, Score, World, local_node
+from gpuops.plan.placement.scorers import SCORERS, Candidate, Score, Scorer, World, local_node
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Choice, Rejection
 
 
-def place(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
+def place(
+    wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
+) -> Placement | tuple[Rejection, ...]:
     """The best place for the VM's devices, with a line for every place looked at; or every reason why there is none."""
     world = World(wanted, inventory, catalog)
     candidates: list[Candidate] = []
@@ -33,7 +36,10 @@ def place(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement |
     if not candidates:
         nowhere = Rejection(wanted.vm.name, "no host was given to look at")
         return tuple(dict.fromkeys(rejections)) or (nowhere,)
-    ranked = sorted((_score(candidate, world) for candidate in candidates), key=lambda scored: scored.rank)
+    if len(candidates) > 1:
+        vms = (wanted.vm, *(vm for vm in inventory.vms.values() if vm.ref != wanted.vm.ref))
+        world = replace(world, fragmentation=Fragmentation(mix_of(vms, catalog), catalog))
+    ranked = sorted((_score(candidate, world, scorers) for candidate in candidates), key=lambda scored: scored.rank)
     best = ranked[0].candidate
     return Placement(
         host=best.host,
@@ -56,8 +62,8 @@ class _Scored:
         return (*(-score.value for score in self.scores), self.candidate.subject)
 
 
-def _score(candidate: Candidate, world: World) -> _Scored:
-    return _Scored(candidate, tuple(scorer(candidate, world) for scorer in SCORERS))
+def _score(candidate: Candidate, world: World, scorers: Iterable[Scorer]) -> _Scored:
+    return _Scored(candidate, tuple(scorer(candidate, world) for scorer in scorers))
 
 
 def _on_host(host: Host, world: World) -> Iterator[Candidate | Rejection]:
@@ -139,9 +145,9 @@ def _pins(candidate: Candidate, world: World) -> dict[int, PciAddress]:
 def _choices(ranked: list[_Scored]) -> Iterator[Choice]:
     best = ranked[0]
     reasons = "; ".join(score.reason for score in best.scores if score.reason)
-    yield Choice(best.candidate.subject, chosen=True, reason=f"{_seats(best.candidate)}: {reasons}")
+    yield Choice(best.candidate.subject, chosen=True, reason=f"{_seats(best.candidate)}: {reasons}", feasible=True)
     for other in ranked[1:]:
-        yield Choice(other.candidate.subject, chosen=False, reason=_worse(other, best))
+        yield Choice(other.candidate.subject, chosen=False, reason=_worse(other, best), feasible=True)
 
 
 def _worse(other: _Scored, best: _Scored) -> str:

@@ -66,6 +66,8 @@ class Wanted:
     """Refs of the hosts it may go to."""
     numa: NumaPolicy = NumaPolicy.NONE
     pin: PinPolicy = PinPolicy.NEVER
+    spread_from: tuple[str, ...] = ()
+    """Ref of the host of each VM it should share none with, where there is a choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,106 @@
+"""`gpuops place`: where VMs that do not exist yet would go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common, spread
+from gpuops.errors import UsageError
+from gpuops.model.numa import NumaPolicy
+
+if TYPE_CHECKING:
+    from gpuops.model.workload import Workload
+
+
+@spread
+def place(
+    common: Common,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="vGPU profile: a100-3-20c.", autocompletion=completion.profiles),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="How many vGPUs in the one VM; default one.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="Whole GPUs of one model, DirectPath I/O.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model of the whole GPUs: l40s; default any.")
+    ] = None,
+    vcpu: Annotated[int | None, typer.Option(min=1, max=4096, metavar="N", help="vCPUs of the VM.")] = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the VM: 64GiB.")] = None,
+    numa: Annotated[
+        NumaPolicy | None,
+        typer.Option(help="How much CPU, memory and GPU must share a NUMA node; default preferred."),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only hosts of this cluster.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="PATTERN", help="Only hosts named so: esx-0*.", autocompletion=completion.hosts),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    ] = None,
+) -> None:
+    """Say where a VM that does not exist yet would go, or many of them. Nothing is ever written.
+
+    Exit code 3 when one has no place; every reason is given.
+
+    \b
+    Examples:
+      gpuops place --profile a100-3-20c --vcpu 16 --memory 64GiB --vcenter sim:lab
+      gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
+      gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
+    """
+    one: dict[str, object] = {
+        "--profile": profile,
+        "--count": count,
+        "--gpus": gpus,
+        "--model": model,
+        "--vcpu": vcpu,
+        "--memory": memory,
+        "--numa": numa,
+        "--cluster": cluster,
+        "--host": host,
+    }
+    given = {option: value for option, value in one.items() if value is not None}
+    workloads = _of_file(file, given) if file is not None else (_single(given),)
+
+    from gpuops import api
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.plan.place import Place
+    from gpuops.report.placement_json import placements_document
+    from gpuops.report.placement_text import placements_text
+
+    with open_site(common, saved=saved) as site:
+        found = api.place(Place(workloads, explain=explain), site)
+    if saved is None:
+        remember(common, found.before)
+    output.show(placements_text(found, explain=explain), placements_document(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _of_file(file: Path, given: dict[str, object]) -> tuple[Workload, ...]:
+    from gpuops.config.requests_file import load_requests
+
+    if given:
+        raise UsageError(
+            f"--file and {next(iter(given))} exclude each other", hint="say it in the file: templates/requests.yaml"
+        )
+    return load_requests(file)
+
+
+def _single(given: dict[str, object]) -> Workload:
+    from gpuops.config.requests_file import request_of
+
+    return request_of({option.removeprefix("--"): value for option, value in given.items()})

@@ -1,0 +1,182 @@
+"""Requests files: many VMs to find a place for, as YAML or CSV, checked at the door.
+
+`templates/requests.yaml` is the commented example. A CSV file has the same keys as its columns, one request per line,
+and an empty cell is a key that is not given.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.workload import Workload, memory_mib
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_HINT: Final = "templates/requests.yaml shows every key, with comments"
+
+
+def _size(text: str) -> str:
+    try:
+        memory_mib(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+Size = Annotated[Text, AfterValidator(_size)]
+
+
+class RequestSection(BaseModel):
+    """One request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Text
+    vcpu: int = Field(ge=1, le=4096)
+    memory: Size
+    profile: Text | None = None
+    count: int | None = Field(default=None, ge=1, le=64)
+    gpus: int | None = Field(default=None, ge=1, le=64)
+    model: Text | None = None
+    numa: Literal["required", "preferred", "none"] = "preferred"
+    cluster: Text | None = None
+    host: Text | None = None
+    affinity: Text | None = None
+    anti_affinity: Text | None = None
+    spread: Text | None = None
+    priority: int = Field(default=0, ge=-1000, le=1000)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> RequestSection:
+        if (self.profile is None) == (self.gpus is None):
+            raise ValueError("say either `profile` (vGPUs) or `gpus` (whole GPUs)")
+        if self.gpus is not None and self.count is not None:
+            raise ValueError("`count` is the number of vGPUs: with `gpus` it means nothing")
+        if self.profile is not None and self.model is not None:
+            raise ValueError("`model` goes with `gpus`: a profile names its GPU model itself")
+        return self
+
+    def workload(self) -> Workload:
+        return Workload(
+            name=self.name,
+            vcpus=self.vcpu,
+            memory_mib=memory_mib(self.memory),
+            profile=self.profile,
+            count=self.count or 1,
+            gpus=self.gpus or 0,
+            model=self.model,
+            numa=NumaPolicy(self.numa),
+            cluster=self.cluster,
+            host=self.host,
+            affinity=self.affinity,
+            anti_affinity=self.anti_affinity,
+            spread=self.spread,
+            priority=self.priority,
+        )
+
+
+class RequestsFile(BaseModel):
+    """The whole YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    version: Literal[1]
+    requests: list[RequestSection] = Field(min_length=1)
+
+
+def load_requests(path: Path) -> tuple[Workload, ...]:
+    """The requests in this file, in its order. Raises PolicyError, one line: file, place, reason."""
+    text = read_text(path)
+    match path.suffix.lower():
+        case ".yaml" | ".yml":
+            return parse_requests(text, str(path))
+        case ".csv":
+            return parse_csv(text, str(path))
+        case _:
+            raise PolicyError(f"{path}: neither .yaml nor .csv", hint=_HINT)
+
+
+def request_of(options: Mapping[str, object]) -> Workload:
+    """The one request that these keys make, as the command line has them. Raises UsageError."""
+    try:
+        return RequestSection.model_validate({"name": "request", **options}).workload()
+    except ValidationError as error:
+        missing = [f"--{found['loc'][0]}" for found in error.errors() if found["type"] == "missing"]
+        if missing:
+            raise UsageError(f"place needs {' and '.join(missing)}, or --file", hint="gpuops place --help") from error
+        raise UsageError(_first(error.errors()).replace("`", ""), hint="gpuops place --help") from error
+
+
+def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
+    """The requests of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    try:
+        found = RequestsFile.model_validate(parse_yaml(text, name))
+    except ValidationError as error:
+        raise PolicyError(f"{name}: {_first(error.errors())}", hint=_HINT) from error
+    return _once((section.workload() for section in found.requests), name)
+
+
+def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
+    """The requests of a CSV text with a header line. Raises PolicyError."""
+    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+    try:
+        header = [column.strip() for column in next(lines, [])]
+        _check_header(header, name)
+        found = [_row(header, cells, f"{name}: line {lines.line_num}") for cells in lines if cells]
+    except csv.Error as error:
+        raise PolicyError(f"{name}: line {lines.line_num}: is not CSV: {error}", hint=_HINT) from error
+    if not found:
+        raise PolicyError(f"{name}: there is no request in it", hint=_HINT)
+    return _once(found, name)
+
+
+def _check_header(header: list[str], name: str) -> None:
+    known = ", ".join(RequestSection.model_fields)
+    for column, times in Counter(header).items():
+        if column not in RequestSection.model_fields:
+            raise PolicyError(f"{name}: line 1: unknown column {column!r}", hint=f"columns: {known}")
+        if times > 1:
+            raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
+    if not header:
+        raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {known}")
+
+
+def _row(header: list[str], cells: list[str], place: str) -> Workload:
+    if len(cells) != len(header):
+        raise PolicyError(f"{place}: {len(cells)} cells under {len(header)} columns")
+    given = {column: cell.strip() for column, cell in zip(header, cells, strict=True) if cell.strip()}
+    try:
+        return RequestSection.model_validate_strings(given).workload()
+    except ValidationError as error:
+        raise PolicyError(f"{place}: {_first(error.errors())}", hint=_HINT) from error
+
+
+def _once(found: Iterable[Workload], name: str) -> tuple[Workload, ...]:
+    """The workloads, if each name is there once: results are told by name."""
+    workloads = tuple(found)
+    twice = [known for known, times in Counter(workload.name for workload in workloads).items() if times > 1]
+    if twice:
+        raise PolicyError(f"{name}: the request {twice[0]!r} is there twice", hint="give each request its own name")
+    return workloads
+
+
+def _first(found: list[ErrorDetails]) -> str:
+    details = found[0]
+    key = ".".join(str(part) for part in details["loc"])
+    reason = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        reason = "unknown key"
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{key}: {reason}{more}" if key else f"{reason}{more}"

@@ -1,0 +1,54 @@
+"""Workloads: VMs that do not exist yet, as somebody asks for a place for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.numa import NumaPolicy
+
+_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
+_MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One VM to find a place for. It wants either vGPUs (`profile`, `count` of them) or whole devices (`gpus`)."""
+
+    name: str
+    vcpus: int
+    memory_mib: int
+    profile: str | None = None
+    """vGPU profile, as people write it: `a100-3-20c`."""
+    count: int = 1
+    gpus: int = 0
+    """Whole GPUs by DirectPath I/O, all of one model."""
+    model: str | None = None
+    """Which model these are, as people write it: `l40s`; None = any."""
+    numa: NumaPolicy = NumaPolicy.PREFERRED
+    cluster: str | None = None
+    """Name of the cluster it must be in."""
+    host: str | None = None
+    """Shell pattern that the host's name must match."""
+    affinity: str | None = None
+    """All workloads with this word share one host, or none of them is placed."""
+    anti_affinity: str | None = None
+    """No two workloads with this word share a host."""
+    spread: str | None = None
+    """Workloads with this word go to hosts that hold the fewest of them, as far as there is room."""
+    priority: int = 0
+    """Higher is placed earlier."""
+
+
+def memory_mib(text: str) -> int:
+    """The size written as `64GiB`, `64 GB`, `65536MiB` or `1.5TiB`, in MiB; as in vSphere, a GB is a GiB.
+
+    Raises UsageError, for a bare number too: nobody can say whether 64 is meant in GiB.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size_mib = float(match["number"]) * _MIB[match["unit"].upper()] if match else 0.0
+    if size_mib < 1 or size_mib != int(size_mib):
+        raise UsageError(f"{text!r} is not a size of memory", hint="write it with its unit: 64GiB")
+    return int(size_mib)

@@ -1,0 +1,154 @@
+"""Place: where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
+
+Order: priority, then size (GPU memory, memory, vCPUs), then name. Workloads of one affinity are one unit: placed in
+turn with its largest, all on one host or none. Nothing is ever written: the answer is a value, and so is the snapshot.
+
+Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
+the VMs are made in this order. A solver over the whole queue can do better; it would be another function beside this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.workload import Workload
+from gpuops.plan.holding import take
+from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
+from gpuops.plan.nearest import nearest
+from gpuops.plan.plan import Rejection
+from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """What became of each workload, in the order in which they were placed."""
+
+    before: Inventory
+    answers: tuple[Placed | Refusal, ...]
+
+    @property
+    def placed(self) -> tuple[Placed, ...]:
+        return tuple(answer for answer in self.answers if isinstance(answer, Placed))
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        return tuple(answer for answer in self.answers if isinstance(answer, Refusal))
+
+    @property
+    def exit_code(self) -> int:
+        """3 when one of them has no place."""
+        return 3 if self.refused else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is asked: the workloads, and whether every host and GPU looked at is to be told."""
+
+    workloads: tuple[Workload, ...]
+    explain: bool = False
+
+    def __post_init__(self) -> None:
+        """Results are told by name, so each is there once. Raises UsageError."""
+        names = Counter(workload.name for workload in self.workloads)
+        twice = [name for name, times in names.items() if times > 1]
+        if twice:
+            raise UsageError(f"the request {twice[0]!r} is there twice", hint="give each request its own name")
+
+    def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
+        """A place for each of them on this snapshot, or every reason why there is none."""
+        queue = _Queue(inventory, catalog, self.explain)
+        for unit in _units(self.workloads, inventory, catalog):
+            queue = queue.after(unit)
+        return Placements(inventory, queue.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The snapshot as it is once the workloads so far run, and what became of them."""
+
+    inventory: Inventory
+    catalog: Catalog
+    explain: bool
+    answers: tuple[Placed | Refusal, ...] = ()
+    neighbours: Neighbours = field(default_factory=Neighbours)
+
+    def after(self, unit: Sequence[Workload]) -> _Queue:
+        return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
+
+    def _alone(self, workload: Workload) -> _Queue:
+        trial = self._trial(workload)
+        answer = trial.answer()
+        if isinstance(answer, Refusal):
+            return self._with(replace(answer, nearest=nearest(trial)))
+        return self._with(answer)
+
+    def _together(self, unit: Sequence[Workload]) -> _Queue:
+        """The unit on the best host of its largest that takes all of them."""
+        tried: frozenset[str] = frozenset()
+        reasons: dict[Rejection, None] = {}
+        while True:
+            queue = self
+            host: str | None = None
+            for workload in unit:
+                answer = queue._trial(workload, only=host, without=tried).answer()
+                queue = queue._with(answer)
+                if isinstance(answer, Refusal):
+                    reasons |= dict.fromkeys(answer.rejections)
+                    break
+                host = answer.placement.host.ref
+            else:
+                return queue
+            if host is None:
+                return self._none_of(unit, tuple(reasons))
+            tried |= {host}
+
+    def _none_of(self, unit: Sequence[Workload], reasons: tuple[Rejection, ...]) -> _Queue:
+        queue = self
+        names = ", ".join(workload.name for workload in unit)
+        for workload in unit:
+            rule = f"must share a host with all of affinity {workload.affinity} ({names}), and no host takes them all"
+            queue = queue._with(Refusal(workload, (Rejection(workload.name, rule), *reasons)))
+        return queue
+
+    def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
+        return Trial(workload, self.inventory, self.catalog, self.neighbours, self.explain, only, without)
+
+    def _with(self, answer: Placed | Refusal) -> _Queue:
+        answers = (*self.answers, answer)
+        if isinstance(answer, Refusal):
+            return replace(self, answers=answers)
+        vm = running(answer.vm, answer.placement, answer.workload.numa)
+        return replace(
+            self,
+            inventory=take(vm, self.inventory, self.catalog),
+            answers=answers,
+            neighbours=self.neighbours.after(answer),
+        )
+
+
+def _units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:
+    """What is placed at once, in the order of placing; the members of a unit in theirs."""
+    sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
+
+    def rank(workload: Workload) -> tuple[int, tuple[int, int, int], str]:
+        return (-workload.priority, sizes[workload], workload.name)
+
+    units: dict[tuple[str, str], list[Workload]] = {}
+    for workload in sorted(sizes, key=rank):
+        alone = workload.affinity is None
+        units.setdefault(("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []).append(
+            workload
+        )
+    return (tuple(unit) for unit in units.values())
+
+
+def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[int, int, int]:
+    """Smaller is larger: what sorts first."""
+    devices = choices_of_devices(workload, inventory, catalog)[0]
+    gpu_mib = 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
+    return (-gpu_mib, -workload.memory_mib, -workload.vcpus)

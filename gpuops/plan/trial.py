@@ -1,0 +1,145 @@
+"""Trial: one workload on one snapshot: a place with everything that speaks for it, or every reason against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import DynamicDevice, Vm
+from gpuops.model.workload import Workload
+from gpuops.plan.device_rules import Case, findings
+from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
+from gpuops.plan.placement.competition import left_without
+from gpuops.plan.placement.remote import remote
+from gpuops.plan.placement.rooms import rooms
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.plan import Choice, Rejection
+from gpuops.plan.scope import Scope, scope_of
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A workload with a place: the VM it would be, where, and what is worth a line about it."""
+
+    workload: Workload
+    vm: Vm
+    placement: Placement
+    warnings: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A workload without one, and every reason."""
+
+    workload: Workload
+    rejections: tuple[Rejection, ...]
+    nearest: str = ""
+    """What little less would have found a place, and where; empty = nothing near."""
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Where the earlier workloads of each word of anti-affinity and spread went: (host ref, name)."""
+
+    apart: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    spread: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def after(self, placed: Placed) -> Neighbours:
+        workload, there = placed.workload, (placed.placement.host.ref, placed.workload.name)
+        return Neighbours(_and(self.apart, workload.anti_affinity, there), _and(self.spread, workload.spread, there))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The question. `only` and `without` narrow it to a host, or away from hosts that were tried."""
+
+    workload: Workload
+    inventory: Inventory
+    catalog: Catalog
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    explain: bool = False
+    only: str | None = None
+    without: frozenset[str] = frozenset()
+
+    def answer(self) -> Placed | Refusal:
+        """The first of the devices that would serve which finds a place; what is scarcer stays free."""
+        rejections: list[Rejection] = []
+        choices: list[Choice] = []
+        for devices in choices_of_devices(self.workload, self.inventory, self.catalog):
+            if isinstance(devices, Rejection):
+                return Refusal(self.workload, (devices,))
+            vm = vm_of(self.workload, devices)
+            scope, wanted = self._asked(vm, devices)
+            found = place(wanted, self.inventory, self.catalog) if wanted.hosts else ()
+            if isinstance(found, Placement):
+                told = self._choices(wanted, scope, found.choices)
+                return Placed(self.workload, vm, found, self._warnings(vm, found), (*choices, *told))
+            rejections += (*scope.refused, *found)
+            choices += self._choices(wanted, scope, tuple(map(_against, found)))
+        return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
+
+    def _asked(self, vm: Vm, devices: Devices) -> tuple[Scope, Wanted]:
+        apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
+        beside = self.neighbours.spread.get(self.workload.spread or "", ())
+        scope = scope_of(self.workload, vm, apart, self.inventory, self.catalog)
+        hosts = tuple(ref for ref in scope.hosts if self.only in (None, ref) and ref not in self.without)
+        wanted = Wanted(
+            vm, demands_of(devices, {}), hosts, self.workload.numa, PinPolicy.AUTO, tuple(ref for ref, _ in beside)
+        )
+        return scope, wanted
+
+    def _warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
+        _, doubts = findings(Case(vm, vm.devices or (), grouped=False, host=placement.host, catalog=self.catalog))
+        there = running(vm, placement, self.workload.numa)
+        return (
+            *doubts,
+            *placement.doubts,
+            *_unbound(self.workload, vm, placement),
+            *remote(vm, self.workload.numa, placement, self.inventory),
+            *left_without(there, placement.host, self.inventory, self.catalog),
+        )
+
+    def _choices(self, wanted: Wanted, scope: Scope, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Every host and every GPU looked at; none where nobody asked why."""
+        if not self.explain:
+            return ()
+        told = (*found, *map(_against, (*scope.refused, *scope.elsewhere)))
+        subjects = {choice.subject for choice in told}
+        gpus = (
+            line
+            for ref in wanted.hosts
+            for line in rooms(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
+            if line.subject not in subjects
+        )
+        return tuple(sorted((*told, *gpus), key=lambda choice: choice.subject))
+
+
+def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
+    """What `required` cannot promise: a device given by its kind is the host's choice, and nothing pins it."""
+    whole = any(isinstance(device, DynamicDevice) for device in vm.devices or ())
+    if workload.numa is not NumaPolicy.REQUIRED or not whole:
+        return ()
+    addresses = ", ".join(map(str, placement.seats.values()))
+    rule = f"the host may give {vm.name} devices of another NUMA node than {placement.numa_node}"
+    return (f"{rule}: gpuops attach --device names them ({addresses})",)
+
+
+def _against(rejection: Rejection) -> Choice:
+    return Choice(rejection.subject, chosen=False, reason=str(rejection).removeprefix(f"{rejection.subject}: "))
+
+
+def _and(
+    known: Mapping[str, tuple[tuple[str, str], ...]], word: str | None, there: tuple[str, str]
+) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    return known if word is None else {**known, word: (*known.get(word, ()), there)}
+
+
+def relaxed(trial: Trial, workload: Workload) -> Trial:
+    """The same question about a workload that asks for less, and nobody asks why."""
+    return replace(trial, workload=workload, explain=False)

@@ -1,0 +1,125 @@
+"""Placements as text for people: a table in the order of placing, and why the rest has no place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpuops.model.workload import Workload
+from gpuops.plan.place import Placements
+from gpuops.plan.plan import Choice, Rejection
+from gpuops.plan.trial import Placed, Refusal
+from gpuops.report.units import count, size
+from gpuops.report.visible import visible
+
+_FEW: Final = 4
+
+
+def placements_text(found: Placements, *, explain: bool = False) -> RenderableType:
+    """Why each went where it did if that was asked, the places, the refusals, warnings, and one closing line."""
+    lines: list[RenderableType] = []
+    if explain:
+        lines += [line for answer in found.answers for line in _explained(answer)]
+    if found.placed:
+        lines.append(_table(found.placed))
+    lines += [line for refusal in found.refused for line in _refused(refusal)]
+    lines += [_warning(text) for placed in found.placed for text in placed.warnings]
+    return Group(*lines, Text(summary(found), "bold"))
+
+
+def summary(found: Placements) -> str:
+    """`2 of 3 requests placed, if they are started in this order; nothing was changed`."""
+    done, total = len(found.placed), len(found.answers)
+    order = ", if they are started in this order" if done > 1 else ""
+    return f"{done} of {count(total, 'request')} placed{order}; nothing was changed"
+
+
+def needs(workload: Workload) -> str:
+    """`2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
+    kind = workload.profile or f"whole {workload.model or 'GPU'}"
+    number = workload.gpus or workload.count
+    what = kind if number == 1 else f"{number} x {kind}"
+    return f"{what}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
+
+
+def _table(placed: Sequence[Placed]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("", "request", "host", "GPUs", "NUMA node", "needs"):
+        table.add_column(column, overflow="fold")
+    for number, answer in enumerate(placed, 1):
+        node = answer.placement.numa_node
+        table.add_row(
+            str(number),
+            Text(visible(answer.workload.name)),
+            Text(visible(answer.placement.host.name)),
+            _gpus(answer),
+            "-" if node is None else str(node),
+            Text(visible(needs(answer.workload)), "dim"),
+        )
+    return table
+
+
+def _gpus(answer: Placed) -> str:
+    """The GPUs it is expected on, with how many of its devices each, and which of them must be pinned."""
+    seats = list(answer.placement.seats.values())
+    pinned = set(answer.placement.pins.values())
+    texts = []
+    for address in sorted(set(seats)):
+        times = seats.count(address)
+        texts.append(f"{address}{f' ({times} times)' if times > 1 else ''}{' (pinned)' if address in pinned else ''}")
+    return ", ".join(texts)
+
+
+def _refused(refusal: Refusal) -> Iterator[Text]:
+    name = visible(refusal.workload.name)
+    yield Text("no place: ", "bold red").append(f"{name}: {visible(needs(refusal.workload))}", "default")
+    for line, hint in _grouped(refusal.rejections, refusal.workload.name):
+        yield Text(f"          {visible(line)}")
+        if hint:
+            yield Text(f"          next: {visible(hint)}", "dim")
+    if refusal.nearest:
+        yield Text(f"          next: {visible(refusal.nearest)}", "green")
+
+
+def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, str]]:
+    """One line per reason with the hosts and GPUs it holds for: a fleet says the same thing hundreds of times."""
+    groups: dict[str, list[Rejection]] = {}
+    for rejection in rejections:
+        # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
+        short = replace(rejection, rule=rejection.rule.partition("; held by ")[0])
+        groups.setdefault(_reason(short), []).append(rejection)
+    for short_reason, alike in groups.items():
+        reason = _reason(alike[0]) if len(alike) == 1 else short_reason
+        subjects = [rejection.subject for rejection in alike if rejection.subject != name]
+        where = f"{_some(subjects)}: " if subjects else ""
+        yield f"{where}{reason}", alike[0].hint
+
+
+def _reason(rejection: Rejection) -> str:
+    return str(rejection).removeprefix(f"{rejection.subject}: ")
+
+
+def _some(subjects: Sequence[str]) -> str:
+    more = len(subjects) - _FEW
+    return ", ".join(subjects[:_FEW]) + (f" and {more} more" if more > 0 else "")
+
+
+def _explained(answer: Placed | Refusal) -> Iterator[Text]:
+    yield Text(f"{visible(answer.workload.name)}: {visible(needs(answer.workload))}", "bold")
+    yield from map(_choice, answer.choices)
+
+
+def _choice(choice: Choice) -> Text:
+    word, style = ("would do", "default") if choice.feasible else ("not", "dim")
+    if choice.chosen:
+        word, style = "chosen", "green"
+    return Text(f"  {word:<8} {visible(choice.subject)}: {visible(choice.reason)}", style)
+
+
+def _warning(text: str) -> Text:
+    return Text(f"warning: {visible(text)}", "yellow")

@@ -1,0 +1,140 @@
+"""`gpuops place`: what is printed, with which code it ends, and that nothing is ever written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from gpuops.config.requests_file import RequestSection
+from tests.cli.conftest import Lab
+from tests.cli.test_bad_input import one_line
+from tests.cli.test_symmetry import options
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
+ONE = ("place", "--profile", "a100-3-20c", "--vcpu", "16", "--memory", "64GiB")
+WIDE = ("place", "--gpus", "2", "--model", "l40s", "--vcpu", "40", "--memory", "64GiB", "--numa", "required")
+
+
+def test_one_and_many(lab: Lab, golden: Callable[[str, str], None]) -> None:
+    results = [
+        lab.run(*ONE, "--explain"),
+        lab.run(*ONE, "--numa", "required", "--count", "2"),
+        lab.run("place", "--file", str(TEMPLATE)),
+        lab.run(*WIDE, "--host", "esx-02*"),
+        lab.run(*ONE, "--cluster", "lab"),
+    ]
+    assert [result.exit_code for result in results] == [0, 0, 0, 3, 3]
+    assert [result.stderr for result in results] == [""] * 5
+    golden("place-lab.txt", "".join(result.stdout for result in results))
+    assert lab.effects == []
+
+
+def test_the_document_is_the_answer(lab: Lab) -> None:
+    result = lab.run("place", "--file", str(TEMPLATE), "--output", "json")
+    document = json.loads(result.stdout)
+    assert (document["schema_version"], document["kind"], document["exit_code"]) == (1, "placement", 0)
+    assert (document["placed"], document["refused"]) == (7, 0)
+    first = document["requests"][0]
+    assert (first["name"], first["placed"], first["choices"], first["rejections"]) == ("train-a", True, [], [])
+    assert first["request"]["numa"] == "required"
+    assert first["place"] == {
+        "host": {"ref": first["place"]["host"]["ref"], "name": "esx-01.lab"},
+        "cluster": "lab-cluster",
+        "numa_node": 0,
+        "gpus": [
+            {"device": 0, "address": "0000:3b:00.0", "pinned": True},
+            {"device": 1, "address": "0000:3b:00.0", "pinned": True},
+        ],
+    }
+    again = yaml.safe_load(lab.run("place", "--file", str(TEMPLATE), "-o", "yaml").stdout)
+    assert again["requests"] == document["requests"]
+    refused = lab.run(*WIDE, "--explain", "-o", "json")
+    found = json.loads(refused.stdout)
+    assert (refused.exit_code, found["exit_code"], found["refused"]) == (3, 3, 1)
+    (request,) = found["requests"]
+    assert (request["place"], request["nearest"]) == (None, "with numa preferred it fits on esx-02.lab")
+    assert any(reason["needed"] == 40 and reason["available"] == 32 for reason in request["rejections"])
+    subjects = {choice["subject"]: choice["feasible"] for choice in request["choices"]}
+    assert subjects["esx-02.lab 0000:5e:00.0"]
+    assert not subjects["esx-01.lab 0000:3b:00.0"]
+    assert lab.effects == []
+
+
+def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[..., Result], tmp_path: Path) -> None:
+    saved = tmp_path / "fleet.json"
+    assert lab.run("inventory", "--save", str(saved)).exit_code == 0
+    live = lab.run("place", "--file", str(TEMPLATE), "--explain")
+    assert live.stdout == gpuops("place", "--file", str(TEMPLATE), "--explain", "--inventory", str(saved)).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "move"),
+    [
+        ([], "place needs --vcpu and --memory, or --file", "gpuops place --help"),
+        (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
+        (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
+        (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
+        (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
+        (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
+        (["--file", "none.yaml"], "none.yaml: cannot be read", ""),
+    ],
+)
+def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: str) -> None:
+    one_line(lab.run("place", *arguments), 2, said, move)
+
+
+def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "requests.yaml"
+    path.write_text("version: 1\nrequests:\n  - {name: a, vcpus: 4}\n", encoding="utf-8")
+    one_line(lab.run("place", "--file", str(path)), 2, "requests.0.vcpu: Field required", "templates/requests.yaml")
+    table = tmp_path / "requests.csv"
+    table.write_text("name,vcpu,memory,profile\na,4,4GiB,x,\n", encoding="utf-8")
+    one_line(lab.run("place", "--file", str(table)), 2, "line 2: 5 cells under 4 columns")
+
+
+def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
+    for words, said in (
+        (("--profile", "a100-3-21c"), "near: grid_a100-3-20c"),
+        (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
+        (("--gpus", "1", "--cluster", "nowhere"), "clusters with GPUs: lab-cluster"),
+        (("--gpus", "1", "--host", "nowhere"), "no host with a GPU is named nowhere"),
+    ):
+        result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", *words)
+        assert (result.exit_code, result.stderr) == (3, "")
+        assert said in result.stdout
+
+
+def test_an_option_is_a_key_of_the_file() -> None:
+    shown = options("place")
+    assert [name for name in shown if name not in RequestSection.model_fields] == ["file"]
+    by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
+    assert set(RequestSection.model_fields) - set(shown) == by_file_alone
+
+
+def test_what_many_gpus_say_alike_is_said_once(lab: Lab, gpuops: Callable[..., Result]) -> None:
+    words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
+    full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
+    result = gpuops(*words, "--vcenter", "sim:vdi")
+    assert result.exit_code == 3
+    assert f"esx-01.vdi 0000:5e:00.0, esx-01.vdi 0000:af:00.0, esx-02.vdi 0000:3b:00.0 and 11 more: {full}" in (
+        result.stdout
+    )
+    assert "; held by vdi-095" in result.stdout, "the holders of a GPU that is the only one of its kind"
+    assert len(result.stdout.splitlines()) < 10
+
+
+def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "requests.yaml"
+    path.write_text(
+        'version: 1\nrequests:\n  - {name: "a\\e[2J", vcpu: 4, memory: 4GiB, profile: a40-8q}\n'
+        '  - {name: "b\\e[2J", vcpu: 4, memory: 4GiB, profile: "x\\e[2J"}\n',
+        encoding="utf-8",
+    )
+    result = lab.run("place", "--file", str(path), "--explain")
+    assert result.exit_code == 3
+    assert "\x1b" not in result.stdout

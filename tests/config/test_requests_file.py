@@ -1,0 +1,126 @@
+"""Requests files are read as they are meant, or refused in one line that names the file, the place and the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.requests_file import RequestSection, load_requests, parse_csv, parse_requests, request_of
+from gpuops.errors import PolicyError, UsageError
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.workload import Workload, memory_mib
+
+TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
+A = "{name: a, profile: a40-8q, vcpu: 4, memory: 16GiB}"
+
+
+def test_the_template_is_valid_and_shows_every_key() -> None:
+    found = {workload.name: workload for workload in load_requests(TEMPLATE)}
+    assert found["train-a"] == Workload(
+        "train-a", 16, 128 * 1024, "a100-3-20c", 2, numa=NumaPolicy.REQUIRED, priority=10
+    )
+    assert found["render"] == Workload(
+        "render", 16, 96 * 1024, gpus=1, model="l40s", cluster="lab-cluster", host="esx-*"
+    )
+    assert (found["pair-1"].affinity, found["web-1"].anti_affinity, found["batch-2"].spread) == ("pair", "web", "batch")
+    text = TEMPLATE.read_text(encoding="utf-8")
+    assert [key for key in RequestSection.model_fields if f"{key}:" not in text] == []
+
+
+def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "requests.CSV"
+    path.write_text(
+        "\ufeffname, profile ,gpus,vcpu,memory,numa,priority\r\n"
+        '"a,1",a40-8q,,4,16 GB,,\r\n'
+        "\r\n"
+        "b,,2,8,1TiB,required,-3\r\n",
+        encoding="utf-8",
+    )
+    assert load_requests(path) == (
+        Workload("a,1", 4, 16 * 1024, "a40-8q"),
+        Workload("b", 8, 1024 * 1024, gpus=2, numa=NumaPolicy.REQUIRED, priority=-3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Input should be a valid dictionary"),
+        ("version: 2\nrequests: [" + A + "]", "version: Input should be 1"),
+        ("version: 1\nrequests: []", "requests: List should have at least 1 item"),
+        ("version: 1\nrequests: [{name: a}]", "requests.0.vcpu: Field required (and 1 more)"),
+        ("version: 1\nrequests: [" + A.replace("}", ", gpu: 1}") + "]", "requests.0.gpu: unknown key"),
+        ("version: 1\nrequest: []\nrequests: [" + A + "]", "request: unknown key"),
+        ("version: 1\nrequests: [" + A.replace("16GiB", "16") + "]", "requests.0.memory: Input should be a valid str"),
+        ("version: 1\nrequests: [" + A.replace("16GiB", '"16"') + "]", "'16' is not a size of memory; write it with"),
+        ("version: 1\nrequests: [" + A.replace("4,", "yes,") + "]", "requests.0.vcpu: Input should be a valid integer"),
+        ("version: 1\nrequests: [" + A.replace("4,", "0,") + "]", "requests.0.vcpu: Input should be greater"),
+        ("version: 1\nrequests: [" + A.replace("}", ", gpus: 1}") + "]", "either `profile` (vGPUs) or `gpus`"),
+        ("version: 1\nrequests: [" + A.replace("profile: a40-8q,", "") + "]", "either `profile` (vGPUs) or `gpus`"),
+        ("version: 1\nrequests: [" + A.replace("}", ", model: a40}") + "]", "`model` goes with `gpus`"),
+        ("version: 1\nrequests: [" + A.replace("profile: a40-8q", "gpus: 1, count: 2") + "]", "`count` is the number"),
+        ("version: 1\nrequests: [" + A.replace("}", ", numa: maybe}") + "]", "requests.0.numa: Input should be"),
+        (f"version: 1\nrequests: [{A}, {A}]", "the request 'a' is there twice"),
+        ("version: 1\nversion: 1", "line 2, column 1: the key 'version' is there twice"),
+        ("version: [", "line 1"),
+    ],
+)
+def test_a_bad_yaml_file_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(PolicyError) as raised:
+        parse_requests(text, "r.yaml")
+    assert raised.value.message.startswith("r.yaml:")
+    assert said in raised.value.message
+    assert "\n" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "r.csv: is empty"),
+        ("name,vcpu\n", "r.csv: there is no request in it"),
+        ("name;vcpu\n", "r.csv: line 1: unknown column 'name;vcpu'"),
+        ("name,name\n", "r.csv: line 1: the column 'name' is there twice"),
+        ("name,vcpu\na,1,2\n", "r.csv: line 2: 3 cells under 2 columns"),
+        ("name,vcpu,memory,profile\na,4,1GiB,x\nb,four,1GiB,x\n", "r.csv: line 3: vcpu: Input should be a valid int"),
+        ("name,vcpu,memory,profile\na,4,1GiB,\n", "r.csv: line 2: say either `profile`"),
+        ("name,vcpu,memory,profile\na,4,1GiB,x\na,4,1GiB,x\n", "r.csv: the request 'a' is there twice"),
+        ('name,vcpu\n"a,1\n', "r.csv: line 2: is not CSV"),
+    ],
+)
+def test_a_bad_csv_file_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(PolicyError) as raised:
+        parse_csv(text, "r.csv")
+    assert raised.value.message.startswith(said)
+    assert "\n" not in raised.value.message
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "requests.txt"
+    path.write_text("version: 1", encoding="utf-8")
+    with pytest.raises(PolicyError, match=r"neither \.yaml nor \.csv"):
+        load_requests(path)
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        load_requests(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("64GiB", 65536), ("64 gb", 65536), ("64G", 65536), ("512MiB", 512), ("1.5TiB", 1572864), (" 1m ", 1)],
+)
+def test_sizes_of_memory(text: str, mib: int) -> None:
+    assert memory_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "64", "GiB", "-1GiB", "0GiB", "1.5MiB", "1e3GiB", "64KiB", "64 GiB x"])
+def test_no_sizes_of_memory(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size of memory"):
+        memory_mib(text)
+
+
+def test_what_the_command_line_lacks_is_named_as_options() -> None:
+    with pytest.raises(UsageError, match="place needs --vcpu and --memory, or --file"):
+        request_of({"profile": "a40-8q"})
+    with pytest.raises(UsageError, match=r"^say either profile \(vGPUs\) or gpus \(whole GPUs\)$"):
+        request_of({"vcpu": 1, "memory": "1GiB"})
+    assert request_of({"gpus": 2, "vcpu": 1, "memory": "1GiB"}) == Workload("request", 1, 1024, gpus=2)
