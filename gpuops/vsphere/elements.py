@@ -69,6 +69,18 @@ def text(element: Any, name: str | None = None) -> str | None:
     return (found.text or None) if found is not None else None
 
 
+def count(element: Any, name: str) -> int:
+    """How many children of that name there are; libxml2 counts them without an object for each."""
+    return int(_counter(name)(element))
+
+
+@cache
+def _counter(name: str) -> Any:
+    from lxml import etree
+
+    return etree.XPath(f"count(vim:{name})", namespaces={"vim": VIM[1:-1]})
+
+
 def parts_of(element: Any) -> Mapping[str, Any]:
     """The children by name, in one pass: cheaper than asking for three of them. Of several alike, the last."""
     return {} if element is None else {each.tag[_VIM_LENGTH:]: each for each in element}
@@ -81,7 +93,11 @@ def texts(element: Any) -> Mapping[str, str | None]:
 
 def number(element: Any, name: str | None = None) -> int | None:
     """A whole number, or None."""
-    written = text(element, name)
+    return whole(text(element, name))
+
+
+def whole(written: str | None) -> int | None:
+    """A whole number as it is written, or None."""
     try:
         return int(written) if written is not None else None
     except ValueError:
@@ -100,7 +116,11 @@ def truth(written: str | None) -> bool | None:
 
 def word(vocabulary: type[Vocabulary], element: Any, name: str | None = None) -> Vocabulary | None:
     """A word of a vocabulary; one it does not have is None."""
-    written = text(element, name)
+    return spoken(vocabulary, text(element, name))
+
+
+def spoken(vocabulary: type[Vocabulary], written: str | None) -> Vocabulary | None:
+    """A word of a vocabulary as it is written; one it does not have is None."""
     found: Vocabulary | None = _words(vocabulary).get(written) if written is not None else None
     return found
 

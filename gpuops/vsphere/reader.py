@@ -19,8 +19,9 @@ from xml.sax.saxutils import escape
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.elements import child, children, kind, text
 from gpuops.vsphere.faults import named
+from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, WireFault
+from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, WireFault, parsed
 
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
@@ -130,7 +131,7 @@ class Reader:
         deadline = time.monotonic() + DEADLINE_S
         collector = self._session.service["propertyCollector"]
         property_sets = "".join(_property_set(name, paths) for name, paths in wanted.items())
-        reply = self._wire.ask(
+        reply = self._wire.fetch(
             "RetrievePropertiesEx",
             collector,
             f"<specSet>{property_sets}{object_set}"
@@ -138,13 +139,16 @@ class Reader:
             f"<options><maxObjects>{PAGE_OBJECTS}</maxObjects></options>",
             deadline=deadline,
         )
-        while (page := child(reply, "returnval")) is not None:
-            yield from _objects(page)
-            token = text(page, "token")
+        while True:
+            token: str | None = None
+            for piece in pieces(reply):
+                page = child(parsed(piece, self._session.target.address), "returnval")
+                token = text(page, "token")
+                yield from _objects(page)
             if token is None:
                 break
             more = f"<token>{escape(token)}</token>"
-            reply = self._wire.ask("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
+            reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
 
 
 def _objects(page: Any) -> Iterator[Found]:

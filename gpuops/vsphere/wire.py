@@ -79,6 +79,18 @@ class Wire:
         With `again` it is asked again once when the reply broke off: a read changes nothing, a login counts.
         Raises SessionEnded, WireFault, NotConnected in its kinds.
         """
+        return parsed(self.fetch(method, this, arguments, deadline=deadline, again=again), self.target.address)
+
+    def fetch(
+        self,
+        method: str,
+        this: tuple[str, str],
+        arguments: str = "",
+        *,
+        deadline: float | None = None,
+        again: bool = True,
+    ) -> bytes:
+        """The reply as it came, for those who parse it their own way. Raises NotConnected in its kinds."""
         kind_of_this, moid = this
         call = f'<{method} xmlns="urn:vim25"><_this type="{kind_of_this}">{escape(moid)}</_this>{arguments}</{method}>'
         body = _ENVELOPE.format(call).encode()
@@ -95,7 +107,7 @@ class Wire:
             self.close()
             raise door.barred(self.target, error) from error
 
-    def _exchange(self, body: bytes, deadline: float) -> Any:
+    def _exchange(self, body: bytes, deadline: float) -> bytes:
         if self._connection is None:
             self._connection = door.open_connection(self.target, door.tls_context(self.target))
         self.round_trips += 1
@@ -112,7 +124,7 @@ class Wire:
         if response.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{response.status} {response.reason}")
         self._keep_cookie(response)
-        return parsed(received, self.target.address)
+        return received
 
     def _keep_cookie(self, response: http.client.HTTPResponse) -> None:
         for header in response.headers.get_all("Set-Cookie") or ():
