@@ -20,6 +20,8 @@ from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory
 
 MAX_AGE_S: Final = 600
+MOST_FILES: Final = 32
+"""Of as many vCenters names are kept: a script that starts a simulated one per run must not fill the disk."""
 
 
 def remember(name: str, inventory: Inventory) -> None:
@@ -35,8 +37,21 @@ def remember(name: str, inventory: Inventory) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, json.dumps(names))
+        _prune(path.parent)
     except (OSError, GpuopsError):
         return
+
+
+def _prune(folder: Path) -> None:
+    """Drops files too old to complete anything, what a killed run left half written, and all but the newest few."""
+    import time
+
+    oldest = time.time() - MAX_AGE_S
+    files = [path for pattern in ("names-*.json", ".names-*.json.*") for path in folder.glob(pattern)]
+    files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for number, path in enumerate(files):
+        if number >= MOST_FILES or path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
 
 
 def vms(context: typer.Context, incomplete: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,22 @@ def open_site(common: Common, *, saved: Path | None = None, guarded: bool = Fals
     if saved is not None:
         from gpuops.config.snapshot import load
 
+        _refuse_both(common)
         return offline(load(saved))
     where = _where(common)
     _warn_unverified(where, guarded=guarded)
     return connect(where, ask=_ask if sys.stdin.isatty() else None)
+
+
+def _refuse_both(common: Common) -> None:
+    """An option for a connection beside --inventory would be ignored: what is meant cannot be told."""
+    connecting = (field.name for field in fields(common) if field.name != "output")
+    given = next((name for name in connecting if getattr(common, name)), None)
+    if given is not None:
+        raise UsageError(
+            f"--inventory and --{given.replace('_', '-')} exclude each other",
+            hint="--inventory plans on a saved file, without a vCenter: leave one of them out",
+        )
 
 
 def read_inventory(site: Site, common: Common, *, saved: Path | None = None) -> Inventory:

@@ -5,7 +5,9 @@ It is never an option's value: a command line is readable by everybody on the ma
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -25,9 +27,9 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     if destination.password is not None:
         return destination.password
     if destination.password_file is not None:
-        return read_password_file(destination.password_file)
+        return read_password_file(destination.password_file, private=True)
     if destination.target_password_file is not None:
-        return read_password_file(destination.target_password_file)
+        return read_password_file(destination.target_password_file, private=True)
     found = _credential(destination, environ) or _from_keyring(destination)
     if found is not None:
         return found
@@ -39,10 +41,12 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     )
 
 
-def read_password_file(path: Path) -> str:
-    """The file's text without its last line end. Raises TargetError."""
+def read_password_file(path: Path, *, private: bool = False) -> str:
+    """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError."""
     try:
         with path.open("rb") as stream:
+            if private:
+                _refuse_shared(path, os.fstat(stream.fileno()))
             content = stream.read(_LIMIT_BYTES + 1)
         text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
@@ -53,6 +57,20 @@ def read_password_file(path: Path) -> str:
     if not text or len(content) > _LIMIT_BYTES:
         raise TargetError(f"the password file {path} is {'empty' if not text else 'no password: it is too long'}")
     return text
+
+
+def _refuse_shared(path: Path, found: os.stat_result) -> None:
+    """As ssh does with keys. A file of somebody else may be shared with our group: that is how a service gets one.
+
+    A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
+    shows as a group's right to read.
+    """
+    others = 0o077 if found.st_uid == os.geteuid() else 0o007
+    if stat.S_ISREG(found.st_mode) and found.st_mode & others:
+        mode = stat.S_IMODE(found.st_mode)
+        raise TargetError(
+            f"the password file {path} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}"
+        )
 
 
 def _credential(destination: Destination, environ: Mapping[str, str]) -> str | None:

@@ -55,7 +55,7 @@ def read_configuration(path: Path) -> Configuration:
     """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # a service account may have /dev/null as its home
         return Configuration()
     except (OSError, UnicodeDecodeError) as error:
         raise TargetError(f"{path} cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from error

@@ -59,8 +59,15 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ},
+        # A home below a file: nobody can make it, root neither, so that no run leaves anything to the next.
+        env={"PATH": os.environ["PATH"], "HOME": f"{__file__}/home", **environ},
     )
+
+
+def test_a_run_leaves_nothing_at_a_home_that_cannot_be() -> None:
+    """Root too could make /nonexistent; what one test left there would be another's configuration or journal."""
+    assert run("inventory", "--vcenter", "sim:lab").returncode == 0
+    assert not Path("/nonexistent").exists()
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -54,6 +54,30 @@ def test_malformed_policy(lab: Lab, tmp_path: Path) -> None:
     assert lab.effects == []
 
 
+@pytest.mark.parametrize("command", [["attach", "--vm", "ml-07", "--profile", "x"], ["capacity"], ["inventory"]])
+@pytest.mark.parametrize(
+    "other", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]
+)
+def test_a_saved_inventory_and_a_connection_exclude_each_other(
+    gpuops: Gpuops, tmp_path: Path, command: list[str], other: list[str]
+) -> None:
+    """Nothing is ignored in silence: whoever names both means something that will not happen."""
+    saved = str(tmp_path / "fleet.json")
+    assert gpuops("inventory", "--vcenter", "sim:lab", "--save", saved).exit_code == 0
+    said = f"--inventory and {other[0]} exclude each other"
+    one_line(gpuops(*command, "--inventory", saved, *other), 2, said, "leave one of them out")
+    one_line(gpuops(*other, *command, "--inventory", saved), 2, said)
+
+
+def test_the_environments_vcenter_is_no_word_against_a_saved_inventory(
+    gpuops: Gpuops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = str(tmp_path / "fleet.json")
+    gpuops("inventory", "--vcenter", "sim:lab", "--save", saved)
+    monkeypatch.setenv("GPUOPS_VCENTER", "https://vc.example.com")
+    assert gpuops("inventory", "--inventory", saved).exit_code == 0
+
+
 class TestConnection:
     """vCenter down, a wrong password, a certificate nobody can trust."""
 
@@ -96,6 +120,20 @@ class TestConnection:
         result = gpuops("inventory", "--password-stdin", env=unset, input=f"{lab.server.password}\n")
         assert result.exit_code == 0
         one_line(gpuops("inventory", "--password-stdin", env=unset, input=""), 2, "nothing came on stdin")
+
+    def test_password_file_that_others_can_read(
+        self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "password"
+        path.write_text(lab.server.password, encoding="utf-8")
+        path.chmod(0o644)
+        unset = {**environ, "GPUOPS_PASSWORD": ""}
+        for given in (["--password-file", str(path)], []):
+            by_variable = {} if given else {"GPUOPS_PASSWORD_FILE": str(path)}
+            result = gpuops("inventory", *given, env={**unset, **by_variable})
+            one_line(result, 2, f"{path} can be read or written by others (mode 644)", f"chmod 600 {path}")
+        path.chmod(0o600)
+        assert gpuops("inventory", "--password-file", str(path), env=unset).exit_code == 0
 
     def test_untrusted(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
         one_line(gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": ""}), 5, "certificate", "--ca-file")

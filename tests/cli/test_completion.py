@@ -71,6 +71,24 @@ def test_old_names_are_not_offered() -> None:
     assert complete("command --vcenter sim:lab --vm ml") == []
 
 
+def test_what_can_complete_nothing_is_dropped() -> None:
+    """By age, by number, and what a killed run left half written; nothing that is not ours."""
+    folder = cache_dir(os.environ)
+    for number in range(completion.MOST_FILES + 8):
+        completion.remember(f"vc-{number}", INVENTORY)
+    assert len(list(folder.iterdir())) == completion.MOST_FILES
+    half, foreign = folder / ".names-0123.json.x7", folder / "notes.txt"
+    for path in (half, foreign):
+        path.touch()
+    for path in folder.iterdir():
+        past = path.stat().st_mtime - completion.MAX_AGE_S - 1
+        os.utime(path, (past, past))
+    completion.remember("prod", INVENTORY)
+    assert foreign in folder.iterdir()
+    assert len(list(folder.iterdir())) == 2
+    assert complete("command --vcenter prod --vm d") == ["desk", ""]
+
+
 def test_a_damaged_cache_offers_nothing() -> None:
     completion.remember("sim:lab", INVENTORY)
     (path,) = cache_dir(os.environ).iterdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ THERE = Destination(label="prod", address=Address("vc.example.com"), username="m
 def file(folder: Path, name: str, content: str) -> Path:
     path = folder / name
     path.write_text(content, encoding="utf-8")
+    path.chmod(0o600)
     return path
 
 
@@ -72,6 +74,48 @@ def test_what_cannot_be_a_password_is_refused_and_not_repeated(tmp_path: Path, c
     with pytest.raises(TargetError, match="password file") as caught:
         read_password_file(path)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o666])
+@pytest.mark.parametrize("where", ["password_file", "target_password_file"])
+def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, where: str, mode: int) -> None:
+    path = file(tmp_path, "pw", "Cn4ry")
+    path.chmod(mode)
+    there: Destination = replace(THERE, **{where: path})  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match=f"by others .mode {mode:o}.") as caught:
+        find_password(there, {}, None)
+    assert (caught.value.exit_code, caught.value.hint) == (2, f"chmod 600 {path}")
+    assert "Cn4ry" not in str(caught.value)
+    path.chmod(0o400)
+    assert find_password(there, {}, None) == "Cn4ry"
+
+
+def test_a_file_of_somebody_else_may_be_shared_with_our_group_but_not_with_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = file(tmp_path, "pw", "of-service")
+    path.chmod(0o640)
+    uid = path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert find_password(replace(THERE, password_file=path), {}, None) == "of-service"
+    path.chmod(0o644)
+    with pytest.raises(TargetError, match="by others"):
+        find_password(replace(THERE, password_file=path), {}, None)
+
+
+def test_a_pipe_is_not_asked_for_its_mode(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"piped\n")
+    os.close(writing)
+    try:
+        assert find_password(replace(THERE, password_file=Path(f"/dev/fd/{reading}")), {}, None) == "piped"
+    finally:
+        os.close(reading)
+
+
+def test_a_systemd_credential_may_show_a_groups_right(tmp_path: Path) -> None:
+    file(tmp_path, "gpuops-password", "of-systemd").chmod(0o440)
+    assert find_password(THERE, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == "of-systemd"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -21,6 +21,12 @@ def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
     assert (configuration.default, configuration.targets) == (None, {})
 
 
+def test_a_home_that_is_no_directory_says_nothing_either(tmp_path: Path) -> None:
+    """Of a service account it often is /dev/null."""
+    configuration = read_configuration(Path("/dev/null/.config/gpuops/config.toml"))
+    assert (configuration.default, configuration.targets) == (None, {})
+
+
 def test_a_target_has_the_fields_of_the_manual(tmp_path: Path) -> None:
     path = write(
         tmp_path,
