@@ -25,6 +25,8 @@ def given(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> 
     gpu = host.gpu(demand.address)
     if gpu is not None:
         return _not_active(gpu, subject) or ""
+    if not host.readable:
+        return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
         if host.ref != vm.host:
             return Rejection(subject, "is no GPU of this host")

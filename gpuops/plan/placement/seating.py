@@ -14,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.directpath import any_given, given
 from gpuops.plan.placement.gpus import in_order_of_choice, slot_on
+from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
 from gpuops.plan.plan import Rejection
 
@@ -48,7 +49,7 @@ def seat(
     subject = host.name if node is None else f"{host.name} numa{node}"
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
-    doubts: list[str] = []
+    doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
     for demand in sorted(demands, key=_pinned_first):
         found: PciAddress | tuple[Rejection, ...]
         match demand:
