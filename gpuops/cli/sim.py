@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.output import OutputFormat
+
+if TYPE_CHECKING:
+    from gpuops.sim.trouble.rule import Rule
 
 sim = typer.Typer(
     name="sim",
@@ -44,6 +47,9 @@ def serve(
     clock: Annotated[SimClock, typer.Option(help="Whose seconds its tasks take.")] = SimClock.VIRTUAL,
     seed: Annotated[int, typer.Option(help="Every choice it makes comes from this number.")] = 0,
     http: Annotated[bool, typer.Option("--http", help="Speak plain HTTP.")] = False,
+    faults: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What shall go wrong: ids of `sim faults`, or rules.")
+    ] = None,
 ) -> None:
     """Serve a simulated vCenter on loopback until Ctrl-C or SIGTERM.
 
@@ -55,10 +61,14 @@ def serve(
     from gpuops.sim import ready_file as ready
     from gpuops.sim.server import start
 
+    rules = _rules(faults)
     with (
         _stopping() as stopped,
         start(scenario, port=port, tls=not http, clock=clock.value, seed=seed, state=state) as server,
     ):
+        with server.world.lock:
+            for rule in rules:
+                server.world.injector.add(rule)
         if ready_file is not None:
             ready.write(ready_file, ready.of(server))
         try:
@@ -87,6 +97,33 @@ def ledger(
     output.choose(format)
     entries = Remote(ready.read(ready_file)).ledger()
     output.show(ledger_text(entries), ledger_document(entries))
+
+
+@sim.command("faults")
+def list_faults(
+    format: Annotated[OutputFormat, typer.Option("--output", "-o", help="text, json or yaml.")] = OutputFormat.TEXT,
+) -> None:
+    """List the faults that a served simulated vCenter can have in store.
+
+    \b
+    Example:
+      gpuops sim faults
+      gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
+    """
+    from gpuops.report.faults import faults_document, faults_text
+    from gpuops.sim.trouble.catalogue import catalogue
+
+    output.choose(format)
+    known = [(fault.id, fault.sees) for fault in catalogue().values()]
+    output.show(faults_text(known), faults_document(known))
+
+
+def _rules(path: Path | None) -> tuple[Rule, ...]:
+    if path is None:
+        return ()
+    from gpuops.sim.trouble.fault_file import read
+
+    return read(path)
 
 
 @contextmanager

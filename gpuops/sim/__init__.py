@@ -19,7 +19,8 @@ How it is built
   `objects/property_filter.py` keeps what each client was told, so that an update costs what changed.
 * `tagging.py` behind `vapi.py` (JSON-RPC on /api for vmware-vcenter, /rest for govc); `events.py`, `counters.py`,
   `authority.py` are the values behind the service objects.
-* `admin.py` (server) and `remote.py` (client) of /gpuops-sim: ledger, clock, state, fault rules (`inject.py`).
+* `admin.py` (server) and `remote.py` (client) of /gpuops-sim: ledger, clock, state, fault rules.
+* `trouble/`: what goes wrong on purpose: lost replies, stuck tasks, stolen GPUs, by address and from one seed.
 * `gpu_admission.py`: pure rules of power-on: same-size lock, mixed-size placement ids, MIG placements, holders.
 * `scenarios/*.yaml` + `scenario.py`: declared inventories (`lab`, `vdi`, `fleet`).
 * `ledger.py`: every applied effect with virtual time, caller, before and after. Tests believe only the ledger.

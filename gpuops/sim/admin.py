@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from gpuops.errors import GpuopsError, UsageError
 from gpuops.sim.handler import Incoming, Outgoing
-from gpuops.sim.inject import Rule
+from gpuops.sim.trouble.rule import Rule
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World

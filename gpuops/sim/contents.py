@@ -42,6 +42,10 @@ def object_contents(
         kept = world.fragments.of(obj.moid) if not obj.volatile else {}
         hidden = world.authority.hidden(user, obj, paths)
         missing = [hidden_property(obj, path, version) for path in paths if path in hidden] if hidden else []
+        if world.injector.hides:
+            untold = _untold(world, obj, paths)
+            missing += [missing_property(path, fault, version) for path, fault in untold.items() if fault is not None]
+            hidden = hidden.union(untold)
         shown = tuple(path for path in paths if path not in hidden) if hidden else paths
         for key, head in _heads(shown, version):
             fragment = kept.get(key)
@@ -54,6 +58,12 @@ def object_contents(
         parts.extend(missing)
         add(closing)
     return parts
+
+
+def _untold(world: World, obj: ManagedObject, paths: tuple[str, ...]) -> dict[str, Any]:
+    """What this read shall not tell, with the faults that stand for it."""
+    call = world.current_call
+    return world.injector.hidden(obj, paths, call.method if call is not None else "")
 
 
 def _rendered(

@@ -10,10 +10,11 @@ from pyVmomi import VmomiSupport, vim, vmodl
 from gpuops.sim import soap
 from gpuops.sim.authority import reading_privilege, refusal
 from gpuops.sim.call import Call
-from gpuops.sim.inject import Interruption
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.property_collector import DEFAULT_MOID, PropertyCollector
 from gpuops.sim.sessions import Session
+from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.trouble.injector import Interruption
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -35,16 +36,13 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: HTTP status, XML, and the cookie of a new session ('' = none).
-
-    `lost`: nothing goes back, the connection is reset; `cut`: half of it, then the reset.
-    """
+    """What goes back: HTTP status, XML, the cookie of a new session ('' = none), and how it comes."""
 
     status: int
     body: bytes
     cookie: str = ""
-    lost: bool = False
-    cut: bool = False
+    ending: Ending = Ending.WHOLE
+    pace_s: float = 0.0
 
 
 class Dispatcher:
@@ -94,8 +92,8 @@ class Dispatcher:
         if interruption.fault is not None:
             return Answer(500, self._fault(interruption.fault, call))
         if interruption.status:
-            return Answer(interruption.status, b"")
-        return replace(answer, lost=interruption.lost, cut=interruption.cut)
+            return Answer(interruption.status, interruption.body.encode())
+        return replace(answer, ending=interruption.ending, pace_s=interruption.pace_s)
 
     def _perform(self, receiver: ManagedObject, request: soap.Request, call: Call) -> Answer:
         try:

@@ -12,14 +12,18 @@ from urllib.parse import urlsplit
 from gpuops.sim import soap
 from gpuops.sim.admin import PREFIX, Admin
 from gpuops.sim.call import Call
+from gpuops.sim.clock import ClockMode
 from gpuops.sim.dispatch import Dispatcher, Envelope
 from gpuops.sim.handler import Incoming, Outgoing
+from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.vapi import VapiEndpoint
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 COOKIE: Final = "vmware_soap_session"
+UNANSWERED_S: Final = 10.0
+"""Virtual time that a try to reach a vCenter costs which is down."""
 
 Route = Callable[[Incoming], Outgoing]
 
@@ -46,6 +50,8 @@ class Endpoint:
         path = urlsplit(incoming.target).path
         if path.startswith(PREFIX):
             return self._admin.serve(incoming)
+        if self._is_down():
+            return Outgoing(503, ending=Ending.RESET)
         route = self._rest if path.startswith("/rest/") else self._routes.get((incoming.verb, path))
         if route is None:
             return Outgoing(404, b"404 Not Found\n", "text/plain")
@@ -55,6 +61,18 @@ class Endpoint:
             # SOAP answers every failure with a fault of its own; what is left is a document of the tag services
             text = f"400 Bad Request: {type(error).__name__}: {error}\n"
             return Outgoing(400, text.encode(), "text/plain")
+
+    def _is_down(self) -> bool:
+        """Whether vCenter restarts just now. Nobody waits for a server that is down: each try takes its time."""
+        world = self.world
+        if world.down_until is None:
+            return False
+        with world.lock:
+            if world.clock.mode is ClockMode.VIRTUAL:
+                world.clock.advance(UNANSWERED_S)
+            if world.clock.now() >= world.down_until:
+                world.down_until = None
+            return world.down_until is not None
 
     def _service_versions(self, incoming: Incoming) -> Outgoing:
         return Outgoing(200, soap.service_versions(self.world.api_version))
@@ -69,7 +87,7 @@ class Endpoint:
         )
         answer = self._dispatcher.answer(envelope)
         headers = {"Set-Cookie": f'{COOKIE}="{answer.cookie}"; Path=/; HttpOnly'} if answer.cookie else {}
-        return Outgoing(answer.status, answer.body, headers=headers, lost=answer.lost, cut=answer.cut)
+        return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
 
     def _rpc(self, incoming: Incoming) -> Outgoing:
         with self.world.lock, self._tagging_call():

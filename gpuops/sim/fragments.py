@@ -28,6 +28,7 @@ class Fragments:
 
     def __init__(self) -> None:
         self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
+        self._frozen: set[str] = set()
         self.shapes: dict[Hashable, bytes] = {}
         """XML with placeholders, by type, path, version and the shape's key."""
 
@@ -54,13 +55,22 @@ class Fragments:
     def drop(self, moid: str, paths: Iterable[str]) -> None:
         """Forget the fragments that a change at these paths makes stale: the same, the parents, the children."""
         kept = self._of_object.get(moid)
-        if not kept:
+        if not kept or moid in self._frozen:
             return
         for path in paths:
             stem = path.split("[", 1)[0]
             stale = [key for key in kept if overlaps(key[0].split("[", 1)[0], stem)]
             for key in stale:
                 del kept[key]
+
+    def freeze(self, moid: str) -> None:
+        """Keep what was read of this object as it is, whatever changes."""
+        self._frozen.add(moid)
+
+    def thaw(self, moid: str) -> None:
+        """Read it anew from now on."""
+        self._frozen.discard(moid)
+        self._of_object.pop(moid, None)
 
     def forget(self, moid: str) -> None:
         """Forget an object that is gone."""

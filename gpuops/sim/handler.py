@@ -10,6 +10,8 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
+from gpuops.sim.trouble.ending import Ending
+
 GZIP_LEVEL: Final = 1
 GZIP_FROM_BYTES: Final = 16 * 1024
 """Below this, compressing costs more than it saves."""
@@ -29,14 +31,14 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One HTTP reply. `lost` = close the connection instead; `cut` = send only half of it."""
+    """One HTTP reply, and how it comes; `pace_s` lies between two bytes of one that drips."""
 
     status: int
     body: bytes = b""
     content_type: str = "text/xml; charset=utf-8"
     headers: dict[str, str] = field(default_factory=dict)
-    lost: bool = False
-    cut: bool = False
+    ending: Ending = Ending.WHOLE
+    pace_s: float = 0.0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -88,13 +90,19 @@ class Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _send(self, reply: Outgoing) -> None:
-        if reply.lost:
-            self._reset()
-            return
+        match reply.ending:
+            case Ending.RESET:
+                self._reset()
+                return
+            case Ending.HANG:
+                self._wait_for_the_client_to_leave()
+                return
         body, headers = reply.body, dict(reply.headers)
         if len(body) >= GZIP_FROM_BYTES and self.server.endpoint.gzip and self._accepts_gzip():
             body = _gzip(body)
             headers["Content-Encoding"] = "gzip"
+        if reply.ending is Ending.TRUNCATED:
+            body = body[: len(body) // 2]
         self.send_response(reply.status)
         if body:
             self.send_header("Content-Type", reply.content_type)
@@ -103,10 +111,34 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[: len(body) // 2] if reply.cut else body)
+            self._write(body, reply)
         self.wfile.flush()
-        if reply.cut:
-            self._reset()
+        match reply.ending:
+            case Ending.CUT:
+                self._reset()
+            case Ending.EOF | Ending.STALE:
+                self._hang_up()
+
+    def _write(self, body: bytes, reply: Outgoing) -> None:
+        if reply.ending is Ending.DRIP:
+            for number in range(len(body)):
+                self.wfile.write(body[number : number + 1])
+                self.wfile.flush()
+                if self.server.stopping.wait(reply.pace_s):
+                    return
+        else:
+            half = reply.ending in (Ending.CUT, Ending.EOF)
+            self.wfile.write(body[: len(body) // 2] if half else body)
+
+    def _wait_for_the_client_to_leave(self) -> None:
+        """Read on until its end of the connection is closed; the server's own end closes it too."""
+        self.close_connection = True
+        self.rfile.read(1)
+
+    def _hang_up(self) -> None:
+        """End the connection below TLS: no goodbye, as a broken middlebox or a killed process leaves it."""
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
 
     def _accepts_gzip(self) -> bool:
         return "gzip" in self.headers.get("Accept-Encoding", "")

@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gpuops.errors import LoginRefused, UsageError, VcenterUnreachable
-from gpuops.sim.inject import Rule
 from gpuops.sim.ready_file import Ready
+from gpuops.sim.trouble.rule import Rule
 
 PREFIX: Final = "/gpuops-sim"
 TIMEOUT_S: Final = 60.0

@@ -84,6 +84,7 @@ class SimServer:
         self.password = password or secrets.token_urlsafe(12)
         self.pid = os.getpid()
         world.sessions.passwords[username] = self.password
+        world.change_certificate = self._change_certificate
         self._directory = tempfile.TemporaryDirectory(prefix="gpuops-sim-") if tls and made is None else None
         if self._directory is not None:
             made = certificates.create(Path(self._directory.name))
@@ -120,12 +121,19 @@ class SimServer:
         with self.world.changed:
             self.world.closing = True
             self.world.changed.notify_all()
+        self._http.stopping.set()
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
         self._clean()
         if self._kept is not None:
             self._kept.save()
+
+    def _change_certificate(self) -> None:
+        """Another authority's certificate for all connections from now on; `ca_file` stays what clients trust."""
+        if self.ca_file is not None:
+            with tempfile.TemporaryDirectory(prefix="gpuops-sim-") as directory:
+                self._http.show(certificates.create(Path(directory)).server_context())
 
     def _clean(self) -> None:
         if self._directory is not None:
@@ -160,12 +168,20 @@ class _Listener(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
         self.endpoint = endpoint
+        self.stopping = threading.Event()
         self._context = context
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, Handler)
+
+    def show(self, context: ssl.SSLContext) -> None:
+        """Use these certificates for new connections, and end all others."""
+        self._context = context
+        with self._open_lock:
+            for connection in self._open:
+                _sever(connection)
 
     def server_bind(self) -> None:
         # not HTTPServer's: that asks the name service who we are
@@ -174,18 +190,18 @@ class _Listener(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._open_lock:
-            self._open.add(request)
         connection = request
         try:
             if self._context is not None:
                 connection = self._context.wrap_socket(request, server_side=True)
+            with self._open_lock:
+                self._open.add(connection)
             super().finish_request(connection, client_address)
         except OSError:
             return  # the client went away, or does not trust us: its own error says so
         finally:
             with self._open_lock:
-                self._open.discard(request)
+                self._open.discard(connection)
             connection.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

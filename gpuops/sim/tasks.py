@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.objects.task import Task, TaskState
+from gpuops.sim.trouble.task_ends import lingering, waits_for_answer
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.trouble.injector import TaskTrouble
     from gpuops.sim.world import World
 
 RETIREMENT_S: Final = 600.0
@@ -22,6 +24,9 @@ KEPT: Final = 10_000
 
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""
+
+ANSWER_LOOK_S: Final = 5.0
+"""How often a task looks whether its VM's question was answered."""
 
 Effect = Callable[[], Any]
 
@@ -77,10 +82,12 @@ class Tasks:
         self._of_entity[entity.moid].append(task)
         if exclusive:
             self._running[entity.moid] = task
-        task.start()
+        trouble = self.world.injector.of_task(task)
+        if not trouble.queued_s:
+            task.start()
         self._entity_changed(task)
         if self._apply(task, begin):
-            self._schedule(task, finish)
+            self._schedule(task, finish, trouble)
         return task
 
     def recent(self, entity: ManagedObject) -> list[Task]:
@@ -132,20 +139,42 @@ class Tasks:
         task.cancelled = True
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
-    def _schedule(self, task: Task, finish: Effect | None) -> None:
-        fault = self.world.injector.task_fault(task)
+    def forget(self, task: Task) -> None:
+        """The task's object is gone, whatever becomes of its work."""
+        self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
+        if self.world.find(task.moid) is task:
+            self.world.unregister(task)
+        self._entity_changed(task)
 
+    def _schedule(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> None:
+        clock, queued_s = self.world.clock, trouble.queued_s
+        task.duration_s *= trouble.factor
+        if queued_s:
+            task.alarms.append(clock.schedule(queued_s, task.start))
+        for mark in PROGRESS_MARKS:
+            at_s = queued_s + mark * task.duration_s
+            task.alarms.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
+        if trouble.lost_at is not None:
+            clock.schedule(queued_s + trouble.lost_at * task.duration_s, lambda: self.forget(task))
+        if not trouble.stuck:
+            share = trouble.fails_at if trouble.fault is not None else 1.0
+            complete = self._completion(task, finish, trouble)
+            task.alarms.append(clock.schedule(queued_s + share * task.duration_s, complete))
+
+    def _completion(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> Callable[[], None]:
         def complete() -> None:
-            if fault is not None:
-                self._end(task, error=fault)
+            if trouble.fault is not None:
+                self._end(task, error=trouble.fault)
+            elif trouble.early_s:
+                self.world.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
+                self._end(task)
+            elif trouble.asks and waits_for_answer(task.entity):
+                # Nobody answers: the task runs on, as vCenter's do. No wait of a client jumps to this look.
+                self.world.clock.schedule(ANSWER_LOOK_S, complete, background=True)
             elif self._apply(task, finish):
                 self._end(task)
 
-        clock = self.world.clock
-        for mark in PROGRESS_MARKS:
-            tell = clock.schedule(mark * task.duration_s, lambda: task.touch("info.progress"), background=True)
-            task.alarms.append(tell)
-        task.alarms.append(clock.schedule(task.duration_s, complete))
+        return lingering(task, complete, trouble.lingers_s)
 
     def _apply(self, task: Task, effect: Effect | None) -> bool:
         """True when the effect went well; otherwise the task has ended in its fault."""
@@ -171,9 +200,7 @@ class Tasks:
         self.world.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
 
     def _retire(self, task: Task) -> None:
-        self._of_entity[task.entity.moid].remove(task)
-        self.world.unregister(task)
-        self._entity_changed(task)
+        self.forget(task)
 
     def _entity_changed(self, task: Task) -> None:
         self.world.task_manager_changed()

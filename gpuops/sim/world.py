@@ -17,7 +17,6 @@ from gpuops.sim.call import Call
 from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
 from gpuops.sim.events import Events
 from gpuops.sim.fragments import Fragments
-from gpuops.sim.inject import Injector
 from gpuops.sim.ledger import Ledger
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.option_manager import VCENTER_MOID
@@ -26,6 +25,7 @@ from gpuops.sim.services import add_services
 from gpuops.sim.sessions import Sessions
 from gpuops.sim.tagging import TagStore
 from gpuops.sim.tasks import Tasks
+from gpuops.sim.trouble.injector import Injector
 
 if TYPE_CHECKING:
     from gpuops.sim.objects.custom_fields_manager import CustomFieldsManager
@@ -78,6 +78,14 @@ class World:
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
+        self.down_until: datetime | None = None
+        """While vCenter restarts it answers nobody."""
+        self.asked: set[str] = set()
+        """VMs that a rule has made ask a question."""
+        self.skew = timedelta()
+        """How far the time it tells is from its clock."""
+        self.change_certificate: Callable[[], None] | None = None
+        """Show another certificate from now on, if whoever serves it offers that."""
         self._calls = threading.local()
         self._numbers = itertools.count(1)
         self.closing = False

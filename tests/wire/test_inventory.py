@@ -11,8 +11,8 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, VgpuMod
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
-from gpuops.sim.inject import Effect, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 

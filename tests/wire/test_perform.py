@@ -27,8 +27,8 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.sim.inject import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of

@@ -23,10 +23,10 @@ from gpuops.execute.journal import Journal
 from gpuops.model.rotation import Policy
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.sim import ready_file
-from gpuops.sim.inject import Effect, Phase, Rule
 from gpuops.sim.ledger import Entry
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 

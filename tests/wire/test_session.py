@@ -17,9 +17,9 @@ from pyVmomi import vim
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
 from gpuops.model.target import Target
 from gpuops.sim import certificates
-from gpuops.sim.inject import Effect, Phase, Rule
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.session import Session
 
 

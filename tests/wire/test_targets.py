@@ -11,8 +11,8 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import DynamicTarget
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
-from gpuops.sim.inject import Effect, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.targets import with_config_targets

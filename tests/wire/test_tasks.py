@@ -12,8 +12,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, SuspendVm
-from gpuops.sim.inject import Effect, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.vm_state import Question
 from gpuops.vsphere import collect
 from gpuops.vsphere.perform import Performer

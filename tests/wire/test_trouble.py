@@ -19,8 +19,8 @@ from gpuops.execute import tables
 from gpuops.execute.journal import Journal
 from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report
-from gpuops.sim.inject import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of

@@ -45,6 +45,8 @@ class HostSystem(ManagedEntity):
     def __init__(self, world: World, moid: str, state: HostState) -> None:
         self.state = state
         super().__init__(world, moid, state.name, state.parent)
+        self.lingering: tuple[Seat, ...] = ()
+        """vGPUs that a VM has left and the GPU does not give back yet."""
         self.entering: Task | None = None
         """The task that waits to enter maintenance mode."""
 
@@ -69,7 +71,7 @@ class HostSystem(ManagedEntity):
 
     def seats(self) -> tuple[Seat, ...]:
         """Every vGPU that runs on it."""
-        return tuple(seat for vm in self.vms() for seat in vm.state.seats)
+        return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
 
     def device_groups(self) -> tuple[OfferedGroup, ...]:
         """The vendor device groups it offers."""

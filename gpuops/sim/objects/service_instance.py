@@ -98,7 +98,7 @@ class ServiceInstance(ManagedObject):
 
     @prop("serverClock")
     def _server_clock(self) -> datetime:
-        return self.world.clock.now()
+        return self.world.clock.now() + self.world.skew
 
     @method
     def RetrieveServiceContent(self, call: Call) -> Any:
@@ -106,4 +106,4 @@ class ServiceInstance(ManagedObject):
 
     @method
     def CurrentTime(self, call: Call) -> datetime:
-        return self.world.clock.now()
+        return self.world.clock.now() + self.world.skew

@@ -30,6 +30,8 @@ class VirtualMachine(ManagedEntity):
 
     def __init__(self, world: World, moid: str, state: VmState) -> None:
         self.state = state
+        self.connection: str | None = None
+        """Its own connection state where it is not that of its host: inaccessible, orphaned."""
         super().__init__(world, moid, state.name, state.folder, state.attributes)
 
     # --- what it is, for the other objects ----------------------------------------------------------------------
@@ -371,6 +373,8 @@ class VirtualMachine(ManagedEntity):
         return [self.world.get(taken.moid) for taken in self.state.snapshots if taken.parent is None]
 
     def _connection(self) -> str:
+        if self.connection is not None:
+            return self.connection
         return "connected" if self.host().state.connection == "connected" else "disconnected"
 
     # --- methods ------------------------------------------------------------------------------------------------

@@ -85,19 +85,27 @@ def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
         if not force and not host.state.in_maintenance:
             raise faults.wrong_state("The host must be in maintenance mode, or the reboot forced.")
 
-    def finish() -> None:
-        from gpuops.sim.operations.power import stop
-
-        for vm in host.running_vms():
-            stop(vm, call, clean=False)
-        host.state.connection = "notResponding"
-        host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
-        host.runtime_changed()
-        host.world.clock.schedule(REBOOT_S, lambda: _boot(host, call))
-
     return host.world.tasks.start(
-        call, "RebootHost_Task", host, GOES_DOWN_S, begin=begin, finish=finish, exclusive=True
+        call,
+        "RebootHost_Task",
+        host,
+        GOES_DOWN_S,
+        begin=begin,
+        finish=lambda: go_down(host, call, REBOOT_S),
+        exclusive=True,
     )
+
+
+def go_down(host: HostSystem, call: Call, back_after_s: float) -> None:
+    """The host stops, and its VMs with it; it boots again."""
+    from gpuops.sim.operations.power import stop
+
+    for vm in host.running_vms():
+        stop(vm, call, clean=False)
+    host.state.connection = "notResponding"
+    host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
+    host.runtime_changed()
+    host.world.clock.schedule(back_after_s, lambda: _boot(host, call))
 
 
 def _boot(host: HostSystem, call: Call) -> None:

@@ -27,6 +27,9 @@ def power_on_all(datacenter: Datacenter, call: Call, references: list[Any]) -> A
                 vm = datacenter.world.get(reference)
                 if vm.state.power is Power.ON:
                     raise faults.wrong_power_state(Power.ON, Power.OFF)
+                refused = datacenter.world.injector.refusal("PowerOnVM_Task", vm)
+                if refused is not None:
+                    raise refused
                 task = power_on(vm, call, None)
             except vmodl.MethodFault as fault:
                 result.notAttempted.append(vim.cluster.NotAttemptedVmInfo(vm=reference, fault=fault))

@@ -11,8 +11,8 @@ from pyVim.connect import VimSessionOrientedStub
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
-from gpuops.sim.inject import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.world import World
 from tests.sim.test_tasks import machine
 

@@ -1,0 +1,67 @@
+"""What befalls a host and its GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import vmodl
+
+from gpuops.sim.call import Call
+from gpuops.sim.operations import maintenance, power
+from gpuops.sim.trouble.somebody import somebody
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.trouble.rule import Rule
+
+AGAIN_AFTER_S: Final = 600.0
+"""How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
+
+
+def gpu_failed(host: HostSystem, rule: Rule) -> None:
+    """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
+    if not host.state.gpus:
+        return
+    gone, call = host.state.gpus[0], _own(host, "XidError")
+    for vm in host.running_vms():
+        on_it = any(seat.pci_id == gone.pci_id for seat in vm.state.seats)
+        if on_it or any(pci_id == gone.pci_id for _, pci_id in vm.state.held):
+            power.stop(vm, call, clean=False)
+    host.state.gpus = host.state.gpus[1:]
+    host.world.ledger.record(call, host, before={"gpu": gone.pci_id}, after={"gpu": None})
+    host.touch("hardware", "config", "summary")
+    host.graphics_changed()
+    host.load_changed()
+
+
+def crashed(host: HostSystem, rule: Rule) -> None:
+    """It stops at once, its VMs with it; it is back after `for_s`, they are not."""
+    if host.state.connection != "connected":
+        return
+    maintenance.go_down(host, _own(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
+
+
+def disconnected(host: HostSystem, rule: Rule) -> None:
+    """vCenter loses sight of it for `for_s`; what runs there runs on."""
+    _connection(host, "notResponding")
+    if rule.for_s:
+        host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
+
+
+def maintenance_wanted(host: HostSystem, rule: Rule) -> None:
+    """Somebody asks it to enter maintenance mode: it waits for the VMs that run there."""
+    try:
+        maintenance.enter(host, somebody(host.world, "EnterMaintenanceMode_Task"), 0)
+    except vmodl.MethodFault:
+        return  # it is in maintenance mode, or entering it
+
+
+def _connection(host: HostSystem, state: str) -> None:
+    before, host.state.connection = host.state.connection, state
+    call = _own(host, "HostConnection")
+    host.world.ledger.record(call, host, before={"connection": before}, after={"connection": state})
+    host.runtime_changed()
+
+
+def _own(host: HostSystem, method: str) -> Call:
+    return Call(method=method, version=host.world.api_version)

@@ -1,0 +1,213 @@
+"""Injector: the rules of a world, and what they do to its calls, its tasks and its reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from gpuops.sim.trouble import happenings
+from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Phase, Rule
+from gpuops.sim.trouble.typed_fault import make_fault
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.objects.task import Task
+    from gpuops.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """What the client gets instead of its reply, or how that reply comes."""
+
+    fault: Any = None
+    status: int = 0
+    body: str = ""
+    ending: Ending = Ending.WHOLE
+    pace_s: float = 0.0
+    """Between two bytes of a reply that drips."""
+
+
+@dataclass(slots=True)
+class TaskTrouble:
+    """What a task has before it; nothing by default."""
+
+    fault: Any = None
+    fails_at: float = 1.0
+    factor: float = 1.0
+    queued_s: float = 0.0
+    stuck: bool = False
+    lost_at: float | None = None
+    early_s: float = 0.0
+    asks: bool = False
+    lingers_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Armed:
+    """A rule and how often it was matched and has struck."""
+
+    rule: Rule
+    matched: int = 0
+    struck: int = 0
+
+
+class Injector:
+    """The rules of a world, none to begin with."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
+        self._armed: list[Armed] = []
+        self.hides = False
+        """Whether a rule may keep a property from its reader: asked before every read."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return tuple(each.rule for each in self._armed)
+
+    def struck(self) -> list[tuple[Rule, int]]:
+        """Each rule and how often it has struck."""
+        return [(each.rule, each.struck) for each in self._armed]
+
+    def add(self, rule: Rule) -> None:
+        """From now on, strike what this rule matches. Raises UsageError for a fault or a happening that is none."""
+        if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
+            make_fault(rule.fault, self.world.get("ServiceInstance"))
+        if rule.effect is Effect.HAPPEN:
+            happenings.named(rule.happening)
+        armed = Armed(rule)
+        self._armed.append(armed)
+        self.hides = self.hides or rule.effect is Effect.MISSING
+        if rule.at_s is not None:
+            self.world.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
+
+    def clear(self) -> None:
+        """No more trouble."""
+        self._armed.clear()
+        self.hides = False
+
+    def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
+        """What becomes of a call before it has any effect; None = it goes on."""
+        return self._interrupt(call, receiver, Phase.BEFORE)
+
+    def after(self, call: Call, receiver: ManagedObject) -> Interruption | None:
+        """What becomes of the reply of a call that had its effect; None = it is sent."""
+        return self._interrupt(call, receiver, Phase.AFTER)
+
+    def refusal(self, method: str, target: ManagedObject) -> Any:
+        """The fault in which a call ends that another one makes by itself (PowerOnMultiVM), or None."""
+        for armed in self._armed:
+            if armed.rule.effect is Effect.FAULT and self._strikes(armed, method, target):
+                return make_fault(armed.rule.fault, target)
+        return None
+
+    def of_task(self, task: Task) -> TaskTrouble:
+        """What this task has before it."""
+        trouble = TaskTrouble()
+        for armed in self._armed:
+            if armed.rule.effect in TASKS and self._strikes(armed, task.name, task.entity):
+                _trouble(trouble, armed.rule, task.entity)
+        return trouble
+
+    def hidden(self, obj: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
+        """The properties of an object that are not told, each with the fault that stands for it (None = nothing)."""
+        found: dict[str, Any] = {}
+        for armed in self._armed:
+            rule = armed.rule
+            if rule.effect is not Effect.MISSING:
+                continue
+            matching = [path for path in paths if fnmatchcase(path, rule.property)]
+            if matching and self._strikes(armed, method, obj):
+                found |= dict.fromkeys(matching, make_fault(rule.fault, obj) if rule.fault else None)
+        return found
+
+    def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
+        for armed in tuple(self._armed):
+            if not armed.rule.strikes_in(phase):
+                continue
+            # A happening is addressed by its call, and strikes other objects than that call's.
+            target = None if armed.rule.effect is Effect.HAPPEN else receiver
+            if self._strikes(armed, call.method, target):
+                interruption = self._interruption(armed, call, receiver)
+                if interruption is not None:
+                    return interruption
+        return None
+
+    def _strikes(self, armed: Armed, method: str, target: ManagedObject | None) -> bool:
+        rule = armed.rule
+        if not fnmatchcase(method, rule.method) or not (target is None or matches(target, rule.target)):
+            return False
+        armed.matched += 1
+        turn = armed.matched - rule.skip
+        spent = rule.times is not None and armed.struck >= rule.times
+        if turn < 1 or (turn - 1) % rule.every or spent:
+            return False
+        if rule.probability < 1.0 and self._rng.random() >= rule.probability:
+            return False
+        armed.struck += 1
+        return True
+
+    def _interruption(self, armed: Armed, call: Call, receiver: ManagedObject) -> Interruption | None:
+        rule = armed.rule
+        match rule.effect:
+            case effect if effect in REPLIES:
+                return Interruption(ending=Ending(effect.value), pace_s=rule.delay_s)
+            case Effect.HTTP:
+                return Interruption(status=rule.status, body=rule.body)
+            case Effect.FAULT:
+                return Interruption(fault=make_fault(rule.fault, receiver))
+            case Effect.KILL:
+                self._end_session(call)
+                return Interruption(fault=make_fault(rule.fault, receiver))
+            case Effect.EXPIRE:
+                self._end_session(call)
+            case Effect.DELAY:
+                self.world.wait(lambda: None, rule.delay_s)
+            case _:
+                self._happen(armed)
+        return None
+
+    def _end_session(self, call: Call) -> None:
+        if call.session is not None:
+            self.world.sessions.close(call.session)
+            call.session = None
+
+    def _happen(self, armed: Armed) -> None:
+        rule = armed.rule
+        if rule.at_s is not None:
+            if armed not in self._armed:
+                return  # cleared meanwhile
+            armed.struck += 1
+        happening = happenings.named(rule.happening)
+        targets = [obj for obj in self.world.registry if matches(obj, rule.target)]
+        happening.strike(self.world, targets, rule)
+
+
+def matches(target: ManagedObject, pattern: str) -> bool:
+    """Whether the pattern fits the object's moid, name or type."""
+    return any(fnmatchcase(name, pattern) for name in (target.moid, target.display_name, target.wsdl_name))
+
+
+def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
+    match rule.effect:
+        case Effect.TASK:
+            trouble.fault, trouble.fails_at = make_fault(rule.fault, entity), rule.share
+        case Effect.SLOW:
+            trouble.factor = rule.factor
+        case Effect.QUEUED:
+            trouble.queued_s = rule.delay_s
+        case Effect.STUCK:
+            trouble.stuck = True
+        case Effect.LOST:
+            trouble.lost_at = rule.share
+        case Effect.EARLY:
+            trouble.early_s = rule.delay_s
+        case Effect.QUESTION:
+            trouble.asks = True
+        case _:
+            trouble.lingers_s = rule.delay_s

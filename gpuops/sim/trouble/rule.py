@@ -1,0 +1,140 @@
+"""Rules: which calls, tasks or reads something happens to, and what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from gpuops.errors import UsageError
+
+Seconds = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Effect(StrEnum):
+    """What happens to what a rule strikes."""
+
+    # to the reply of a call; see Ending
+    RESET = "reset"
+    CUT = "cut"
+    EOF = "eof"
+    TRUNCATED = "truncated"
+    STALE = "stale"
+    HANG = "hang"
+    DRIP = "drip"
+    # to a call
+    HTTP = "http"
+    """An HTTP status instead of SOAP, such as a proxy's 503; `body` is what it says."""
+    FAULT = "fault"
+    """A SOAP fault of the named type."""
+    EXPIRE = "expire"
+    """The caller's session ends first: NotAuthenticated, and its filters and views are gone."""
+    KILL = "kill"
+    """The caller's session ends, and this call ends in the named fault: an administrator terminated it."""
+    DELAY = "delay"
+    """The call is answered `delay_s` later."""
+    # to a property that is read
+    MISSING = "missing"
+    """Properties that match `property` are not told; with `fault`, it stands for them in missingSet."""
+    # to a task, from its start on
+    TASK = "task"
+    """It ends in the named fault, without its effect, when `share` of its time has passed."""
+    SLOW = "slow"
+    """It takes `factor` times as long."""
+    QUEUED = "queued"
+    """It stays queued for `delay_s` first."""
+    STUCK = "stuck"
+    """It runs for ever."""
+    LOST = "lost"
+    """The task is gone when `share` of its time has passed; what it does goes on."""
+    EARLY = "early"
+    """It says that it succeeded `delay_s` before it has its effect."""
+    QUESTION = "question"
+    """The VM asks a question at the end of it; until somebody answers, the task runs on."""
+    LINGER = "linger"
+    """The GPU that a VM leaves by it stays taken for `delay_s`."""
+    # beside the calls
+    HAPPEN = "happen"
+    """`happening` strikes the objects that match `target`, at a call that matches, or `at_s` from now."""
+
+
+class Phase(StrEnum):
+    """When it happens: instead of the call's effect, or after it."""
+
+    BEFORE = "before"
+    AFTER = "after"
+
+
+REPLIES: Final = frozenset(
+    {Effect.RESET, Effect.CUT, Effect.EOF, Effect.TRUNCATED, Effect.STALE, Effect.HANG, Effect.DRIP}
+)
+ONLY_AFTER: Final = frozenset({Effect.CUT, Effect.EOF, Effect.TRUNCATED, Effect.STALE, Effect.DRIP})
+"""What needs a reply strikes after the effect, whatever the rule says."""
+TASKS: Final = frozenset(
+    {
+        Effect.TASK,
+        Effect.SLOW,
+        Effect.QUEUED,
+        Effect.STUCK,
+        Effect.LOST,
+        Effect.EARLY,
+        Effect.QUESTION,
+        Effect.LINGER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Rule:
+    """Strikes calls whose method and object match these patterns (`*`, `PowerOn*`, `ml-0[1-3]`).
+
+    An object matches by its moid, its name or its type. Of the matching calls the first `skip` go unharmed, of the next
+    each `every`th is struck until `times` are (None = for ever), each with `probability`.
+    """
+
+    effect: Effect
+    method: str = "*"
+    target: str = "*"
+    phase: Phase = Phase.BEFORE
+    skip: Count = 0
+    every: Annotated[int, Field(ge=1)] = 1
+    times: Count | None = 1
+    probability: Share = 1.0
+    fault: str = "SystemError"
+    """Empty for MISSING: nothing is said about what is not told."""
+    status: int = 503
+    body: str = ""
+    delay_s: float = 1.0
+    factor: Annotated[float, Field(gt=0)] = 10.0
+    share: Share = 1.0
+    property: str = "*"
+    happening: str = ""
+    at_s: Seconds | None = None
+    """Virtual seconds after the rule was added; None = at a call."""
+    for_s: Seconds = 0.0
+    """How long a happening lasts, where it can end by itself; 0 = for good."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Rule:
+        """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
+        try:
+            return TypeAdapter(cls).validate_python(dict(document))
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+            raise UsageError(f"not a fault rule: {wrong}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """The rule as JSON values."""
+        return asdict(self)
+
+    def strikes_in(self, phase: Phase) -> bool:
+        """Whether calls, and not tasks or reads, are struck by it in this phase."""
+        if self.effect in TASKS or self.effect is Effect.MISSING or self.at_s is not None:
+            return False
+        return phase is (Phase.AFTER if self.effect in ONLY_AFTER else self.phase)

@@ -1,0 +1,54 @@
+"""Ends of tasks that are not as they should be: a question in the way, a GPU that is not given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.vm_state import Power, Question
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.task import Task
+
+OUT_OF_SPACE: Final = Question(
+    "msg.hbacommon.outofspace",
+    "There is no more space for virtual disk {}. You might be able to continue this session by freeing disk space on "
+    "the relevant volume, and clicking Retry. Click Cancel to terminate this session.",
+    (("0", "Retry"), ("1", "Cancel")),
+)
+"""The question of a full datastore, as ESXi asks it (VMware knowledge base on msg.hbacommon.outofspace)."""
+
+
+def waits_for_answer(entity: Any) -> bool:
+    """Whether a VM waits for an answer; it asks the first time. An object that is no VM never does."""
+    if entity.wsdl_name != "VirtualMachine":
+        return False
+    if entity.moid in entity.world.asked:
+        return entity.state.question is not None
+    entity.world.asked.add(entity.moid)
+    text = OUT_OF_SPACE.text.format(f"{entity.name}.vmdk")
+    entity.state.question = Question(OUT_OF_SPACE.id, text, OUT_OF_SPACE.choices)
+    entity.touch("runtime", "summary")
+    return True
+
+
+def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:
+    """The end of a task after which the GPU still counts as taken for a while."""
+    if not lingers_s or task.entity.wsdl_name != "VirtualMachine":
+        return complete
+    vm: Any = task.entity
+
+    def end() -> None:
+        host, seats = vm.host(), vm.state.seats
+        complete()
+        if vm.state.power is not Power.ON and seats:
+            host.lingering = (*host.lingering, *seats)
+            host.load_changed()
+            host.world.clock.schedule(lingers_s, lambda: _given_back(host, seats))
+
+    return end
+
+
+def _given_back(host: Any, seats: tuple[Any, ...]) -> None:
+    host.lingering = tuple(seat for seat in host.lingering if seat not in seats)
+    host.load_changed()

@@ -1,0 +1,132 @@
+"""What others do to a VM, and what befalls it."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import vmodl
+
+from gpuops.sim.call import Call
+from gpuops.sim.operations import power
+from gpuops.sim.operations.host_admission import Admission, admission
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.render.ledger_facts import facts
+from gpuops.sim.trouble.somebody import somebody
+from gpuops.sim.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.trouble.rule import Rule
+
+ANOTHER_NAME: Final = "{}-renamed"
+
+
+def deleted(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody removes it with its files, running or not."""
+    call = somebody(vm.world, "Destroy_Task")
+    if vm.state.power is not Power.OFF:
+        power.stop(vm, call, clean=False)
+    vm.world.ledger.record(call, vm, before=facts(vm.state), after={})
+    vm.post(call, "VmRemovedEvent")
+    leave(vm)
+
+
+def recreated(vm: VirtualMachine, rule: Rule) -> None:
+    """It is gone, and another VM has its name: same folder, same host, off, with an identity of its own."""
+    deleted(vm, rule)
+    state = copy.copy(vm.state)
+    state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
+    state.attributes, state.snapshots = {}, ()
+    state.suspend_file_mib = 0
+    made = enter(type(vm)(vm.world, new_moid(vm.world, "vm"), state))
+    made.world.ledger.record(somebody(vm.world, "CreateVM_Task"), made, before={}, after=facts(state))
+
+
+def inaccessible(vm: VirtualMachine, rule: Rule) -> None:
+    """vCenter cannot reach its files: runtime.connectionState says so (vSphere API reference)."""
+    _connection(vm, "inaccessible")
+    if rule.for_s:
+        vm.world.clock.schedule(rule.for_s, lambda: _connection(vm, None), background=True)
+
+
+def renamed(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody gives it another name."""
+    before = vm.name
+    vm.rename(ANOTHER_NAME.format(before))
+    vm.configuration_changed(renamed=True)
+    call = somebody(vm.world, "Rename_Task")
+    vm.world.ledger.record(call, vm, before={"name": before}, after={"name": vm.name})
+
+
+def refiled(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody moves it to the folder that holds its own."""
+    own = vm.world.get(vm.state.folder)
+    above = vm.world.get(own.parent)
+    if above.wsdl_name != "Folder":
+        return  # it is in the topmost folder for VMs
+    vm.move_to_folder(above)
+    call = somebody(vm.world, "MoveIntoFolder_Task")
+    vm.world.ledger.record(call, vm, before={"folder": own.moid}, after={"folder": above.moid})
+
+
+def stopped(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody powers it off; of a suspended VM that discards the suspended state."""
+    if vm.state.power is not Power.OFF:
+        power.stop(vm, somebody(vm.world, "PowerOffVM_Task"), clean=False)
+
+
+def started(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody powers it on, or resumes it; refused as anybody's power-on would be."""
+    _tried(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
+
+
+def suspended(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody suspends it."""
+    _tried(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
+
+
+def elsewhere(vm: VirtualMachine, rule: Rule) -> None:
+    """DRS moves it while it runs, or HA registers it anew when it does not: it is on another host of its cluster."""
+    call = Call(method="MigrateVM_Task", version=vm.world.api_version)
+    for target in vm.host().compute_resource().hosts():
+        admitted = _taken_by(vm, target)
+        if admitted is not None:
+            with recorded(vm, call):
+                vm.state.seats, vm.state.held = admitted.seats, admitted.held
+                vm.register_on(target.moid)
+                vm.power_changed()
+            return
+
+
+def busy(vm: VirtualMachine, rule: Rule) -> None:
+    """A task of somebody else runs on it for `for_s`: TaskInProgress to everyone."""
+    call = somebody(vm.world, "ReconfigVM_Task")
+    _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
+
+
+def _taken_by(vm: VirtualMachine, target: HostSystem) -> Admission | None:
+    if target is vm.host() or vm.state.datastore not in target.state.datastores or not target.state.usable:
+        return None
+    if vm.state.power is not Power.ON:
+        return Admission()
+    try:
+        return admission(vm, target)
+    except vmodl.MethodFault:
+        return None
+
+
+def _tried(act: object, call: Call) -> None:
+    """What is refused does not happen: somebody else then reads the fault."""
+    assert callable(act)
+    try:
+        act(call)
+    except vmodl.MethodFault:
+        return
+
+
+def _connection(vm: VirtualMachine, state: str | None) -> None:
+    vm.connection = state
+    vm.touch("runtime", "summary")
