@@ -135,12 +135,15 @@ class Fragmentation:
         return sum(self._on_board(key, alike, memory_mib) for key, alike in boards.items())
 
     def _on_board(self, key: str, states: Sequence[GpuState], memory_mib: int | None) -> float:
-        import numpy as np
-
-        shapes = self.mix[key]
-        free_mib = np.array([sum(self._free_mib(key, state) for state in states)])
-        slots = np.array([[sum(self._slots(state, shape.profile) for state in states) for shape in shapes]])
-        return float(useless(free_mib, slots, np.array([NO_LIMIT if memory_mib is None else memory_mib]), shapes)[0])
+        # `useless` for one node: what looks at a few hosts does not wait for numpy.
+        free_mib = sum(self._free_mib(key, state) for state in states)
+        lost = 0.0
+        for shape in self.mix[key]:
+            instances = sum(self._slots(state, shape.profile) for state in states)
+            if memory_mib is not None and shape.memory_mib:
+                instances = min(instances, max(0, memory_mib) // shape.memory_mib)
+            lost += shape.weight * max(0, free_mib - instances * shape.framebuffer_mib)
+        return lost
 
     def _free_mib(self, key: str, state: GpuState) -> int:
         board = self.catalog.board(key)

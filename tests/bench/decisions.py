@@ -1,7 +1,7 @@
 """Placement in a fleet: CPU time of one decision, of its index and of the next snapshot, and memory, at two sizes.
 
-Hosts of eight GPUs, four beside each NUMA node, six VMs on each; workloads of 72 kinds in turn, none explained. Each size
-is measured in a process of its own.
+Hosts of eight GPUs, four beside each NUMA node, six VMs on each; workloads of 72 kinds in turn, none explained.
+Each size is measured in a process of its own.
 """
 
 from __future__ import annotations
