@@ -117,6 +117,14 @@ def test_a_change_of_which_nothing_is_heard_happens_once(wire: Wire, method: str
     assert wire.left_open() == []
 
 
+@pytest.mark.parametrize("trouble", ["reset", "503"])
+def test_a_reconfiguration_lost_on_the_way_is_sent_once_more_with_its_change_version(wire: Wire, trouble: str) -> None:
+    wire.strike(BROKEN_OFF[trouble], "ReconfigVM_Task")
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
 @pytest.mark.parametrize("method", CHANGES)
 @pytest.mark.parametrize(
     "rule",
