@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -17,6 +18,8 @@ from gpuops.plan.rotation_queue import Served, serve
 from gpuops.plan.rotation_return import may_return
 from gpuops.plan.rotation_room import Room
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, Step, SuspendVm
+
+_NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class RotateNight:
         )
 
     def _away(self, inventory: Inventory) -> list[Ours]:
-        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts is Whereabouts.AWAY]
+        """What is not back yet: away, or on its way to where nobody knows yet."""
+        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
 
     def _refusals(self, night: str, inventory: Inventory, now: datetime) -> list[Rejection]:
         window = self.policy.window
@@ -103,6 +107,8 @@ class RotateNight:
                 continue
             if mine.whereabouts is Whereabouts.AWAY:
                 told[mine.vm.ref] = "suspended tonight"
+            elif mine.whereabouts is Whereabouts.CHANGING:
+                told[mine.vm.ref] = mine.reason
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
         return told

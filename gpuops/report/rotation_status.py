@@ -14,6 +14,7 @@ from gpuops.report.visible import visible
 
 _STYLES = {
     Whereabouts.AWAY: "yellow",
+    Whereabouts.CHANGING: "cyan",
     Whereabouts.BACK: "green",
     Whereabouts.UNTOUCHED: "dim",
     Whereabouts.LOST: "bold red",
@@ -22,20 +23,22 @@ _STYLES = {
     Whereabouts.UNKNOWN: "yellow",
 }
 
-_NO_JOURNAL = "the journal of this machine knows no night of this vCenter: looked for markers alone"
-
 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
     lines: list[RenderableType] = []
+    if status.under_way is not None:
+        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
-    heard = [Text(_NO_JOURNAL, "dim")] if status.policy is None else []
+    heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
-    return Group(*lines, Text(f"{policy}{count(len(status.away), 'VM')} away", "bold"), *heard, _table(status))
+    changing = f", {len(status.changing)} changing" if status.changing else ""
+    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{changing}", "bold")
+    return Group(*lines, closing, *heard, _table(status))
 
 
 def status_document(status: RotationStatus) -> Document:
@@ -45,10 +48,29 @@ def status_document(status: RotationStatus) -> Document:
         "kind": "rotation-status",
         "vcenter": status.vcenter,
         "policy": status.policy,
+        "remembered": status.remembered,
+        "under_way": _under_way(status),
         "cut_off": status.cut_off,
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
         "away": len(status.away),
+        "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],
+    }
+
+
+def _no_journal(status: RotationStatus) -> str:
+    looked = f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
+    return visible(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy")
+
+
+def _under_way(status: RotationStatus) -> Document | None:
+    holder = status.under_way
+    if holder is None:
+        return None
+    return {
+        "kind": status.doing,
+        "pid": holder.pid,
+        "since": holder.since.isoformat() if holder.since else None,
     }
 
 

@@ -47,7 +47,7 @@ class Wire:
     server: SimServer
     state_dir: Path
 
-    def __call__(self, corridor: Callable[[Site], Report | None]) -> int:
+    def __call__(self, corridor: Callable[[Site], Report]) -> int:
         """The exit code a command would have."""
         try:
             with Connection(target_of(self.server)) as connection:
@@ -56,7 +56,7 @@ class Wire:
             return error.exit_code
         finally:
             assert list(self.server.world.sessions) == []
-        return report.exit_code if report else 0
+        return report.exit_code
 
     def attach(self) -> int:
         return self(lambda site: run(ATTACH, site, apply=True))
