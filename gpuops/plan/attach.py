@@ -22,7 +22,7 @@ from gpuops.plan.asked import Answer, device_goal, dynamic_goal, group_goal, pro
 from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
 from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
-from gpuops.plan.hosts import hosts_for, move_blockers, unread
+from gpuops.plan.hosts import hosts_for, move_blockers, some, unread
 from gpuops.plan.options import word
 from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.placement.wanted import PinPolicy
@@ -89,7 +89,10 @@ class Attach:
         return tuple(
             host.ref
             for host in hosts
-            if len(hosts) == 1 or self.device_group or all(host.gpu(address) for address in wanted)
+            if len(hosts) == 1
+            or self.device_group
+            or host.ref == inventory.find_vm(self.vm).host  # may have it as a device that it does not list as a GPU
+            or all(host.gpu(address) for address in wanted)
         )
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
@@ -111,7 +114,7 @@ class Attach:
         old = named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
-            return refuse(*blockers, *power_blockers(vm, self.power), *goal)
+            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *self._where_else(vm, inventory, catalog))
         ask = Ask(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
         against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
         if not against and is_there(ask):
@@ -154,6 +157,20 @@ class Attach:
                 raise
             return untold
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
+
+    def _where_else(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[Rejection, ...]:
+        """What to do where the VM's own host does not know the device that is asked for."""
+        own = inventory.host_of(vm)
+        if own is None or self.move or self.host is not None or not (self._is_dynamic or self.device_group):
+            return ()
+        hint = "--move cold looks for it on every host, and moves the VM there while it is off"
+        if self._is_dynamic:
+            others = [host for host in hosts_for(vm, None, MoveMode.COLD, inventory) if host is not own]
+            having = [host.name for host in others if isinstance(self._goal(vm, (), (host,), inventory, catalog), Goal)]
+            if not having:
+                return ()
+            hint = f"on {some(having)} there is: --move cold moves it there while it is off"
+        return (Rejection(vm.name, f"is registered on {own.name}, which does not have it", hint=hint),)
 
     def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
         """Devices that are not asked for, and not said to stay or to give way."""

@@ -67,13 +67,13 @@ def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejecti
     offering = [host.name for host in others if _offers(host, wanted) and host.name not in able]
     if own is None or not (able or offering):
         return None
-    hint = f"{_some(able)} can take it: --move cold moves it there while it is off"
+    hint = f"{some(able)} can take it: --move cold moves it there while it is off"
     if not able:
-        hint = f"{_some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
+        hint = f"{some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
     return Rejection(wanted.vm.name, f"is registered on {own.name}, which cannot take it", hint=hint)
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
     """The first few names: a fleet has hundreds of hosts, and one is enough to go on."""
     more = len(names) - _FEW
     return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
