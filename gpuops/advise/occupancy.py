@@ -65,7 +65,8 @@ class GpuState:
         return replace(self, tenants=(*self.tenants, *tenants))
 
     def without(self, vm: str) -> GpuState:
-        return replace(self, tenants=tuple(tenant for tenant in self.tenants if tenant.vm != vm))
+        others = tuple(tenant for tenant in self.tenants if tenant.vm != vm)
+        return self if len(others) == len(self.tenants) else replace(self, tenants=others)
 
 
 def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:

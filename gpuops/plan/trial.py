@@ -90,7 +90,13 @@ class Trial:
         scope = scope_of(self.workload, vm, apart, self.inventory, self.catalog)
         hosts = tuple(ref for ref in scope.hosts if self.only in (None, ref) and ref not in self.without)
         wanted = Wanted(
-            vm, demands_of(devices, {}), hosts, self.workload.numa, PinPolicy.AUTO, tuple(ref for ref, _ in beside)
+            vm,
+            demands_of(devices, {}),
+            hosts,
+            self.workload.numa,
+            PinPolicy.AUTO,
+            tuple(ref for ref, _ in beside),
+            self.explain,
         )
         return scope, wanted
 

@@ -117,6 +117,9 @@ HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     offers,  # the host's own list is the authority on what it runs
 )
 
+MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (sees_files, stays_in_its_vapp)
+"""Those of them that only a VM which exists already can fail, one way on one host and another on the next."""
+
 
 def refusals(wanted: Wanted, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
     """Every reason why the host cannot take the VM, but for its GPUs."""

@@ -60,21 +60,34 @@ def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
     return host.memory_mib - sum(other.memory_reservation_mib or 0 for other in running)
 
 
-def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
-    """Why it is not certain that the host has the VM's memory left to reserve; empty = it is, or surely has not.
+def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """Memory of the host, in MiB, that no VM other than this one can have reserved; None = unknown.
 
-    What a VM reserves is no more than its memory: where there is room beside all of that, nothing is in doubt.
+    What a VM reserves is no more than its memory.
     """
     free_mib = unreserved(host, vm, inventory)
-    untold = [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_untold(other)]
+    claims = [_most_mib(other) for other in _untold(host, vm, inventory)]
+    if free_mib is None or None in claims:
+        return None
+    return free_mib - sum(claim for claim in claims if claim is not None)
+
+
+def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
+    """Why it is not certain that the host has the VM's memory left to reserve; empty = it is, or surely has not."""
+    free_mib = unreserved(host, vm, inventory)
+    untold = _untold(host, vm, inventory)
     if not untold or free_mib is None or vm.memory_mib is None:
         return ""
-    claims = [_most_mib(other) for other in untold]
-    if None not in claims and vm.memory_mib <= free_mib - sum(claim for claim in claims if claim is not None):
+    sure_mib = surely_unreserved(host, vm, inventory)
+    if sure_mib is not None and vm.memory_mib <= sure_mib:
         return ""
     names = ", ".join(sorted(other.name for other in untold)[:_FEW])
     more = f" and {len(untold) - _FEW} more" if len(untold) > _FEW else ""
     return f"{host.name}: what {names}{more} may reserve cannot be read: the memory may not be there"
+
+
+def _untold(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
+    return [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_untold(other)]
 
 
 def node_of(seats: Iterable[int | None]) -> int | None:
