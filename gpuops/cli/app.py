@@ -24,19 +24,13 @@ from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
 from gpuops.cli.place import place
-from gpuops.cli.repeated import refuse_repeated
+from gpuops.cli.repeated import Once
 from gpuops.cli.rotate import rotate
 from gpuops.cli.sim import sim
 
 
-class Gpuops(TyperGroup):
+class Gpuops(Once):
     """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        if command is not None:
-            refuse_repeated(command, rest)
-        return name, command, rest
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from typer.core import TyperGroup
+
 from gpuops.errors import UsageError
+
+
+class Once(TyperGroup):
+    """A group of commands whose options are given once, but for those that take several values."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, TyperGroup):
+            refuse_repeated(command, rest)
+        return name, command, rest
 
 
 def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:

@@ -132,8 +132,10 @@ def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int]
 def _no_group(name: str, host: Host) -> Rejection:
     if host.config_target is None:
         return Rejection(host.name, "its device groups were not read")
-    there = ", ".join(sorted(group.name for group in groups_of(host))) or "none"
-    return Rejection(host.name, f"does not offer device group {name} (it offers: {there})")
+    there = ", ".join(sorted(group.name for group in groups_of(host)))
+    known = f"it offers: {there}" if there else "it offers no group"
+    hint = "--move cold looks at the other hosts too"
+    return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
 
 
 def _members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
