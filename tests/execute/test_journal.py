@@ -259,7 +259,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_linked_directory_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "state")
-    with pytest.raises(StateDamaged, match="state directory .*link is a symbolic link"):
+    with pytest.raises(StateDamaged, match=r"state directory .*link is a symbolic link"):
         Journal.open(tmp_path / "link", "vc-1", Ticking())
 
 
