@@ -78,7 +78,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
     now = site.vcenter.inventory()
     with site.remembering(now.vcenter) as journal:
         holder, left_open = _left_open(journal, site)
-        text = journal.last_policy() if journal else None
+        text = journal.last_policy(Half.NIGHT) if journal else None
         if policy is None and text:
             policy = parse_policy(text, "the journal")
         if policy:
@@ -224,7 +224,7 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
 
 
 def _remembered_policy(journal: Journal | None) -> Policy:
-    text = journal.last_policy() if journal else None
+    text = journal.last_policy(Half.NIGHT) if journal else None
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
     return parse_policy(text, "the journal")

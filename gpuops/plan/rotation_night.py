@@ -10,14 +10,14 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy, Role, marker_value
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.rotation_desktops import Survey, survey
 from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
 from gpuops.plan.rotation_queue import Served, serve
 from gpuops.plan.rotation_return import may_return
 from gpuops.plan.rotation_room import Room
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 
@@ -116,7 +116,7 @@ class RotateNight:
     def _waves(self, night: str, served: Served, inventory: Inventory) -> tuple[Wave, ...]:
         marks = [(vm, Role.DESKTOP) for vm in served.desktops] + [(start.vm, Role.ML) for start in served.starts]
         waves = (
-            Wave("mark what is taken", tuple(_mark(self.policy.marker, night, vm.ref, role) for vm, role in marks)),
+            Wave("mark what is taken", tuple(self._marks(night, marks))),
             Wave("suspend idle desktops", tuple(SuspendVm(vm.ref) for vm in served.desktops)),
             Wave(
                 "move ML VMs to their hosts",
@@ -125,6 +125,13 @@ class RotateNight:
             Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in served.starts)),
         )
         return tuple(wave for wave in waves if wave.steps)
+
+    def _marks(self, night: str, taken: Iterable[tuple[Vm, Role]]) -> Iterable[SetAttribute]:
+        """One for each VM that a run which was cut off has not marked already."""
+        for vm, role in taken:
+            value = marker_value(night, role)
+            if vm.attributes.get(self.policy.marker) != value:
+                yield SetAttribute(vm.ref, self.policy.marker, value)
 
     def _warnings(self, found: Survey, served: Served) -> tuple[str, ...]:
         """What in the policy is likely not meant so; a night that does less than hoped is seen only in the morning."""
@@ -148,10 +155,6 @@ class RotateNight:
         elif not served.starts:
             lines.append("no VM of the ML queue starts, so no desktop is suspended")
         return tuple(lines)
-
-
-def _mark(attribute: str, night: str, vm: str, role: Role) -> Step:
-    return SetAttribute(vm, attribute, marker_value(night, role))
 
 
 def _desktop_choices(found: Survey, served: Served) -> Iterable[Choice]:

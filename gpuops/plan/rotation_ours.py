@@ -77,7 +77,9 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
     if policy is not None and not _inside(policy, original, vm):
         reason = "a night took it, and this policy does not cover it: not touched"
-        return Ours(original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} with the policy of that night")
+        return Ours(
+            original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} --policy FILE, the policy of that night"
+        )
     if vm.power is None or vm.connected is False:
         return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
     under_way = changing(vm)
@@ -103,7 +105,7 @@ def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
 def _desktop(original: Original, vm: Vm) -> Ours:
     marked = any(parse_marker(value) is not None for value in vm.attributes.values())
     match vm.power:
-        case PowerState.ON:
+        case PowerState.ON if original.taken:
             return Ours(original, vm, Whereabouts.BACK, "is running")
         case PowerState.SUSPENDED if original.taken or marked:
             return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
@@ -111,7 +113,7 @@ def _desktop(original: Original, vm: Vm) -> Ours:
             reason = "is powered off: its suspended state was discarded by somebody else"
             return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
         case _:
-            return Ours(original, vm, Whereabouts.UNTOUCHED, "was not suspended by gpuops")
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been suspended by gpuops")
 
 
 def _ml(original: Original, vm: Vm) -> Ours:
@@ -122,5 +124,7 @@ def _ml(original: Original, vm: Vm) -> Ours:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
         case PowerState.SUSPENDED:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
+        case PowerState.OFF if not original.taken:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been started by gpuops")
         case _:
             return Ours(original, vm, Whereabouts.BACK, "is powered off")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -36,8 +38,7 @@ def status_text(status: RotationStatus) -> RenderableType:
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
-    changing = f", {len(status.changing)} changing" if status.changing else ""
-    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{changing}", "bold")
+    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
     return Group(*lines, closing, *heard, _table(status))
 
 
@@ -56,6 +57,13 @@ def status_document(status: RotationStatus) -> Document:
         "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],
     }
+
+
+def _others(status: RotationStatus) -> str:
+    """What is neither away nor as it was: `, 2 changing, 1 lost`."""
+    quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
+    numbers = Counter(mine.whereabouts for mine in status.vms if mine.whereabouts not in quiet)
+    return "".join(f", {numbers[kind]} {kind}" for kind in Whereabouts if numbers[kind])
 
 
 def _no_journal(status: RotationStatus) -> str:
@@ -80,7 +88,8 @@ def _since(status: RotationStatus) -> str:
 
 def _table(status: RotationStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("VM", "role", "night", "was on", "now", "why", "next"):
+    idle = status.under_way is None  # while a run is under way, no other command is the next move
+    for column in ("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ())):
         table.add_column(column, overflow="fold")
     for mine in status.vms:
         original = mine.original
@@ -91,7 +100,7 @@ def _table(status: RotationStatus) -> Table:
             Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
             Text(mine.whereabouts.value, _STYLES[mine.whereabouts]),
             Text(visible(mine.reason)),
-            Text(visible(mine.command)),
+            *((Text(visible(mine.command)),) if idle else ()),
         )
     return table
 

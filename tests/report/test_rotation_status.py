@@ -47,6 +47,11 @@ def test_document(golden: Golden) -> None:
     golden("rotation-status.json", json.dumps(status_document(STATUS), indent=2) + "\n")
 
 
+def test_what_no_policy_covers_is_counted(plain: Render) -> None:
+    foreign = Ours(ORIGINAL, None, Whereabouts.FOREIGN, "not touched")
+    assert "policy office: 0 VMs away, 2 foreign" in plain(status_text(replace(STATUS, vms=(foreign, foreign))))
+
+
 def test_nothing_open(plain: Render) -> None:
     status = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
     assert plain(status_text(status)).startswith("no night is open")
@@ -77,6 +82,7 @@ def test_a_run_under_way_is_not_cut_off(plain: Render, holder: LockHolder, doing
     text = plain(status_text(status))
     assert text.startswith(said)
     assert "did not end" not in text
-    assert "1 VM away, 1 changing" in text
+    assert "gpuops rotate day" not in text, "it would be refused now"
+    assert "1 VM away, 1 changing, 1 lost" in text
     told = status_document(status)
     assert (told["cut_off"], told["under_way"]["kind"], told["under_way"]["pid"]) == (None, doing, holder.pid)

@@ -26,7 +26,7 @@ from gpuops.model.rotation import Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.rotation_ours import Whereabouts
 from gpuops.plan.rotation_status import RotationStatus
-from gpuops.plan.steps import SuspendVm
+from gpuops.plan.steps import SetAttribute, SuspendVm
 from gpuops.sim import ready_file
 from gpuops.sim.ledger import Entry
 from gpuops.sim.scenario import build
@@ -227,6 +227,7 @@ def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
     where = {mine.original.name: (mine.whereabouts, mine.reason) for mine in status.vms}
     assert where["vdi-08"] == (Whereabouts.CHANGING, "is being suspended")
     assert where["vdi-07"][0] is Whereabouts.AWAY
+    assert where["ml-01"] == (Whereabouts.UNTOUCHED, "has not been started by gpuops")
     [plan] = [report.plan for report in planned]
     assert "until it ends, this would be refused" in plan.warnings[-1]
     assert lab_wire.status().under_way is None
@@ -254,6 +255,7 @@ def test_a_dry_resume_shows_what_resume_then_does(lab_wire: Wire) -> None:
     finished = lab_wire.resume()
     assert finished.exit_code == 0
     assert foreseen.plan.steps == finished.plan.steps != ()
+    assert not any(isinstance(step, SetAttribute) for step in finished.plan.steps), "they are marked already"
     assert lab_wire.to_power("poweredOn") == Counter(ML)
 
 
