@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, PartlyDone, UsageError
+from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
@@ -48,6 +48,7 @@ def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consen
     with site.changing(site.vcenter.uuid, alone=True) as journal:
         turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
         left_open = journal.open_runs(HALVES)
+        _morning_first(half, left_open)
         settled = turn.settle(left_open, journal)
         report = turn.look(journal)
         outcomes = turn.do(report, journal, left_open, consent)
@@ -141,14 +142,15 @@ class _Turn:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
         originals = _originals(journal, self.policy, self.now)
-        left_open = journal.open_runs(HALVES) if journal else ()
+        holder, left_open = _left_open(journal, self.site)
+        if holder is None:
+            _morning_first(self.half, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
         foreseen = foresee(self.site.vcenter, intents, before, catalog_of(before))
         report = self._planned(
             foreseen.inventory,
             tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
         )
-        holder = rotating(self.site.state_dir, before.vcenter)
         warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
         plan = report.plan
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
@@ -210,6 +212,16 @@ class _Turn:
             if original.vm not in after.vms or is_returned(original, after):
                 Originals(journal).returned(original)
         return after
+
+
+def _morning_first(half: Half, left_open: Sequence[Run]) -> None:
+    """A night is not begun over a morning that was cut off: it would take anew what that morning has not returned."""
+    morning = next((run for run in left_open if run.kind == Half.DAY), None)
+    if half is Half.NIGHT and morning is not None:
+        raise Refused(
+            f"the morning that began at {morning.started:%Y-%m-%d %H:%M %Z} did not end",
+            hint="gpuops rotate resume finishes it, or gpuops rotate day",
+        )
 
 
 def _end(journal: Journal, runs: Sequence[Run]) -> None:

@@ -305,6 +305,20 @@ def test_a_morning_under_another_policy_is_not_the_one_remembered(night: Night) 
     morning_is_good(night)
 
 
+def test_a_night_does_not_begin_over_a_morning_that_was_cut_off(night: Night) -> None:
+    night.run(Half.NIGHT)
+    assert night.killed(Half.DAY, kill_at=30)
+    sent = len(night.world.requests)
+    for apply in (False, True):
+        with pytest.raises(Refused, match=r"the morning that began at 2026-11-20 .* UTC did not end") as refused:
+            night.run(Half.NIGHT, apply=apply)
+        assert refused.value.hint.startswith("gpuops rotate resume")
+    assert len(night.world.requests) == sent
+    assert status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick)).cut_off == "rotate day"
+    night.resume()
+    morning_is_good(night)
+
+
 def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     assert status(site).vms == ()
