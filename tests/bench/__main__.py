@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions, openb
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MODULES = {
     "tasks": "tests.bench.many_tasks",
     "churn": "tests.bench.churn",
     "decisions": "tests.bench.decisions",
+    "openb": "tests.bench.openb",
 }
 
 

@@ -1,0 +1,297 @@
+"""A pool: NUMA nodes with GPUs of one geometry, and the seat that leaves the rest worth the most to the site's mix.
+
+What a GPU can be is the geometry's to say; what is free beside it is CPU and memory. Nodes are tried as the tiers say:
+all of the VM on one node first, then what crosses the socket. Within a tier the smallest loss wins, in steps, and of
+equals the first node. What was scored for a shape is kept until the node changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from gpuops.plan.placement.fleet.tables import Rows
+from gpuops.plan.placement.fleet.worth import Shapes, worth
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
+
+
+class Geometry(Protocol):
+    """What GPUs can be. States and kinds of device are small whole numbers; state 0 = no GPU there."""
+
+    ways: int
+    """The most states that one more device can lead to."""
+
+    def after(self, state: int, kind: int) -> Sequence[int]:
+        """The states that one more device of the kind may lead to; none = there is no room."""
+
+    def slots(self, state: int, kind: int) -> int:
+        """How many more devices of the kind fit."""
+
+    def usable(self, state: int, kind: int) -> int:
+        """How much of what is free devices of the kind can use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A VM: so many devices of a kind, and CPU and memory beside them. No device = anywhere."""
+
+    kind: int
+    count: int
+    cpu: int
+    memory: int
+    models: int = -1
+    """Bit mask of the models of nodes that will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a VM takes of one node."""
+
+    row: int
+    gpus: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    cpu: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a VM goes. `local`: on as few nodes as its size allows, all of it beside its GPUs."""
+
+    parts: tuple[Part, ...]
+    local: bool
+
+
+@dataclass(slots=True)
+class _Scored:
+    """What one shape of VM would cost on each node when it was asked last; infinite = does not fit."""
+
+    at: int
+    loss: Floats
+    gpu: Ints
+    state: Ints
+
+
+FULL: Final = np.inf
+
+
+class Pool:
+    """The nodes as they are, and what each of them is worth. `paired`: rows 2n and 2n+1 are one host."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        state: Ints,
+        cpu: Ints,
+        memory: Ints,
+        shapes: Shapes,
+        *,
+        step: float,
+        model: Ints | None = None,
+        paired: bool = False,
+    ) -> None:
+        self.geometry, self.shapes, self.step, self.paired = geometry, shapes, step, paired
+        self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
+        self.cpu_whole, self.memory_whole = int(cpu.max()), int(memory.max())
+        self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
+        kinds = shapes.kinds
+        self._gains = Rows(lambda s: [f(s, kind) for f in (geometry.slots, geometry.usable) for kind in kinds], 2 * len(kinds))
+        self._next: dict[int, Rows] = {}
+        self._scored: dict[Ask, _Scored] = {}
+        self._changed: list[int] = []
+        self.gains = self._gains.of(self.state).sum(axis=1)
+        self.value = self._value(np.arange(len(cpu)), self.gains, self.cpu, self.memory)
+
+    def choose(self, ask: Ask) -> Seat | None:
+        """The best seat in the first tier that has any."""
+        local = self._local(ask)
+        if local is not None or not self.paired:
+            return local
+        return self._across(ask)
+
+    def take(self, seat: Seat) -> None:
+        """The pool with the VM there."""
+        for part in seat.parts:
+            self._set(part.row, part.gpus, part.after, -part.cpu, -part.memory)
+
+    def give(self, part: Part, states: Sequence[int]) -> None:
+        """The pool without it; `states` are those of its GPUs then."""
+        self._set(part.row, part.gpus, states, part.cpu, part.memory)
+
+    def _set(self, row: int, gpus: Sequence[int], states: Sequence[int], cpu: int, memory: int) -> None:
+        self.state[row, list(gpus)] = states
+        self.cpu[row] += cpu
+        self.memory[row] += memory
+        there = np.array([row])
+        self.gains[row] = self._gains.of(self.state[row]).sum(axis=0)
+        self.value[row] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])[0]
+        self._changed.append(row)
+
+    def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
+        return worth(self.shapes, self.model[rows], gains, cpu, memory)
+
+    def _local(self, ask: Ask) -> Seat | None:
+        scored = self._scored.get(ask)
+        if scored is None:
+            everywhere = np.arange(len(self.cpu))
+            scored = _Scored(0, np.full(len(self.cpu), FULL), 0 * everywhere, 0 * everywhere)
+            self._scored[ask] = scored
+            changed = everywhere
+        else:
+            changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
+        scored.at = len(self._changed)
+        if len(changed):
+            self._score(ask, changed, scored)
+        row = self.select(scored.loss)
+        if scored.loss[row] == FULL:
+            return None
+        gpus, states = self._gpus(ask, row, int(scored.gpu[row]), int(scored.state[row]))
+        part = Part(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
+        return Seat((part,), local=True)
+
+    def _score(self, ask: Ask, rows: Ints, scored: _Scored) -> None:
+        """Score these nodes for the shape anew."""
+        scored.loss[rows] = FULL
+        enough = (self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)
+        enough &= ((ask.models >> self.model[rows]) & 1).astype(np.bool_)
+        rows = rows[enough]
+        option, gpu, state, gains = self._options(ask, rows)
+        at = rows[option]
+        cost = self.cost(ask, at, gpu, gains)
+        # The cheapest option of each node; the sort is stable, so of equals the first.
+        order = np.lexsort((cost, at))
+        first = order[np.concatenate([[True], np.diff(at[order]) != 0])] if len(order) else order
+        scored.loss[at[first]], scored.gpu[at[first]], scored.state[at[first]] = cost[first], gpu[first], state[first]
+
+    def select(self, cost: Floats) -> int:
+        """The cheapest node, of equals the first: an order that chance or a name decides costs more than it is worth."""
+        return int(cost.argmin())
+
+    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+        """What the nodes lose to the mix by the VM, in steps: what differs by less is equal."""
+        after = self._value(rows, gains, self.cpu[rows] - ask.cpu, self.memory[rows] - ask.memory)
+        steps: Floats = np.floor((self.value[rows] - after) / self.step + 0.5 + 1e-6)
+        return steps
+
+    def _options(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Ways to seat the devices on one of these nodes: its place among them, GPU, new state, and what is left then."""
+        gains = self.gains[rows]
+        if ask.count == 0:
+            here = np.arange(len(rows))
+            return here, 0 * here - 1, 0 * here, gains
+        states = self.state[rows]
+        after = self._after(ask.kind).of(states)
+        if ask.count > 1:
+            return self._several(ask, states, after, gains)
+        fresh = np.ones(states.shape, dtype=np.bool_)
+        for gpu in range(1, states.shape[1]):
+            fresh[:, gpu] = (states[:, :gpu] != states[:, gpu : gpu + 1]).all(axis=1)
+        option, gpu, way = np.nonzero((after > 0) & fresh[:, :, None])
+        new, old = after[option, gpu, way], states[option, gpu]
+        return option, gpu, new, gains[option] + self._gains.of(new) - self._gains.of(old)
+
+    def _several(self, ask: Ask, states: Ints, after: Ints, gains: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Whole GPUs are all alike: the first that are free."""
+        room = after[:, :, 0] > 0
+        option = np.flatnonzero(room.sum(axis=1) >= ask.count)
+        taken = room[option] & (room[option].cumsum(axis=1) <= ask.count)
+        new = np.where(taken, after[option, :, 0], states[option])
+        return option, 0 * option, 0 * option, self._gains.of(new).sum(axis=1)
+
+    def _gpus(self, ask: Ask, row: int, gpu: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if ask.count == 0:
+            return (), ()
+        if ask.count == 1:
+            return (gpu,), (state,)
+        return self._first(ask, row, ask.count)
+
+    def _first(self, ask: Ask, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        after = self._after(ask.kind).of(self.state[row])[:, 0]
+        gpus = np.flatnonzero(after > 0)[:count]
+        return tuple(gpus.tolist()), tuple(after[gpus].tolist())
+
+    def _after(self, kind: int) -> Rows:
+        if kind not in self._next:
+            ways = self.geometry.ways
+
+            def after(state: int) -> list[int]:
+                found = list(self.geometry.after(state, kind))
+                return found + [0] * (ways - len(found))
+
+            self._next[kind] = Rows(after, ways)
+        return self._next[kind]
+
+    def _across(self, ask: Ask) -> Seat | None:
+        """What does not fit on one node, in the first way that a host can: even halves, then CPU and memory where they
+        are free."""
+        best: tuple[float, Seat] | None = None
+        for tier in (_evenly, _beside, _anyhow):
+            for row in self._hosts_for(ask):
+                seat = tier(self, ask, int(row))
+                loss = FULL if seat is None else self._loss(seat)
+                if seat is not None and (best is None or loss < best[0]):
+                    best = (loss, seat)
+            if best is not None:
+                return best[1]
+        return None
+
+    def _hosts_for(self, ask: Ask) -> Ints:
+        """Rows with a GPU that will do, on hosts that have the CPU and memory in all."""
+        pair = np.arange(len(self.cpu)) ^ 1
+        room = (self._after(ask.kind).of(self.state)[:, :, 0] > 0).sum(axis=1) if ask.count else np.ones(len(self.cpu))
+        enough: Flags = (self.cpu + self.cpu[pair] >= ask.cpu) & (self.memory + self.memory[pair] >= ask.memory)
+        return np.flatnonzero(enough & (room > 0) & (room + (room[pair] if ask.count > 1 else 0) >= ask.count))
+
+    def _loss(self, seat: Seat) -> float:
+        loss = 0.0
+        for part in seat.parts:
+            there = np.array([part.row])
+            states = self.state[part.row].copy()
+            states[list(part.gpus)] = part.after
+            gains = self._gains.of(states).sum(axis=0)[None, :]
+            after = self._value(there, gains, self.cpu[there] - part.cpu, self.memory[there] - part.memory)
+            loss += float(self.value[part.row] - after[0])
+        return float(np.floor(loss / self.step + 0.5 + 1e-6))
+
+
+def _evenly(pool: Pool, ask: Ask, row: int) -> Seat | None:
+    """Half of everything on each node, for what needs more GPUs than a node has."""
+    if ask.count <= pool.state.shape[1] or row % 2:
+        return None
+    half, cpus, memories = ask.count // 2, (ask.cpu - ask.cpu // 2, ask.cpu // 2), (
+        ask.memory - ask.memory // 2,
+        ask.memory // 2,
+    )
+    parts = [_part(pool, ask, row + n, half, cpus[n], memories[n]) for n in (0, 1)]
+    return Seat((parts[0], parts[1]), local=True) if parts[0] is not None and parts[1] is not None else None
+
+
+def _beside(pool: Pool, ask: Ask, row: int) -> Seat | None:
+    """One device here, CPU and memory on the other node."""
+    if ask.count != 1:
+        return None
+    gpu, none = _part(pool, ask, row, 1, 0, 0), _part(pool, ask, row ^ 1, 0, ask.cpu, ask.memory)
+    return Seat((gpu, none), local=False) if gpu is not None and none is not None else None
+
+
+def _anyhow(pool: Pool, ask: Ask, row: int) -> Seat | None:
+    """As much as there is here, the rest on the other node."""
+    cpu, memory = min(int(pool.cpu[row]), ask.cpu), min(int(pool.memory[row]), ask.memory)
+    here = len(pool._first(ask, row, ask.count)[0])
+    first = _part(pool, ask, row, here, cpu, memory)
+    second = _part(pool, ask, row ^ 1, ask.count - here, ask.cpu - cpu, ask.memory - memory)
+    wide = ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole or ask.count > pool.state.shape[1]
+    return Seat((first, second), local=wide) if first is not None and second is not None else None
+
+
+def _part(pool: Pool, ask: Ask, row: int, count: int, cpu: int, memory: int) -> Part | None:
+    gpus, states = pool._first(ask, row, count)
+    if len(gpus) < count or pool.cpu[row] < cpu or pool.memory[row] < memory:
+        return None
+    return Part(row, gpus, tuple(pool.state[row, list(gpus)].tolist()), states, cpu, memory)

@@ -1,0 +1,117 @@
+"""The Alibaba GPU trace of 2023 ("openb"): nodes, pods, the typical mix and inflated arrivals, as FGD's authors used it.
+
+Weng et al., "Beware of Fragmentation", USENIX ATC 2023, section 6: pods in random order, then more drawn from them until
+they ask for 130 % of the GPUs. A GPU is 1000 milli-GPU; a pod takes a part of one GPU, or several whole ones.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gpuops.plan.placement.fleet.pool import Ask
+from gpuops.plan.placement.fleet.worth import Shapes
+
+MILLI: Final = 1000
+MOST_GPUS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine."""
+
+    cpu: int
+    memory_mib: int
+    gpus: int
+    model: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Machines and pods; `models` are the GPU models by number."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Ask, ...]
+    models: tuple[str, ...]
+
+    @property
+    def milli(self) -> int:
+        return MILLI * sum(node.gpus for node in self.nodes)
+
+
+class MilliGpu:
+    """A GPU cut at will: state 1 = full, 1001 = empty; a kind is how much of it a device takes."""
+
+    ways = 1
+
+    def after(self, state: int, kind: int) -> Sequence[int]:
+        return (state - kind,) if state - 1 >= kind else ()
+
+    def slots(self, state: int, kind: int) -> int:
+        return (state - 1) // kind if state else 0
+
+    def usable(self, state: int, kind: int) -> int:
+        return state - 1 if state - 1 >= kind else 0
+
+
+def read(folder: Path, pods: str) -> Trace:
+    """The trace of one workload (`default`, `gpushare100`, ...)."""
+    with (folder / "openb_node_list_gpu_node.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    models = tuple(sorted({row["model"] for row in rows}))
+    nodes = tuple(
+        Node(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), models.index(row["model"])) for row in rows
+    )
+    with (folder / f"openb_pod_list_{pods}.csv").open() as lines:
+        asks = tuple(_ask(row, models) for row in csv.DictReader(lines))
+    return Trace(nodes, asks, models)
+
+
+def asked(pod: Ask) -> int:
+    """Milli-GPU that the pod takes."""
+    return pod.kind * pod.count
+
+
+def arrivals(trace: Trace, seed: int, ratio: float = 1.3) -> list[Ask]:
+    """The pods in a random order, then more of them by chance, until they ask for so much of the GPUs."""
+    chance = np.random.default_rng(seed)
+    order = [int(number) for number in chance.permutation(len(trace.pods))]
+    total, most = sum(map(asked, trace.pods)), ratio * trace.milli
+    while total > most:
+        total -= asked(trace.pods[order.pop(int(chance.integers(len(order))))])
+    while True:
+        number = int(chance.integers(len(trace.pods)))
+        if total + trace.pods[number].kind > most:
+            return [trace.pods[number] for number in order]
+        total += asked(trace.pods[number])
+        order.append(number)
+
+
+def typical(trace: Trace, share: float = 0.95) -> Shapes:
+    """The commonest shapes that make up this share of the pods; memory is not looked at."""
+    counts = Counter((pod.cpu, pod.count, pod.kind, pod.models) for pod in trace.pods)
+    # Equals in the order of their figures, as the published analysis has them.
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    upto = np.cumsum([times for _, times in ranked])
+    kept = ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
+    cpu, count, kind, masks = (np.array([shape[field] for shape, _ in kept]) for field in range(4))
+    times = np.array([times for _, times in kept])
+    kinds = tuple(sorted(set(kind[count > 0].tolist())))
+    numbers = np.array([kinds.index(each) if each else 0 for each in kind])
+    suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
+    return Shapes(kinds, numbers, count, kind, cpu, 0 * cpu, times / times.sum(), suits)
+
+
+def _ask(row: dict[str, str], models: tuple[str, ...]) -> Ask:
+    count = int(row["num_gpu"])
+    named = [name for name in (row.get("gpu_spec") or "").split("|") if name]
+    anywhere = (1 << len(models)) - 1
+    mask = sum(1 << models.index(name) for name in named if name in models) if named and count else anywhere
+    milli = min(int(row["gpu_milli"]), MILLI) if count else 0
+    return Ask(milli, count, int(row["cpu_milli"]), int(row["memory_mib"]), mask)
