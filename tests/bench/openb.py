@@ -23,7 +23,7 @@ from tests.bench.verdict import Figure, Result
 
 SEEDS: Final = (42, 44)
 """Even ones; what is tuned is tuned on odd ones."""
-STEP: Final = 0.04 * MILLI
+STEP: Final = 0.001 * MILLI
 UNALLOCATED: Final = 4.1
 AGREE: Final = 0.3
 KNOWN: Final = {"best fit": "bestfit", "first fit": "firstfit", "FGD": "fgd", "fgdcount": "fgdcount"}
@@ -53,7 +53,9 @@ def _figures(folder: Path, names: list[str]) -> Iterator[Figure]:
             yield Figure(f"{name}: CPU time of ours, all seeds", cpu_s, "s")
         else:
             yield Figure(f"{name}: ours", ours, "%")
-        yield Figure(f"{name}: below the best of FGD and first fit", max(of["FGD"], of["first fit"]) - ours, "points", 0.3)
+        yield Figure(
+            f"{name}: below the best of FGD and first fit", max(of["FGD"], of["first fit"]) - ours, "points", 0.3
+        )
 
 
 def _agreement(of: dict[str, float]) -> Iterator[Figure]:
@@ -62,7 +64,9 @@ def _agreement(of: dict[str, float]) -> Iterator[Figure]:
         return
     with (Path(folder) / "openb_summary.csv").open() as lines:
         rows = list(csv.reader(lines))
-    column = next(at for at, (what, how) in enumerate(zip(rows[0], rows[1], strict=True)) if (what, how) == ("alloc100", "mean"))
+    column = next(
+        at for at, (what, how) in enumerate(zip(rows[0], rows[1], strict=True)) if (what, how) == ("alloc100", "mean")
+    )
     known = {row[1]: float(row[column]) for row in rows[3:] if row[2:4] == ["k8s", "perm"]}
     for rule, value in of.items():
         yield Figure(f"default: {rule} differs from what is known by", abs(value - known[KNOWN[rule]]), "points", AGREE)

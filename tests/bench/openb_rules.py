@@ -6,14 +6,12 @@ simulator. FGD counts a GPU as usable by a shape if one instance fits; `fgdcount
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.pool import Ask, Pool
-from gpuops.plan.placement.fleet.worth import worth
-from tests.bench.openb_trace import MILLI, MOST_GPUS, MilliGpu, Trace, asked, typical
+from tests.bench.openb_trace import MILLI, MOST_GPUS, Trace, asked, site, typical
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Floats, Ints
@@ -21,12 +19,19 @@ if TYPE_CHECKING:
 MOST_CPU = 128_000
 
 
-class FirstFit(Pool):
+class Rule(Pool):
+    """Another cost than the engine's, and nothing kept for large shapes."""
+
+    def total(self, cost: Floats, destroyed: Ints) -> Floats:
+        return cost
+
+
+class FirstFit(Rule):
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         return np.zeros(len(rows))
 
 
-class BestFit(Pool):
+class BestFit(Rule):
     """The least CPU and GPU left, in equal parts of the largest node; on it the GPU with the least left."""
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
@@ -47,26 +52,30 @@ class BestFit(Pool):
         return int(np.where(able, stretched, -np.inf).argmax())
 
 
-class Count(Pool):
-    """`fgdcount`: the engine's worth, with FGD's steps."""
+class Fgd(Rule):
+    """The least fragmentation more: a GPU is of use to a shape if one instance fits on the node."""
+
+    fed_whole = False
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
-        after = self.worth_of(rows, gains, self.cpu[rows] - ask.cpu)
-        gained = asked(ask) - (self.worth_of(rows, self.gains[rows], self.cpu[rows]) - after)
+        before = self.usable(rows, self.gains[rows], self.cpu[rows])
+        gained = asked(ask) - (before - self.usable(rows, gains, self.cpu[rows] - ask.cpu))
         return -np.floor(100 / (1 + np.exp(-gained / MILLI)))
 
-    def worth_of(self, rows: Ints, gains: Ints, cpu: Ints) -> Floats:
-        return worth(self.shapes, self.model[rows], gains, cpu, self.memory[rows])
-
-
-class Fgd(Count):
-    def worth_of(self, rows: Ints, gains: Ints, cpu: Ints) -> Floats:
+    def usable(self, rows: Ints, gains: Ints, cpu: Ints) -> Floats:
         shapes, kinds = self.shapes, len(self.shapes.kinds)
-        slots, usable = gains[:, :kinds][:, shapes.kind], gains[:, kinds:][:, shapes.kind]
-        there = shapes.suits[self.model[rows]] & (slots >= shapes.count) & (shapes.count > 0)
-        there &= cpu[:, None] >= shapes.cpu
-        total: Floats = np.where(there, usable, 0) @ shapes.weight
+        slots, usable = gains[:, :kinds][:, shapes.kind], gains[:, kinds : 2 * kinds][:, shapes.kind]
+        instances, fed = slots // np.maximum(1, shapes.count), cpu[:, None] // np.maximum(1, shapes.cpu)
+        share = np.minimum(1.0, fed / np.maximum(1, instances)) if self.fed_whole else np.ones(slots.shape)
+        there = shapes.suits[self.model[rows]] & (instances > 0) & (shapes.count > 0) & (fed > 0)
+        total: Floats = np.where(there, usable * share, 0) @ shapes.weight
         return total
+
+
+class Count(Fgd):
+    """`fgdcount`: of use to a shape as far as the CPU of the node feeds whole instances of it."""
+
+    fed_whole = True
 
 
 RULES: dict[str, type[Pool]] = {
@@ -77,13 +86,13 @@ RULES: dict[str, type[Pool]] = {
 }
 
 
-def pool_of(kind: type[Pool], trace: Trace, order: Ints, step: float = 1.0) -> Pool:
-    """The trace's nodes in this order, empty."""
+def pool_of(kind: type[Pool], trace: Trace, order: Ints, step: float) -> Pool:
+    """The trace's nodes in this order, empty; the other rules know the shapes that their authors let them know."""
     nodes = [trace.nodes[number] for number in order]
     state = np.array([[MILLI + 1] * node.gpus + [0] * (MOST_GPUS - node.gpus) for node in nodes])
     cpu, memory = np.array([node.cpu for node in nodes]), np.array([node.memory_mib for node in nodes])
     model = np.array([node.model for node in nodes])
-    return kind(MilliGpu(), state, cpu, memory, typical(trace), step=step, model=model)
-
-
-NodeOrder = Callable[[Trace, int], "Ints"]
+    geometry, shapes, large = site(trace)
+    if issubclass(kind, Rule):
+        shapes, large = typical(trace), None
+    return kind(geometry, state, cpu, memory, shapes, step=step, large=large, model=model)

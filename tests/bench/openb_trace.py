@@ -9,17 +9,25 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.pool import Ask
-from gpuops.plan.placement.fleet.worth import Shapes
+from gpuops.plan.placement.fleet.prices import prices
+from gpuops.plan.placement.fleet.reserve import Large
+from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.tables import Floats, Ints
 
 MILLI: Final = 1000
+GRAIN: Final = 10
 MOST_GPUS: Final = 8
+SLACK: Final = 1.3
+"""CPU feeds a little more than the mean pod's worth per core: from 1.3 to 2 alike (tuned on odd seeds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,9 @@ class MilliGpu:
 
     ways = 1
 
+    def __init__(self, values: Floats) -> None:
+        self._values = values
+
     def after(self, state: int, kind: int) -> Sequence[int]:
         return (state - kind,) if state - 1 >= kind else ()
 
@@ -58,6 +69,31 @@ class MilliGpu:
 
     def usable(self, state: int, kind: int) -> int:
         return state - 1 if state - 1 >= kind else 0
+
+    def value(self, state: int) -> int:
+        return round(VALUE_UNIT * MILLI * float(self._values[max(0, state - 1) // GRAIN]))
+
+    def free(self, state: int) -> int:
+        return max(0, state - 1)
+
+
+def filling(sizes: Ints, price: Floats) -> tuple[Floats, Ints]:
+    """The best that can be sold of each free amount (in grains of ten milli-GPU), and what fills an empty GPU best."""
+    grains = -(-sizes // GRAIN)
+    best, last = np.zeros(MILLI // GRAIN + 1), np.full(MILLI // GRAIN + 1, -1)
+    for free in range(1, len(best)):
+        best[free] = best[free - 1]
+        fits = np.flatnonzero(grains <= free)
+        if len(fits):
+            sold = best[free - grains[fits]] + price[fits]
+            if sold.max() > best[free] + 1e-12:
+                best[free], last[free] = sold.max(), fits[sold.argmax()]
+    counts, free = np.zeros(len(sizes), dtype=np.int64), MILLI // GRAIN
+    while free:
+        if last[free] >= 0:
+            counts[last[free]] += 1
+        free -= int(grains[last[free]]) if last[free] >= 0 else 1
+    return best, counts
 
 
 def read(folder: Path, pods: str) -> Trace:
@@ -93,6 +129,40 @@ def arrivals(trace: Trace, seed: int, ratio: float = 1.3) -> list[Ask]:
         order.append(number)
 
 
+def site(trace: Trace) -> tuple[MilliGpu, Shapes, Large | None]:
+    """The geometry with the prices of this trace's sizes, its typical shapes, and its large ones."""
+    counts = Counter(pod.kind for pod in trace.pods for _ in range(pod.count))
+    sizes = np.array(sorted(counts))
+    demand = np.array([counts[int(size)] for size in sizes], dtype=np.float64)
+    found = prices(sizes / MILLI, demand, lambda price: filling(sizes, price)[1])
+    values, _ = filling(sizes, found)
+    of = dict(zip(sizes.tolist(), found.tolist(), strict=True))
+    value = MILLI * sum(pod.count * of.get(pod.kind, 0.0) for pod in trace.pods)
+    shapes = typical(trace, 0.9)
+    shapes = replace(shapes, fed_by_cpu=SLACK * value / sum(pod.cpu for pod in trace.pods))
+    return MilliGpu(values), shapes, _large(trace, shapes)
+
+
+def _large(trace: Trace, shapes: Shapes) -> Large | None:
+    """Pods of several whole GPUs. One asks for at least as much as another if it does in every respect."""
+    counts = Counter((pod.count, pod.cpu, pod.models) for pod in trace.pods if pod.count > 1)
+    if not counts:
+        return None
+    asks = list(counts)
+    share = [
+        sum(
+            times
+            for (k, cpu, models), times in counts.items()
+            if k >= ask[0] and cpu >= ask[1] and not models & ~ask[2]
+        )
+        for ask in asks
+    ]
+    count, cpu, masks = (np.array(column) for column in zip(*asks, strict=True))
+    suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
+    mean = sum(map(asked, trace.pods)) / len(trace.pods)
+    return Large(shapes.kinds.index(MILLI), count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
+
+
 def typical(trace: Trace, share: float = 0.95) -> Shapes:
     """The commonest shapes that make up this share of the pods; memory is not looked at."""
     counts = Counter((pod.cpu, pod.count, pod.kind, pod.models) for pod in trace.pods)
@@ -102,7 +172,7 @@ def typical(trace: Trace, share: float = 0.95) -> Shapes:
     kept = ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
     cpu, count, kind, masks = (np.array([shape[field] for shape, _ in kept]) for field in range(4))
     times = np.array([times for _, times in kept])
-    kinds = tuple(sorted(set(kind[count > 0].tolist())))
+    kinds = tuple(sorted({*kind[count > 0].tolist(), MILLI}))
     numbers = np.array([kinds.index(each) if each else 0 for each in kind])
     suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
     return Shapes(kinds, numbers, count, kind, cpu, 0 * cpu, times / times.sum(), suits)

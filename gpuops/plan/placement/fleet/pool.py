@@ -8,11 +8,12 @@ equals the first node. What was scored for a shape is kept until the node change
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from gpuops.plan.placement.fleet.reserve import Large, places, price
 from gpuops.plan.placement.fleet.tables import Rows
 from gpuops.plan.placement.fleet.worth import Shapes, worth
 
@@ -34,6 +35,12 @@ class Geometry(Protocol):
 
     def usable(self, state: int, kind: int) -> int:
         """How much of what is free devices of the kind can use."""
+
+    def value(self, state: int) -> int:
+        """What the best filling of what is free sells for at the site's prices, in thousandths."""
+
+    def free(self, state: int) -> int:
+        """GPU memory that is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class _Scored:
     loss: Floats
     gpu: Ints
     state: Ints
+    destroyed: Ints
+    """Places for each large shape that go with it."""
 
 
 FULL: Final = np.inf
@@ -93,6 +102,7 @@ class Pool:
         shapes: Shapes,
         *,
         step: float,
+        large: Large | None = None,
         model: Ints | None = None,
         paired: bool = False,
     ) -> None:
@@ -101,12 +111,21 @@ class Pool:
         self.cpu_whole, self.memory_whole = int(cpu.max()), int(memory.max())
         self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
         kinds = shapes.kinds
-        self._gains = Rows(lambda s: [f(s, kind) for f in (geometry.slots, geometry.usable) for kind in kinds], 2 * len(kinds))
+
+        def gains(state: int) -> list[int]:
+            slots = [geometry.slots(state, kind) for kind in kinds]
+            usable = [geometry.usable(state, kind) for kind in kinds]
+            return [*slots, *usable, geometry.value(state), geometry.free(state)]
+
+        self._gains = Rows(gains, 2 * len(kinds) + 2)
         self._next: dict[int, Rows] = {}
         self._scored: dict[Ask, _Scored] = {}
         self._changed: list[int] = []
         self.gains = self._gains.of(self.state).sum(axis=1)
-        self.value = self._value(np.arange(len(cpu)), self.gains, self.cpu, self.memory)
+        everywhere = np.arange(len(cpu))
+        self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
+        self.large = large
+        self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
     def choose(self, ask: Ask) -> Seat | None:
         """The best seat in the first tier that has any."""
@@ -131,24 +150,45 @@ class Pool:
         there = np.array([row])
         self.gains[row] = self._gains.of(self.state[row]).sum(axis=0)
         self.value[row] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])[0]
-        self._changed.append(row)
+        near = [row, row ^ 1] if self.paired else [row]
+        self.places[near] = self._places(np.array(near), self.gains[near], self.cpu[near], self.memory[near])
+        self._changed += near
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
         return worth(self.shapes, self.model[rows], gains, cpu, memory)
 
+    def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
+        """Places for each large shape on these nodes, were they like this; those that take both nodes of a host, on
+        either."""
+        if self.large is None:
+            return np.zeros((len(rows), 0), dtype=np.int64)
+        found = places(self.large, self.model[rows], gains, cpu, memory)
+        wide = self.large.count > self.state.shape[1]
+        if self.paired and wide.any():
+            half = replace(
+                self.large,
+                count=-(-self.large.count // 2),
+                cpu=-(-self.large.cpu // 2),
+                memory=-(-self.large.memory // 2),
+            )
+            other = rows ^ 1
+            here = places(half, self.model[rows], gains, cpu, memory)
+            there = places(half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
+            found[:, wide] = np.minimum(1, np.minimum(here, there))[:, wide]
+        return found
+
     def _local(self, ask: Ask) -> Seat | None:
         scored = self._scored.get(ask)
         if scored is None:
-            everywhere = np.arange(len(self.cpu))
-            scored = _Scored(0, np.full(len(self.cpu), FULL), 0 * everywhere, 0 * everywhere)
-            self._scored[ask] = scored
-            changed = everywhere
+            changed = np.arange(len(self.cpu))
+            none = np.zeros((len(self.cpu), self.places.shape[1]), dtype=np.int64)
+            scored = self._scored[ask] = _Scored(0, np.full(len(self.cpu), FULL), 0 * changed, 0 * changed, none)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
         if len(changed):
             self._score(ask, changed, scored)
-        row = self.select(scored.loss)
+        row = self.select(self.total(scored.loss, scored.destroyed))
         if scored.loss[row] == FULL:
             return None
         gpus, states = self._gpus(ask, row, int(scored.gpu[row]), int(scored.state[row]))
@@ -167,17 +207,27 @@ class Pool:
         # The cheapest option of each node; the sort is stable, so of equals the first.
         order = np.lexsort((cost, at))
         first = order[np.concatenate([[True], np.diff(at[order]) != 0])] if len(order) else order
-        scored.loss[at[first]], scored.gpu[at[first]], scored.state[at[first]] = cost[first], gpu[first], state[first]
+        row = at[first]
+        scored.loss[row], scored.gpu[row], scored.state[row] = cost[first], gpu[first], state[first]
+        left = self._places(row, gains[first], self.cpu[row] - ask.cpu, self.memory[row] - ask.memory)
+        scored.destroyed[row] = np.maximum(0, self.places[row] - left)
+
+    def total(self, cost: Floats, destroyed: Ints) -> Floats:
+        """The cost with the places for large shapes that are destroyed, in steps: what differs by less is equal."""
+        if self.large is not None:
+            left = self.places.sum(axis=0)
+            left = np.where(self.large.count > self.state.shape[1], left // 2, left) if self.paired else left
+            cost = cost + destroyed @ price(self.large, left, float(self.gains[:, -1].sum()))
+        steps: Floats = np.floor(cost / self.step + 0.5 + 1e-6)
+        return steps
 
     def select(self, cost: Floats) -> int:
         """The cheapest node, of equals the first: an order that chance or a name decides costs more than it is worth."""
         return int(cost.argmin())
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
-        """What the nodes lose to the mix by the VM, in steps: what differs by less is equal."""
-        after = self._value(rows, gains, self.cpu[rows] - ask.cpu, self.memory[rows] - ask.memory)
-        steps: Floats = np.floor((self.value[rows] - after) / self.step + 0.5 + 1e-6)
-        return steps
+        """What these nodes lose to the mix by the VM."""
+        return self.value[rows] - self._value(rows, gains, self.cpu[rows] - ask.cpu, self.memory[rows] - ask.memory)
 
     def _options(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Ways to seat the devices on one of these nodes: its place among them, GPU, new state, and what is left then."""
@@ -250,23 +300,29 @@ class Pool:
 
     def _loss(self, seat: Seat) -> float:
         loss = 0.0
+        destroyed = np.zeros(self.places.shape[1], dtype=np.int64)
         for part in seat.parts:
             there = np.array([part.row])
             states = self.state[part.row].copy()
             states[list(part.gpus)] = part.after
             gains = self._gains.of(states).sum(axis=0)[None, :]
-            after = self._value(there, gains, self.cpu[there] - part.cpu, self.memory[there] - part.memory)
-            loss += float(self.value[part.row] - after[0])
-        return float(np.floor(loss / self.step + 0.5 + 1e-6))
+            cpu, memory = self.cpu[there] - part.cpu, self.memory[there] - part.memory
+            loss += float(self.value[part.row] - self._value(there, gains, cpu, memory)[0])
+            destroyed += np.maximum(0, self.places[part.row] - self._places(there, gains, cpu, memory)[0])
+        return float(self.total(np.array([loss]), destroyed[None, :])[0])
 
 
 def _evenly(pool: Pool, ask: Ask, row: int) -> Seat | None:
     """Half of everything on each node, for what needs more GPUs than a node has."""
     if ask.count <= pool.state.shape[1] or row % 2:
         return None
-    half, cpus, memories = ask.count // 2, (ask.cpu - ask.cpu // 2, ask.cpu // 2), (
-        ask.memory - ask.memory // 2,
-        ask.memory // 2,
+    half, cpus, memories = (
+        ask.count // 2,
+        (ask.cpu - ask.cpu // 2, ask.cpu // 2),
+        (
+            ask.memory - ask.memory // 2,
+            ask.memory // 2,
+        ),
     )
     parts = [_part(pool, ask, row + n, half, cpus[n], memories[n]) for n in (0, 1)]
     return Seat((parts[0], parts[1]), local=True) if parts[0] is not None and parts[1] is not None else None

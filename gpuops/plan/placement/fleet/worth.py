@@ -1,19 +1,27 @@
-"""Worth: how much of what is free on a node the VMs of a mix can use, beside the CPU and memory there.
+"""Worth: what a node can still bring to the site's mix of VMs, beside the CPU and memory it has left.
 
-After FGD (Weng et al., "Beware of Fragmentation", USENIX ATC 2023), with one change: a GPU counts for a shape only as
-far as CPU and memory feed instances of it too. Without that, which of the nodes that seem equal comes first decides more
-than the score does.
+Two measures, the first by far the heavier:
+
+* what its GPUs could sell at the site's prices (`prices.py`), as far as CPU and memory can feed that much;
+* what each shape of VM could use of it (after FGD: Weng et al., "Beware of Fragmentation", USENIX ATC 2023), as far as
+  CPU and memory feed instances of the shape, counted as a real number. Counted in whole instances, or not counted at
+  all as in FGD, which of the nodes that seem equal comes first decides more than the score does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
+
+VALUE_UNIT: Final = 1000
+"""States carry their value at the prices in thousandths of the unit of GPU memory."""
+HEAVIER: Final = 8.0
+"""How much heavier the first measure is: from 8 to 50 alike, the second only decides between equals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +41,30 @@ class Shapes:
     weight: Floats
     suits: Flags
     """For each model of node and each shape, whether it may go there."""
+    fed_by_cpu: float = np.inf
+    """Value at the prices that one unit of CPU can feed."""
+    fed_by_memory: float = np.inf
 
 
 def worth(shapes: Shapes, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
     """What each of these nodes is worth to the mix.
 
-    `gains` has, per node, the free slots for every kind of device and then what these could use.
+    `gains` has, per node: the free slots for every kind of device, what these could use, and the value at the prices.
     """
+    sold: Floats = gains[:, 2 * len(shapes.kinds)] / VALUE_UNIT
+    for fed, free in ((shapes.fed_by_cpu, cpu), (shapes.fed_by_memory, memory)):
+        if fed < np.inf:
+            sold = np.minimum(sold, fed * free)
+    return HEAVIER * sold + used(shapes, model, gains, cpu, memory)
+
+
+def used(shapes: Shapes, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
+    """What the mix can be expected to use of each of these nodes."""
     kinds = len(shapes.kinds)
-    slots, usable = gains[:, :kinds][:, shapes.kind], gains[:, kinds:][:, shapes.kind]
-    several = np.maximum(1, shapes.count)
-    instances = slots // several
-    fed = np.minimum(cpu[:, None] // np.maximum(1, shapes.cpu), memory[:, None] // np.maximum(1, shapes.memory))
+    slots, usable = gains[:, :kinds][:, shapes.kind], gains[:, kinds : 2 * kinds][:, shapes.kind]
+    instances = slots // np.maximum(1, shapes.count)
+    fed = np.minimum(cpu[:, None] / np.maximum(1, shapes.cpu), memory[:, None] / np.maximum(1, shapes.memory))
+    there: Flags = shapes.suits[model] & (instances > 0) & (shapes.count > 0) & (fed >= 1)
     share = np.minimum(1.0, fed / np.maximum(1, instances))
-    used = np.where(shapes.count > 1, instances * several * shapes.size, usable) * share
-    there: Flags = shapes.suits[model] & (instances > 0) & (shapes.count > 0)
-    total: Floats = np.where(there, used, 0.0) @ shapes.weight
+    total: Floats = np.where(there, usable * share, 0.0) @ shapes.weight
     return total
