@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions, openb
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions, openb, profiles, departures
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ MODULES = {
     "churn": "tests.bench.churn",
     "decisions": "tests.bench.decisions",
     "openb": "tests.bench.openb",
+    "profiles": "tests.bench.profiles",
+    "departures": "tests.bench.departures",
 }
 
 

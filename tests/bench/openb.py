@@ -1,7 +1,7 @@
 """Trace replay: GPUs allocated of a cluster of 6,212 once pods for all of them have come, beside other rules.
 
 Needs the trace: `make bench OPENB=DIR`, a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023. With
-`BASELINES=DIR`, a folder with `openb_summary.csv`, it is also judged whether the other rules do as they are known to do.
+`BASELINES=DIR`, a folder with `openb_summary.csv`, it is also judged whether the other rules do as they are known to.
 """
 
 from __future__ import annotations

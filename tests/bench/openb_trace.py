@@ -1,7 +1,7 @@
-"""The Alibaba GPU trace of 2023 ("openb"): nodes, pods, the typical mix and inflated arrivals, as FGD's authors used it.
+"""The Alibaba GPU trace of 2023 ("openb"): nodes, pods, the typical mix and inflated arrivals, as FGD's authors had it.
 
-Weng et al., "Beware of Fragmentation", USENIX ATC 2023, section 6: pods in random order, then more drawn from them until
-they ask for 130 % of the GPUs. A GPU is 1000 milli-GPU; a pod takes a part of one GPU, or several whole ones.
+Weng et al., "Beware of Fragmentation", USENIX ATC 2023, section 6: pods in random order, then more drawn from them
+until they ask for 130 % of the GPUs. A GPU is 1000 milli-GPU; a pod takes a part of one GPU, or several whole ones.
 """
 
 from __future__ import annotations
@@ -98,15 +98,19 @@ def filling(sizes: Ints, price: Floats) -> tuple[Floats, Ints]:
 
 def read(folder: Path, pods: str) -> Trace:
     """The trace of one workload (`default`, `gpushare100`, ...)."""
-    with (folder / "openb_node_list_gpu_node.csv").open() as lines:
-        rows = list(csv.DictReader(lines))
+    rows = read_rows(folder, "openb_node_list_gpu_node")
     models = tuple(sorted({row["model"] for row in rows}))
     nodes = tuple(
         Node(int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), models.index(row["model"])) for row in rows
     )
-    with (folder / f"openb_pod_list_{pods}.csv").open() as lines:
-        asks = tuple(_ask(row, models) for row in csv.DictReader(lines))
+    asks = tuple(_ask(row, models) for row in read_rows(folder, f"openb_pod_list_{pods}"))
     return Trace(nodes, asks, models)
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
+    """The lines of one file of the trace."""
+    with (folder / f"{name}.csv").open() as lines:
+        return list(csv.DictReader(lines))
 
 
 def asked(pod: Ask) -> int:

@@ -222,7 +222,7 @@ class Pool:
         return steps
 
     def select(self, cost: Floats) -> int:
-        """The cheapest node, of equals the first: an order that chance or a name decides costs more than it is worth."""
+        """The cheapest node, of equals the first."""
         return int(cost.argmin())
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
@@ -230,7 +230,7 @@ class Pool:
         return self.value[rows] - self._value(rows, gains, self.cpu[rows] - ask.cpu, self.memory[rows] - ask.memory)
 
     def _options(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Ways to seat the devices on one of these nodes: its place among them, GPU, new state, and what is left then."""
+        """Ways to seat the devices: which of these nodes, GPU, its new state, and what the node offers then."""
         gains = self.gains[rows]
         if ask.count == 0:
             here = np.arange(len(rows))
@@ -337,13 +337,32 @@ def _beside(pool: Pool, ask: Ask, row: int) -> Seat | None:
 
 
 def _anyhow(pool: Pool, ask: Ask, row: int) -> Seat | None:
-    """As much as there is here, the rest on the other node."""
+    """Devices here as far as there are, the rest on the other node; CPU and memory on one of them if one has enough."""
+    several = ask.count > 1
+    if several and row % 2:
+        return None
+    here = min(ask.count, len(pool._first(ask, row, ask.count)[0]))
+    home = next((node for node in _most_memory(pool, row) if several and _feeds(pool, ask, node)), None)
     cpu, memory = min(int(pool.cpu[row]), ask.cpu), min(int(pool.memory[row]), ask.memory)
-    here = len(pool._first(ask, row, ask.count)[0])
+    if home is not None:
+        cpu, memory = (ask.cpu, ask.memory) if home == row else (0, 0)
     first = _part(pool, ask, row, here, cpu, memory)
     second = _part(pool, ask, row ^ 1, ask.count - here, ask.cpu - cpu, ask.memory - memory)
-    wide = ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole or ask.count > pool.state.shape[1]
-    return Seat((first, second), local=wide) if first is not None and second is not None else None
+    if first is None or second is None:
+        return None
+    wide = ask.count > pool.state.shape[1]
+    if several:
+        all_there = home is not None and (here == ask.count if home == row else here == 0)
+        return Seat((first, second), local=wide if home is None else all_there and not wide)
+    return Seat((first, second), local=ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole)
+
+
+def _most_memory(pool: Pool, row: int) -> tuple[int, int]:
+    return (row, row ^ 1) if pool.memory[row] >= pool.memory[row ^ 1] else (row ^ 1, row)
+
+
+def _feeds(pool: Pool, ask: Ask, row: int) -> bool:
+    return bool(pool.cpu[row] >= ask.cpu and pool.memory[row] >= ask.memory)
 
 
 def _part(pool: Pool, ask: Ask, row: int, count: int, cpu: int, memory: int) -> Part | None:

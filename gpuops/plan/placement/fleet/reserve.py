@@ -1,8 +1,8 @@
 """The reserve: what a VM destroys of the room for the site's largest shapes, at the chance that they will want it.
 
-Every rule that looks at one node breaks up hosts that several whole GPUs at once could still have had. The price of such
-a place is what it holds, times the chance that more of its kind, or larger, come than the fleet has places left (the
-expected marginal seat revenue of airlines: Belobaba, 1989).
+Every rule that looks at one node breaks up hosts that several whole GPUs at once could still have had. The price of
+such a place is what it holds, times the chance that more of its kind, or larger, come than the fleet has places left
+(the expected marginal seat revenue of airlines: Belobaba, 1989).
 """
 
 from __future__ import annotations
