@@ -17,7 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Pool, Seat
+from gpuops.plan.placement.fleet.ask import Seat
+from gpuops.plan.placement.fleet.pool import Pool
 from tests.bench.profiles import HOSTS_EACH, OURS, STEP, Outcome, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_rules import RULES, pool_of
@@ -44,7 +45,8 @@ def _figures(folder: Path) -> Iterator[Figure]:
     local = []
     known = _known(os.environ.get("BASELINES"))
     for of in scenarios(folder):
-        for name, (kind, word) in {**RULES, OURS: (Pool, "")}.items():
+        rules: dict[str, tuple[type[Pool], str]] = {**RULES, OURS: (Pool, "")}
+        for name, (kind, word) in rules.items():
             outcomes = [churned(of, kind, seed) for seed in SEEDS]
             placed.setdefault(name, []).append(mean(outcome.allocated for outcome in outcomes))
             local += [outcome.local for outcome in outcomes] if name == OURS else []

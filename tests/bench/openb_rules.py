@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Ask, Pool
+from gpuops.plan.placement.fleet.ask import Ask
+from gpuops.plan.placement.fleet.pool import Pool
 from tests.bench.openb_trace import MILLI, MOST_GPUS, Trace, asked, site, typical
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Ask
+from gpuops.plan.placement.fleet.ask import Ask
 from gpuops.plan.placement.fleet.prices import prices
 from gpuops.plan.placement.fleet.reserve import Large
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes
+from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes, weights
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Floats, Ints
@@ -142,8 +142,9 @@ def site(trace: Trace) -> tuple[MilliGpu, Shapes, Large | None]:
     values, _ = filling(sizes, found)
     of = dict(zip(sizes.tolist(), found.tolist(), strict=True))
     value = MILLI * sum(pod.count * of.get(pod.kind, 0.0) for pod in trace.pods)
-    shapes = typical(trace, 0.9)
-    shapes = replace(shapes, fed_by_cpu=SLACK * value / sum(pod.cpu for pod in trace.pods))
+    shapes = typical(trace)
+    weight = weights(shapes.weight, shapes.count, shapes.size)
+    shapes = replace(shapes, weight=weight, fed_by_cpu=SLACK * value / sum(pod.cpu for pod in trace.pods))
     return MilliGpu(values), shapes, _large(trace, shapes)
 
 

@@ -73,8 +73,13 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
                 gaps.setdefault(name, []).append(bound - outcome.allocated)
                 if name in RULES:
                     off.setdefault(name, []).append(outcome.allocated - online)
-    yield from (Figure(f"{name} differs from what is known by", abs(mean(each)), "points", 0.3) for name, each in off.items())
-    yield from (Figure(f"mean gap to the bound: {name}", mean(each), "points", 2.0 if name == OURS else None) for name, each in gaps.items())
+    yield from (
+        Figure(f"{name} differs from what is known by", abs(mean(each)), "points", 0.3) for name, each in off.items()
+    )
+    yield from (
+        Figure(f"mean gap to the bound: {name}", mean(each), "points", 2.0 if name == OURS else None)
+        for name, each in gaps.items()
+    )
     yield Figure("worst scenario: behind the best other rule by", max(behind), "points", 0.5)
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.1)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Ask, Part, Pool, Seat
+from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
+from gpuops.plan.placement.fleet.pool import Pool
 from tests.bench.vgpu_world import GB, HOSTS, Scenario, site, typical
 
 if TYPE_CHECKING:
@@ -140,10 +141,8 @@ def pool_of(kind: type[Pool], of: Scenario, hosts: int, step: float) -> Pool:
     cpu, memory = HOSTS[of.host]
     geometry, shapes, large = site(of)
     if issubclass(kind, Rule):
-        shapes, large = typical(of, "count", halved=False), None
+        shapes, large = typical(of, halved=False), None
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
     both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
     return kind(geometry, state, *both, shapes, step=step, large=large, paired=True)
-
-

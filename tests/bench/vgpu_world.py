@@ -7,7 +7,6 @@ at one of its legal starts (NVIDIA Multi-Instance GPU User Guide; `nvidia-smi mi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Ask
+from gpuops.plan.placement.fleet.ask import Ask
 from gpuops.plan.placement.fleet.prices import prices
 from gpuops.plan.placement.fleet.reserve import Large
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes
+from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes, weights
 from tests.bench.openb_trace import MILLI, read_rows
 
 if TYPE_CHECKING:
@@ -207,34 +206,35 @@ def site(of: Scenario) -> tuple[SameSize | Mig, Shapes, Large | None]:
     value = sum(each.weight * each.ask.count * float(geometry.price[each.ask.kind]) for each in of.requests)
     cpu = sum(each.weight * each.ask.cpu for each in of.requests)
     memory = sum(each.weight * each.ask.memory for each in of.requests)
-    shapes = replace(typical(of, "count"), fed_by_cpu=SLACK * value / cpu, fed_by_memory=SLACK * value / memory)
-    large: Counter[tuple[int, int, int]] = Counter()
+    shapes = typical(of)
+    weight = weights(shapes.weight, shapes.count, shapes.size)
+    shapes = replace(shapes, weight=weight, fed_by_cpu=SLACK * value / cpu, fed_by_memory=SLACK * value / memory)
+    large: dict[tuple[int, int, int], float] = {}
     for each in of.requests:
         if each.ask.count > 1:
-            large[each.ask.count, each.ask.cpu, each.ask.memory] += each.weight  # type: ignore[assignment]
+            key = (each.ask.count, each.ask.cpu, each.ask.memory)
+            large[key] = large.get(key, 0.0) + each.weight
     if not large:
         return geometry, shapes, None
     asks = np.array(list(large))
-    weights = np.array(list(large.values()))
-    share = np.array([weights[(asks >= ask).all(axis=1)].sum() for ask in asks]) / total
+    often = np.array(list(large.values()))
+    share = np.array([often[(asks >= ask).all(axis=1)].sum() for ask in asks]) / total
     mean = sum(each.weight * each.size(geometry) for each in of.requests) / total
     suits = np.ones((1, len(asks)), dtype=np.bool_)
     column = shapes.kinds.index(geometry.whole)
     return geometry, shapes, Large(column, asks[:, 0], asks[:, 1], asks[:, 2], suits, share, GB, mean)
 
 
-def typical(of: Scenario, weight: str, share: float = 0.95, *, halved: bool = True) -> Shapes:
-    """The commonest shapes of the requests; by how often they come, or by the GPUs they ask for."""
+def typical(of: Scenario, *, halved: bool = True) -> Shapes:
+    """The commonest shapes, which make up 95 % of the requests."""
     geometry = of.geometry()
     counts: dict[tuple[int, int, int, int], float] = {}
     for each in of.requests:
-        ask = each.ask
-        gpus = geometry.sizes[ask.kind] * ask.count / GB if weight == "gpu" else 1.0
-        key = (ask.cpu, ask.memory, ask.kind, ask.count)
-        counts[key] = counts.get(key, 0.0) + each.weight * gpus
+        key = (each.ask.cpu, each.ask.memory, each.ask.kind, each.ask.count)
+        counts[key] = counts.get(key, 0.0) + each.weight
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     upto = np.cumsum([often for _, often in ranked])
-    kept = ranked[: int(np.searchsorted(upto, share * upto[-1]) + 1)]
+    kept = ranked[: int(np.searchsorted(upto, 0.95 * upto[-1]) + 1)]
     cpu, memory, kind, count = (np.array([shape[field] for shape, _ in kept]) for field in range(4))
     # What takes both nodes of a host is worth to each of them what its half is.
     halves = np.where((count > 4) & halved, 2, 1)

@@ -9,70 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.plan.placement.fleet.across import TIERS
+from gpuops.plan.placement.fleet.ask import Ask, Geometry, Part, Seat
 from gpuops.plan.placement.fleet.reserve import Large, places, price
 from gpuops.plan.placement.fleet.tables import Rows
 from gpuops.plan.placement.fleet.worth import Shapes, worth
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
-
-
-class Geometry(Protocol):
-    """What GPUs can be. States and kinds of device are small whole numbers; state 0 = no GPU there."""
-
-    ways: int
-    """The most states that one more device can lead to."""
-
-    def after(self, state: int, kind: int) -> Sequence[int]:
-        """The states that one more device of the kind may lead to; none = there is no room."""
-
-    def slots(self, state: int, kind: int) -> int:
-        """How many more devices of the kind fit."""
-
-    def usable(self, state: int, kind: int) -> int:
-        """How much of what is free devices of the kind can use."""
-
-    def value(self, state: int) -> int:
-        """What the best filling of what is free sells for at the site's prices, in thousandths."""
-
-    def free(self, state: int) -> int:
-        """GPU memory that is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A VM: so many devices of a kind, and CPU and memory beside them. No device = anywhere."""
-
-    kind: int
-    count: int
-    cpu: int
-    memory: int
-    models: int = -1
-    """Bit mask of the models of nodes that will do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a VM takes of one node."""
-
-    row: int
-    gpus: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
-    cpu: int
-    memory: int
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where a VM goes. `local`: on as few nodes as its size allows, all of it beside its GPUs."""
-
-    parts: tuple[Part, ...]
-    local: bool
 
 
 @dataclass(slots=True)
@@ -242,9 +190,9 @@ class Pool:
         fresh = np.ones(states.shape, dtype=np.bool_)
         for gpu in range(1, states.shape[1]):
             fresh[:, gpu] = (states[:, :gpu] != states[:, gpu : gpu + 1]).all(axis=1)
-        option, gpu, way = np.nonzero((after > 0) & fresh[:, :, None])
-        new, old = after[option, gpu, way], states[option, gpu]
-        return option, gpu, new, gains[option] + self._gains.of(new) - self._gains.of(old)
+        option, which, way = np.nonzero((after > 0) & fresh[:, :, None])
+        new, old = after[option, which, way], states[option, which]
+        return option, which, new, gains[option] + self._gains.of(new) - self._gains.of(old)
 
     def _several(self, ask: Ask, states: Ints, after: Ints, gains: Ints) -> tuple[Ints, Ints, Ints, Ints]:
         """Whole GPUs are all alike: the first that are free."""
@@ -259,9 +207,10 @@ class Pool:
             return (), ()
         if ask.count == 1:
             return (gpu,), (state,)
-        return self._first(ask, row, ask.count)
+        return self.first(ask, row, ask.count)
 
-    def _first(self, ask: Ask, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def first(self, ask: Ask, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The first GPUs of the node that can take a device each, so many at the most, and their states then."""
         after = self._after(ask.kind).of(self.state[row])[:, 0]
         gpus = np.flatnonzero(after > 0)[:count]
         return tuple(gpus.tolist()), tuple(after[gpus].tolist())
@@ -281,7 +230,7 @@ class Pool:
         """What does not fit on one node, in the first way that a host can: even halves, then CPU and memory where they
         are free."""
         best: tuple[float, Seat] | None = None
-        for tier in (_evenly, _beside, _anyhow):
+        for tier in TIERS:
             for row in self._hosts_for(ask):
                 seat = tier(self, ask, int(row))
                 loss = FULL if seat is None else self._loss(seat)
@@ -310,63 +259,3 @@ class Pool:
             loss += float(self.value[part.row] - self._value(there, gains, cpu, memory)[0])
             destroyed += np.maximum(0, self.places[part.row] - self._places(there, gains, cpu, memory)[0])
         return float(self.total(np.array([loss]), destroyed[None, :])[0])
-
-
-def _evenly(pool: Pool, ask: Ask, row: int) -> Seat | None:
-    """Half of everything on each node, for what needs more GPUs than a node has."""
-    if ask.count <= pool.state.shape[1] or row % 2:
-        return None
-    half, cpus, memories = (
-        ask.count // 2,
-        (ask.cpu - ask.cpu // 2, ask.cpu // 2),
-        (
-            ask.memory - ask.memory // 2,
-            ask.memory // 2,
-        ),
-    )
-    parts = [_part(pool, ask, row + n, half, cpus[n], memories[n]) for n in (0, 1)]
-    return Seat((parts[0], parts[1]), local=True) if parts[0] is not None and parts[1] is not None else None
-
-
-def _beside(pool: Pool, ask: Ask, row: int) -> Seat | None:
-    """One device here, CPU and memory on the other node."""
-    if ask.count != 1:
-        return None
-    gpu, none = _part(pool, ask, row, 1, 0, 0), _part(pool, ask, row ^ 1, 0, ask.cpu, ask.memory)
-    return Seat((gpu, none), local=False) if gpu is not None and none is not None else None
-
-
-def _anyhow(pool: Pool, ask: Ask, row: int) -> Seat | None:
-    """Devices here as far as there are, the rest on the other node; CPU and memory on one of them if one has enough."""
-    several = ask.count > 1
-    if several and row % 2:
-        return None
-    here = min(ask.count, len(pool._first(ask, row, ask.count)[0]))
-    home = next((node for node in _most_memory(pool, row) if several and _feeds(pool, ask, node)), None)
-    cpu, memory = min(int(pool.cpu[row]), ask.cpu), min(int(pool.memory[row]), ask.memory)
-    if home is not None:
-        cpu, memory = (ask.cpu, ask.memory) if home == row else (0, 0)
-    first = _part(pool, ask, row, here, cpu, memory)
-    second = _part(pool, ask, row ^ 1, ask.count - here, ask.cpu - cpu, ask.memory - memory)
-    if first is None or second is None:
-        return None
-    wide = ask.count > pool.state.shape[1]
-    if several:
-        all_there = home is not None and (here == ask.count if home == row else here == 0)
-        return Seat((first, second), local=wide if home is None else all_there and not wide)
-    return Seat((first, second), local=ask.cpu > pool.cpu_whole or ask.memory > pool.memory_whole)
-
-
-def _most_memory(pool: Pool, row: int) -> tuple[int, int]:
-    return (row, row ^ 1) if pool.memory[row] >= pool.memory[row ^ 1] else (row ^ 1, row)
-
-
-def _feeds(pool: Pool, ask: Ask, row: int) -> bool:
-    return bool(pool.cpu[row] >= ask.cpu and pool.memory[row] >= ask.memory)
-
-
-def _part(pool: Pool, ask: Ask, row: int, count: int, cpu: int, memory: int) -> Part | None:
-    gpus, states = pool._first(ask, row, count)
-    if len(gpus) < count or pool.cpu[row] < cpu or pool.memory[row] < memory:
-        return None
-    return Part(row, gpus, tuple(pool.state[row, list(gpus)].tolist()), states, cpu, memory)
