@@ -32,6 +32,16 @@ def place(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model of the whole GPUs: l40s; default any.")
     ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Hardware label the whole GPUs must carry.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PCI-ADDRESS", help="This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated."),
+    ] = None,
+    device_group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.")
+    ] = None,
     vcpu: Annotated[int | None, typer.Option(min=1, max=4096, metavar="N", help="vCPUs of the VM.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the VM: 64GiB.")] = None,
     numa: Annotated[
@@ -42,6 +52,10 @@ def place(
     host: Annotated[
         str | None,
         typer.Option(metavar="PATTERN", help="Only hosts named so: esx-0*.", autocompletion=completion.hosts),
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CATEGORY:TAG", help="Only hosts that carry this tag. May be repeated: all of them."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
@@ -66,13 +80,17 @@ def place(
         "--count": count,
         "--gpus": gpus,
         "--model": model,
+        "--label": label,
+        "--device": device,
+        "--device-group": device_group,
         "--vcpu": vcpu,
         "--memory": memory,
         "--numa": numa,
         "--cluster": cluster,
         "--host": host,
+        "--tag": tag,
     }
-    given = {option: value for option, value in one.items() if value is not None}
+    given = {option: value for option, value in one.items() if value not in (None, [])}
     workloads = _of_file(file, given) if file is not None else (_single(given),)
 
     from gpuops import api

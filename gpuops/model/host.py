@@ -103,6 +103,8 @@ class Host:
     """None = not asked for (the bulk read never does); see Vcenter.with_config_targets."""
     unreadable: tuple[str, ...] = field(default=())
     """Property paths this login could not read."""
+    tags: tuple[str, ...] | None = None
+    """`category:tag` names; None = not asked for."""
 
     def gpu(self, address: PciAddress) -> PhysicalGpu | None:
         return next((gpu for gpu in self.gpus if gpu.address == address), None)

@@ -10,7 +10,7 @@ the VMs are made in this order. A solver over the whole queue can do better; it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuops.errors import UsageError
@@ -21,6 +21,7 @@ from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
 from gpuops.plan.nearest import nearest
 from gpuops.plan.plan import Rejection
+from gpuops.plan.reach import scope_of
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
 
 
@@ -58,6 +59,16 @@ class Place:
         twice = [name for name, times in names.items() if times > 1]
         if twice:
             raise UsageError(f"the request {twice[0]!r} is there twice", hint="give each request its own name")
+
+    @property
+    def needs_tags(self) -> bool:
+        """Whether a workload asks for hosts by their tags, which the bulk read leaves out."""
+        return any(workload.tag for workload in self.workloads)
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
+        grouped = (workload for workload in self.workloads if workload.device_group is not None)
+        return sorted({host.ref for workload in grouped for host in scope_of(workload).hosts(inventory)})
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""

@@ -13,12 +13,13 @@ from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
 from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
 from gpuops.plan.placement.competition import left_without
+from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.rooms import rooms
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.scope import Scope, scope_of
+from gpuops.plan.reach import Reach, reach_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +76,29 @@ class Trial:
             if isinstance(devices, Rejection):
                 return Refusal(self.workload, (devices,))
             vm = vm_of(self.workload, devices)
-            scope, wanted = self._asked(vm, devices)
+            reach, wanted = self._asked(vm, devices)
             found = place(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
-                told = self._choices(wanted, scope, found.choices)
+                if self.workload.device_group is not None:
+                    found = as_group(vm, found, self.inventory, self.catalog)
+                told = self._choices(wanted, reach, found.choices)
                 return Placed(self.workload, vm, found, self._warnings(vm, found), (*choices, *told))
-            rejections += (*scope.refused, *found)
-            choices += self._choices(wanted, scope, tuple(map(_against, found)))
+            rejections += (*reach.refused, *found)
+            choices += self._choices(wanted, reach, tuple(map(_against, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
-    def _asked(self, vm: Vm, devices: Devices) -> tuple[Scope, Wanted]:
+    def _asked(self, vm: Vm, devices: Devices) -> tuple[Reach, Wanted]:
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
-        scope = scope_of(self.workload, vm, apart, self.inventory, self.catalog)
-        hosts = tuple(ref for ref in scope.hosts if self.only in (None, ref) and ref not in self.without)
+        reach = reach_of(self.workload, vm, apart, self.inventory, self.catalog)
+        hosts = tuple(ref for ref in reach.hosts if self.only in (None, ref) and ref not in self.without)
         wanted = Wanted(
             vm, demands_of(devices, {}), hosts, self.workload.numa, PinPolicy.AUTO, tuple(ref for ref, _ in beside)
         )
-        return scope, wanted
+        return reach, wanted
 
     def _warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
-        _, doubts = findings(Case(vm, vm.devices or (), grouped=False, host=placement.host, catalog=self.catalog))
+        _, doubts = findings(Case(vm, vm.devices or (), grouped=self.workload.device_group is not None, host=placement.host, catalog=self.catalog))
         there = running(vm, placement, self.workload.numa)
         return (
             *doubts,
@@ -105,11 +108,11 @@ class Trial:
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
 
-    def _choices(self, wanted: Wanted, scope: Scope, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    def _choices(self, wanted: Wanted, reach: Reach, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """Every host and every GPU looked at; none where nobody asked why."""
         if not self.explain:
             return ()
-        told = (*found, *map(_against, (*scope.refused, *scope.elsewhere)))
+        told = (*found, *map(_against, (*reach.refused, *reach.elsewhere)))
         subjects = {choice.subject for choice in told}
         gpus = (
             line

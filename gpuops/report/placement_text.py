@@ -41,10 +41,19 @@ def summary(found: Placements) -> str:
 
 def needs(workload: Workload) -> str:
     """`2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
-    kind = workload.profile or f"whole {workload.model or 'GPU'}"
-    number = workload.gpus or workload.count
-    what = kind if number == 1 else f"{number} x {kind}"
+    what = _what(workload)
     return f"{what}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
+
+
+def _what(workload: Workload) -> str:
+    if workload.device:
+        return f"GPU {', '.join(map(str, workload.device))}"
+    if workload.device_group is not None:
+        return f"group {workload.device_group}"
+    kind = workload.profile or f"whole {workload.model or 'GPU'}"
+    kind += f" labelled {workload.label}" if workload.label else ""
+    number = workload.gpus or workload.count
+    return kind if number == 1 else f"{number} x {kind}"
 
 
 def _table(placed: Sequence[Placed]) -> Table:

@@ -38,7 +38,7 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
     result = lab.run("place", "--file", str(TEMPLATE), "--output", "json")
     document = json.loads(result.stdout)
     assert (document["schema_version"], document["kind"], document["exit_code"]) == (1, "placement", 0)
-    assert (document["placed"], document["refused"]) == (7, 0)
+    assert (document["placed"], document["refused"]) == (8, 0)
     first = document["requests"][0]
     assert (first["name"], first["placed"], first["choices"], first["rejections"]) == ("train-a", True, [], [])
     assert first["request"]["numa"] == "required"
