@@ -114,6 +114,21 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionControl:
+    """What HA of a cluster keeps free for a failure (ClusterDasConfigInfo.admissionControlPolicy); one of three ways.
+
+    It counts memory and CPU, never GPUs.
+    """
+
+    failover_hosts: tuple[str, ...] = ()
+    """Refs of hosts that are kept empty."""
+    memory_percent: int | None = None
+    """Of the cluster's memory."""
+    failover_level: int | None = None
+    """How many hosts, the largest, must be spared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster and the DRS facts a plan needs."""
 
@@ -123,6 +138,8 @@ class Cluster:
     drs_behavior: str | None = None
     drs_overrides: tuple[tuple[str, str], ...] = ()
     """(VM ref, behavior) of each per-VM DRS override."""
+    admission: AdmissionControl | None = None
+    """None = HA refuses no power-on here, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from gpuops.model.vm import Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.asked import groups_of
 from gpuops.plan.device_rules import Case, findings
+from gpuops.plan.headroom import Headroom
 from gpuops.plan.plan import Rejection
 from gpuops.plan.scope import Scope, gpu_hosts
 
@@ -37,17 +38,18 @@ def reach_of(
     workload: Workload, vm: Vm, apart_from: Sequence[tuple[str, str]], inventory: Inventory, catalog: Catalog
 ) -> Reach:
     """Where the workload may go. `apart_from` are (host ref, name) of those it must share no host with."""
-    scope = scope_of(workload)
+    scope, headroom = scope_of(workload), Headroom(vm, inventory)
     hosts: list[str] = []
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
     for host in gpu_hosts(inventory):
         outside = scope.outside(host, inventory)
         against = () if outside else tuple(_against(workload, vm, apart_from, host, catalog))
+        kept_free = None if outside else headroom.refusal(host)
         if outside is not None:
             elsewhere.append(outside)
-        elif against:
-            refused += against
+        elif against or kept_free:
+            refused += [*against, *([kept_free] if kept_free else [])]
         else:
             hosts.append(host.ref)
     if len(elsewhere) == len(gpu_hosts(inventory)):
