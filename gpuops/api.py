@@ -171,9 +171,7 @@ def capacity(
         return ask(inventory, catalog_of(inventory), scope, profile=profile)
     from gpuops.execute.rotation import may_take
 
-    return ask(
-        inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile
-    )
+    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile)
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

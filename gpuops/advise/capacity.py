@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from gpuops.advise.spread import Shape, Spread, spread
@@ -35,6 +35,8 @@ class Slots:
     """At the best; None = unknown."""
     because: str = ""
     """Why there is none, or why it is not known for certain; empty when both figures are one and not zero."""
+    contradictory: bool = field(default=False, compare=False)
+    """What is said to run there cannot all run there: unknown, because some of it must be elsewhere."""
 
     @property
     def possible(self) -> bool:
@@ -137,13 +139,13 @@ def _in_unknown_mode(board: Board, running: Sequence[VgpuProfile], wanted: VgpuP
 
 def _time_sliced_only(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots | None:
     if any(holder.mig_backed for holder in running):
-        return _unknown("a MIG-backed vGPU runs on it, but it is not in MIG mode")
+        return _contradictory("a MIG-backed vGPU runs on it, but it is not in MIG mode")
     return _none(f"{wanted.name} needs a GPU in MIG mode") if wanted.mig_backed else None
 
 
 def _mig_backed_only(running: Sequence[VgpuProfile], wanted: VgpuProfile) -> Slots | None:
     if not all(holder.mig_backed for holder in running):
-        return _unknown("a time-sliced vGPU runs on it, but it is in MIG mode")
+        return _contradictory("a time-sliced vGPU runs on it, but it is in MIG mode")
     return None if wanted.mig_backed else _none(f"{wanted.name} is time-sliced, the GPU is in MIG mode")
 
 
@@ -192,7 +194,7 @@ def _multi_instance(board: Board, running: Sequence[VgpuProfile], wanted: VgpuPr
         return _unknown(f"the GPU instance of {wanted.name} is not known")
     found = spread(_slices(kind), tuple(_slices(instance) for instance in instances))
     if found is None:
-        return _unknown("where its GPU instances start is not known")
+        return _contradictory(f"the GPU instances of its {len(running)} vGPUs cannot all be on it")
     media_taken = any(instance.variant.owns_media for instance in instances)
     limit = int(not media_taken) if kind.variant.owns_media else kind.max_count
     each = wanted.max_per_gpu_instance or 1
@@ -224,3 +226,7 @@ def _none(because: str) -> Slots:
 
 def _unknown(because: str) -> Slots:
     return Slots(0, None, because)
+
+
+def _contradictory(because: str) -> Slots:
+    return Slots(0, None, because, contradictory=True)

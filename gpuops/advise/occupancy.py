@@ -43,6 +43,20 @@ class GpuState:
         return None if self.unclear else tuple(tenant.profile for tenant in self.tenants)
 
     @property
+    def fewest(self) -> tuple[tuple[str, ...], ...]:
+        """Profiles of the vGPUs that are on it at the least, sorted: one of these sets, and maybe more.
+
+        A VM that the GPU lists has at least one vGPU on it, though nobody can say which when they are of several kinds.
+        """
+        sets = {tuple(sorted(tenant.profile for tenant in self.tenants if tenant.certain))}
+        settled = {tenant.vm for tenant in self.tenants if tenant.certain}
+        listed = {tenant.vm for tenant in self.tenants if tenant.vm in (self.gpu.vms or ())}
+        for vm in sorted(listed - settled):
+            one_of = {tenant.profile for tenant in self.tenants if tenant.vm == vm}
+            sets = {tuple(sorted((*there, profile))) for there in sets for profile in one_of}
+        return tuple(sorted(sets))
+
+    @property
     def vm_names(self) -> tuple[str, ...]:
         """Names of the VMs on it, each once, sorted."""
         return tuple(sorted({tenant.name for tenant in self.tenants}))
@@ -51,7 +65,8 @@ class GpuState:
         return replace(self, tenants=(*self.tenants, *tenants))
 
     def without(self, vm: str) -> GpuState:
-        return replace(self, tenants=tuple(tenant for tenant in self.tenants if tenant.vm != vm))
+        others = tuple(tenant for tenant in self.tenants if tenant.vm != vm)
+        return self if len(others) == len(self.tenants) else replace(self, tenants=others)
 
 
 def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:

@@ -1,7 +1,8 @@
 """How many more vGPUs of each profile fit on a GPU, with what may as well be elsewhere counted both ways.
 
 A vGPU that may be on another GPU of the host takes a slot here in the worst case and none in the best; the room for
-more is the range between.
+more is the range between. A place is promised on the worst case alone. But all that may be here can be more than the
+GPU holds: then some of it is elsewhere, and what must be here bounds the room.
 """
 
 from __future__ import annotations
@@ -14,6 +15,18 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 
 _Alike = tuple[object, ...]
+_Sets = tuple[tuple[str, ...], ...]
+
+
+def room_for(state: GpuState, profile: str, catalog: Catalog) -> Slots:
+    """Room for more vGPUs of the profile on a GPU that is thought as full as it may be.
+
+    Where all that may be on it is more than it holds, at most the room beside what must be on it.
+    """
+    fullest = free_slots(state.gpu, state.holders, profile, catalog)
+    if not fullest.contradictory:
+        return fullest
+    return _between(state.gpu, state.holders, state.fewest, profile, catalog)
 
 
 class Rooms:
@@ -26,28 +39,42 @@ class Rooms:
     def on(self, state: GpuState, profiles: tuple[str, ...]) -> Mapping[str, Slots]:
         """Room for each of these profiles that the GPU's model may run, or may if its model is not known."""
         holders = None if state.holders is None else tuple(sorted(state.holders))
-        certain = tuple(sorted(tenant.profile for tenant in state.tenants if tenant.certain))
-        alike = (*_kind(state.gpu), holders, certain, profiles)
+        fewest = state.fewest
+        alike = (*_kind(state.gpu), holders, fewest, profiles)
         found = self._known.get(alike)
         if found is None:
             found = {
-                profile: self._room(state.gpu, holders, certain, profile)
+                profile: _between(state.gpu, holders, fewest, profile, self._catalog)
                 for profile in profiles
                 if may_run(state.gpu, profile, self._catalog) is not False
             }
             self._known[alike] = found
         return found
 
-    def _room(self, gpu: PhysicalGpu, holders: tuple[str, ...] | None, certain: tuple[str, ...], profile: str) -> Slots:
-        fullest = free_slots(gpu, holders, profile, self._catalog)
-        if holders is None or certain == holders:
-            return fullest
-        emptiest = free_slots(gpu, certain, profile, self._catalog)
-        at_most = emptiest.at_most
-        if at_most is not None and fullest.at_most is not None:
-            # An empty GPU whose mode is not told may be said to have less room than one that shows its mode.
-            at_most = max(at_most, fullest.at_most)
-        return Slots(min(fullest.at_least, emptiest.at_least), at_most, fullest.because or emptiest.because)
+
+def _between(gpu: PhysicalGpu, holders: tuple[str, ...] | None, fewest: _Sets, profile: str, catalog: Catalog) -> Slots:
+    fullest = free_slots(gpu, holders, profile, catalog)
+    if holders is None or fewest == (tuple(sorted(holders)),):
+        return fullest
+    every = (free_slots(gpu, there, profile, catalog) for there in fewest)
+    emptiest = [slots for slots in every if not slots.contradictory]
+    if not emptiest:
+        return fullest
+    most = [slots.at_most for slots in emptiest if slots.at_most is not None]
+    at_least = min(fullest.at_least, *(slots.at_least for slots in emptiest))
+    at_most = max(most) if len(most) == len(emptiest) else None
+    if at_most is not None and fullest.at_most is not None:
+        # An empty GPU whose mode is not told may be said to have less room than one that shows its mode.
+        at_most = max(at_most, fullest.at_most)
+    return Slots(at_least, at_most, _because(fullest, emptiest[0], at_most))
+
+
+def _because(fullest: Slots, emptiest: Slots, at_most: int | None) -> str:
+    if fullest.possible and not fullest.contradictory:
+        return fullest.because or emptiest.because
+    if at_most == 0:
+        return emptiest.because if fullest.contradictory else fullest.because
+    return "depends on which vGPUs run on it, which vCenter does not tell"
 
 
 def _kind(gpu: PhysicalGpu) -> _Alike:

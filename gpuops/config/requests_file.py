@@ -51,9 +51,7 @@ def _parts(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[Text, AfterValidator(_size)]
 Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
-Addresses = Annotated[
-    list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)
-]
+Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)]
 
 
 class RequestSection(BaseModel):
@@ -82,7 +80,10 @@ class RequestSection(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> RequestSection:
-        if sum((self.profile is not None, self.gpus is not None, bool(self.device), self.device_group is not None)) != 1:
+        if (
+            sum((self.profile is not None, self.gpus is not None, bool(self.device), self.device_group is not None))
+            != 1
+        ):
             raise ValueError(
                 "say either `profile` (vGPUs) or `gpus` (whole GPUs) or `device` (given ones) or `device_group`"
             )

@@ -53,10 +53,14 @@ class Site:
         self.close()
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
-        """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs."""
-        if not plan.steps:
+        """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
+
+        Of a plan that is refused already, the steps it would have had are asked for too.
+        """
+        steps = plan.steps or plan.withheld
+        if not steps:
             return plan
-        lacking = self.vcenter.lacking(needed((*plan.steps, *later)), attributes(plan.steps))
+        lacking = self.vcenter.lacking(needed((*steps, *later)), attributes(steps))
         return refused_without(plan, lacking, inventory)
 
     @contextmanager

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.numa import NumaNode
+
+_GRAPHICS: Final = ("config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.sharedGpuCapabilities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class Host:
     default_graphics_type: GraphicsType | None = None
     assignment_policy: AssignmentPolicy | None = None
     bindings: tuple[DeviceBinding, ...] = ()
+    datastores: tuple[str, ...] | None = None
+    """Managed object ids of the datastores it sees; None = not known."""
     config_target: ConfigTarget | None = None
     """None = not asked for (the bulk read never does); see Vcenter.with_config_targets."""
     unreadable: tuple[str, ...] = field(default=())
@@ -108,6 +113,11 @@ class Host:
 
     def gpu(self, address: PciAddress) -> PhysicalGpu | None:
         return next((gpu for gpu in self.gpus if gpu.address == address), None)
+
+    @property
+    def readable(self) -> bool:
+        """Whether what it shows is what it has: vCenter reaches it, and this login may read its graphics."""
+        return self.connected is True and not any(path.startswith(_GRAPHICS) for path in self.unreadable)
 
     def offers(self, profile: str) -> OfferedProfile | None:
         return next((offered for offered in self.profiles or () if offered.name == profile), None)

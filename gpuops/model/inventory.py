@@ -71,15 +71,42 @@ class Inventory:
         return matches[0]
 
     def vms_on(self, host: Host) -> tuple[Vm, ...]:
-        return self._vms_by_host.get(host.ref, ())
+        return self.vms_by_host.get(host.ref, ())
 
     def with_vm(self, vm: Vm) -> Inventory:
         """The same snapshot with one VM replaced."""
-        return replace(self, vms={**self.vms, vm.ref: vm})
+        before = self.vms.get(vm.ref)
+        changed = replace(self, vms={**self.vms, vm.ref: vm})
+        by_host = dict(self.vms_by_host)
+        if before is not None and before.host == vm.host:
+            there = by_host[vm.host or ""]
+            by_host[vm.host or ""] = tuple(vm if other.ref == vm.ref else other for other in there)
+        else:
+            if before is not None:
+                left = tuple(other for other in by_host[before.host or ""] if other.ref != vm.ref)
+                by_host[before.host or ""] = left
+            by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
+        return self._derived(changed, by_host)
+
+    def without_vm(self, ref: str) -> Inventory:
+        """The same snapshot without this VM."""
+        before = self.vm(ref)
+        changed = replace(self, vms={other: vm for other, vm in self.vms.items() if other != ref})
+        left = tuple(other for other in self.vms_by_host[before.host or ""] if other.ref != ref)
+        return self._derived(changed, {**self.vms_by_host, before.host or "": left})
 
     def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
         """The same snapshot with these hosts replaced."""
-        return replace(self, hosts={**self.hosts, **{host.ref: host for host in hosts}})
+        changed = replace(self, hosts={**self.hosts, **{host.ref: host for host in hosts}})
+        return self._derived(changed, self.vms_by_host)
+
+    def _derived(self, changed: Inventory, vms_by_host: Mapping[str, tuple[Vm, ...]]) -> Inventory:
+        """The changed snapshot with what is known of this one: a plan for many VMs makes thousands of them.
+
+        The VMs of a host that did not change stay one object, so that who remembers it need not compare them.
+        """
+        vars(changed).update(vms_by_host=vms_by_host, worked_out=self.worked_out)
+        return changed
 
     @cached_property
     def offered_profiles(self) -> tuple[str, ...]:
@@ -94,9 +121,14 @@ class Inventory:
         return {name: tuple(vms) for name, vms in index.items()}
 
     @cached_property
-    def _vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
+    def vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:
+        """VMs by the ref of their host; those of no known host under the empty word."""
         index: dict[str, list[Vm]] = {}
         for vm in self.vms.values():
-            if vm.host:
-                index.setdefault(vm.host, []).append(vm)
+            index.setdefault(vm.host or "", []).append(vm)
         return {ref: tuple(vms) for ref, vms in index.items()}
+
+    @cached_property
+    def worked_out(self) -> dict[object, object]:
+        """What others remember of this snapshot and of those made from it, under a key of their own; no part of it."""
+        return {}

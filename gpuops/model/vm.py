@@ -103,6 +103,9 @@ class Vm:
     tags: tuple[str, ...] | None = None
     """`category:tag` names; None = not asked for."""
     datastores: tuple[str, ...] = ()
+    """Managed object ids of the datastores that hold its files."""
+    vapp: str | None = None
+    """Name of the vApp it is a member of; None = of none."""
     snapshots: int | None = None
     # detail
     devices: tuple[GpuDevice, ...] | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from gpuops.errors import UsageError
+from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
@@ -22,8 +22,9 @@ from gpuops.plan.asked import Answer, device_goal, dynamic_goal, group_goal, pro
 from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
 from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
-from gpuops.plan.hosts import hosts_for, move_blockers
+from gpuops.plan.hosts import hosts_for, move_blockers, unread
 from gpuops.plan.options import word
+from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Plan, Rejection, refuse
 from gpuops.plan.power import MoveMode, PowerPolicy, power_blockers
@@ -106,7 +107,7 @@ class Attach:
         hosts = hosts_for(vm, self.host, self.move, inventory)
         blockers = (*move_blockers(vm, hosts, self.move, inventory), *state_blockers(vm))
         if vm.devices is None:
-            return refuse(*blockers)
+            return refuse(*blockers, *(out for host in hosts[:1] if (out := unreachable(host)) is not None))
         old = named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
@@ -145,7 +146,13 @@ class Attach:
         if self._is_dynamic:
             return dynamic_goal(vm, self.device_type, self.label, self.count, hosts, old)
         assert self.profile is not None, "_check lets exactly one kind pass"
-        profile = profile_meant(self.profile, vm, hosts[0] if hosts else None, inventory, catalog)
+        try:
+            profile = profile_meant(self.profile, vm, hosts[0] if hosts else None, inventory, catalog)
+        except ProfileUnknown:
+            untold = unread(vm, hosts, inventory)
+            if not untold:
+                raise
+            return untold
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
 
     def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:

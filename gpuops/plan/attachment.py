@@ -26,7 +26,7 @@ from gpuops.plan.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_moves
 from gpuops.plan.project import project
 from gpuops.plan.settings import Fitting, change_of, warnings_of
-from gpuops.plan.steps import PowerOnVm, ReconfigureVm, RelocateVm
+from gpuops.plan.steps import PowerOnVm, ReconfigureVm, RelocateVm, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,18 @@ def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
 
 def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
+    host = next(iter(ask.hosts), None)
     ask, kept_free = _with_headroom(ask)
     placement = place(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
     if not isinstance(placement, Placement):
-        against, _ = findings(_case(ask, next(iter(ask.hosts), None)))
-        return refuse(*blockers, *against, *kept_free, *placement, *_elsewhere(ask))
+        against, _ = findings(_case(ask, host))
+        return refuse(*blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_wished(ask, host))
     goal = with_backings(ask.goal, placement.host)
     against, warnings = findings(_case(ask, placement.host))
     if not isinstance(goal, Goal):
-        return refuse(*blockers, *against, *goal, choices=placement.choices)
+        return refuse(*blockers, *against, *goal, choices=placement.choices, withheld=_wished(ask, placement.host))
     if blockers or against:
-        return refuse(*blockers, *against, choices=placement.choices)
+        return refuse(*blockers, *against, choices=placement.choices, withheld=_wished(ask, placement.host))
     return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
 
 
@@ -97,14 +98,35 @@ def _with_headroom(ask: Ask) -> tuple[Ask, tuple[Rejection, ...]]:
     return replace(ask, hosts=hosts), tuple(dict.fromkeys(refused.values()))
 
 
+def _wished(ask: Ask, host: Host | None) -> tuple[Step, ...]:
+    """The steps that would be taken on that host if nothing spoke against it."""
+    if host is None:
+        return ()
+    fitting = Fitting(ask.vm, ask.goal, Placement(host), NumaPolicy.NONE, ask.catalog)
+    power = power_moves(ask.vm, ask.power, host.ref)
+    return (*_steps(power.before), *_steps(_move(fitting)), *_steps(_edit(fitting)), *_steps(power.after))
+
+
+def _steps(waves: tuple[Wave, ...]) -> Iterator[Step]:
+    return (step for wave in waves for step in wave.steps)
+
+
+def _move(fitting: Fitting) -> tuple[Wave, ...]:
+    vm, host = fitting.vm, fitting.placement.host
+    return (Wave(f"move {vm.name}", (RelocateVm(vm.ref, host.ref),)),) if fitting.moved else ()
+
+
+def _edit(fitting: Fitting) -> tuple[Wave, ...]:
+    vm, change = fitting.vm, change_of(fitting)
+    return () if change.empty else (Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)),)
+
+
 def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
     vm, placement = ask.vm, fitting.placement
-    change = change_of(fitting)
     power = power_moves(vm, ask.power, placement.host.ref)
-    move = (Wave(f"move {vm.name}", (RelocateVm(vm.ref, placement.host.ref),)),) if fitting.moved else ()
-    edit = () if change.empty else (Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)),)
+    move = _move(fitting)
     return Plan(
-        waves=(*power.before, *move, *edit, *power.after),
+        waves=(*power.before, *move, *_edit(fitting), *power.after),
         warnings=(
             *warnings,
             *placement.doubts,

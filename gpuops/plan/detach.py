@@ -18,6 +18,7 @@ from gpuops.plan.devices import gpu_names, is_gpu, signature, signatures
 from gpuops.plan.goal import Goal, broken_groups, group_of, named, without
 from gpuops.plan.options import word
 from gpuops.plan.pins import kept_pins, pin_changes
+from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.plan import Plan, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_blockers, power_moves
 from gpuops.plan.preflight import state_blockers
@@ -69,6 +70,9 @@ class Detach:
         self._check()
         vm = inventory.find_vm(self.vm)
         blockers = state_blockers(vm)
+        own = inventory.host_of(vm)
+        if own is not None and (out_of_reach := unreachable(own)) is not None:
+            blockers = (*blockers, out_of_reach)
         if vm.devices is None:
             return refuse(*blockers)
         meant = self._meant(vm, inventory)
@@ -77,12 +81,13 @@ class Detach:
         if goal.unchanged and (change.empty or power_blockers(vm, self.power) or blockers):
             return Plan(because=(self._nothing(vm, meant),))
         against = (*blockers, *power_blockers(vm, self.power), *broken_groups(vm, goal))
-        if against:
-            return refuse(*against)
         power = power_moves(vm, self.power, vm.host)
         edit = Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),))
+        waves = (*power.before, edit, *power.after)
+        if against:
+            return refuse(*against, withheld=tuple(step for wave in waves for step in wave.steps))
         return Plan(
-            waves=(*power.before, edit, *power.after),
+            waves=waves,
             warnings=(*_left(vm, goal), *power.warnings),
             because=_because(goal, change),
             disruptive=bool(power.before),

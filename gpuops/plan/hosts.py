@@ -10,6 +10,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
+from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection
@@ -36,11 +37,26 @@ def move_blockers(
     """Why the VM cannot be had on these hosts without being moved."""
     own = inventory.host_of(vm)
     if own is None and not move:
-        return (Rejection(vm.name, "the host it is registered on cannot be read"),)
+        return (_unseen(vm),)
     if own is None or move or own in hosts:
         return ()
     hint = "--move cold moves it there while it is off"
     return (Rejection(vm.name, f"is registered on {own.name}, not on {hosts[0].name}", hint=hint),)
+
+
+def unread(vm: Vm, hosts: tuple[Host, ...], inventory: Inventory) -> tuple[Rejection, ...]:
+    """Why nobody can say what the VM's own host, or one of these, offers; empty = all of them tell."""
+    own = () if inventory.host_of(vm) else (_unseen(vm),)
+    untold = (host for host in hosts if host.profiles is None and not host.readable)
+    return (
+        *own,
+        *(unreachable(host) or Rejection(host.name, "the vGPU profiles it offers cannot be read") for host in untold),
+    )
+
+
+def _unseen(vm: Vm) -> Rejection:
+    hint = "this login needs the read-only role on that host"
+    return Rejection(vm.name, "the host it is registered on cannot be read", hint=hint)
 
 
 def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:

@@ -58,6 +58,8 @@ class Plan:
     because: tuple[str, ...] = ()
     """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
     choices: tuple[Choice, ...] = ()
+    withheld: tuple[Step, ...] = ()
+    """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
     disruptive: bool = False
     """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
 
@@ -70,6 +72,6 @@ class Plan:
         return tuple(step for wave in self.waves for step in wave.steps)
 
 
-def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = ()) -> Plan:
-    """A plan that does nothing, for all of these reasons."""
-    return Plan(rejections=rejections, choices=choices)
+def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[Step, ...] = ()) -> Plan:
+    """A plan that does nothing, for all of these reasons, each said once."""
+    return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)

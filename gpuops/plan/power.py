@@ -57,7 +57,9 @@ def power_blockers(vm: Vm, policy: PowerPolicy) -> tuple[Rejection, ...]:
 
 
 def power_moves(vm: Vm, policy: PowerPolicy, host: str | None) -> PowerMoves:
-    """The stop before the change and the start after it, as the policy asks."""
+    """The stop before the change and the start after it, as the policy asks; none where it lets nothing be done."""
+    if policy is PowerPolicy.REFUSE:
+        return PowerMoves()
     runs = vm.power is PowerState.ON
     starts = policy is PowerPolicy.ON or (policy is PowerPolicy.CYCLE and runs)
     after = (Wave(f"start {vm.name}", (PowerOnVm(vm.ref, host),)),) if starts else ()

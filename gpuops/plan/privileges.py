@@ -46,7 +46,10 @@ def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
-    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs."""
+    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs.
+
+    What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
+    """
     rejections = tuple(
         Rejection(
             inventory.vm(vm).name,
@@ -56,7 +59,7 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
         for vm, privileges in lacking.items()
         if privileges
     )
-    return replace(plan, waves=(), rejections=rejections) if rejections else plan
+    return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
 
 
 def _of_step(step: Step) -> tuple[str, ...]:

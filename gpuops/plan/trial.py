@@ -93,12 +93,26 @@ class Trial:
         reach = reach_of(self.workload, vm, apart, self.inventory, self.catalog)
         hosts = tuple(ref for ref in reach.hosts if self.only in (None, ref) and ref not in self.without)
         wanted = Wanted(
-            vm, demands_of(devices, {}), hosts, self.workload.numa, PinPolicy.AUTO, tuple(ref for ref, _ in beside)
+            vm,
+            demands_of(devices, {}),
+            hosts,
+            self.workload.numa,
+            PinPolicy.AUTO,
+            tuple(ref for ref, _ in beside),
+            self.explain,
         )
         return reach, wanted
 
     def _warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
-        _, doubts = findings(Case(vm, vm.devices or (), grouped=self.workload.device_group is not None, host=placement.host, catalog=self.catalog))
+        _, doubts = findings(
+            Case(
+                vm,
+                vm.devices or (),
+                grouped=self.workload.device_group is not None,
+                host=placement.host,
+                catalog=self.catalog,
+            )
+        )
         there = running(vm, placement, self.workload.numa)
         return (
             *doubts,

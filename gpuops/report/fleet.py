@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuops.advise.capacity import Slots, free_slots, total
+from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states, may_run
+from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
@@ -165,11 +166,7 @@ def _host(host: Host, inventory: Inventory, catalog: Catalog, profile: str | Non
 
 def _gpu(state: GpuState, offered: Iterable[str], host: Host, inventory: Inventory, catalog: Catalog) -> GpuView:
     gpu = state.gpu
-    free = {
-        name: free_slots(gpu, state.holders, name, catalog)
-        for name in offered
-        if may_run(gpu, name, catalog) is not False
-    }
+    free = {name: room_for(state, name, catalog) for name in offered if may_run(gpu, name, catalog) is not False}
     return GpuView(gpu, mode(gpu), reboot_pending(gpu), holders(gpu, host, inventory), free)
 
 

@@ -28,7 +28,7 @@ HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A folder, datacenter, cluster or standalone compute resource: a name with a parent."""
+    """A folder, datacenter, vApp, cluster or standalone compute resource: a name with a parent."""
 
     ref: str
     name: str
@@ -55,6 +55,7 @@ def inventory(session: Session) -> Inventory:
                 "Datacenter": paths.FOLDERS,
                 "ComputeResource": paths.COMPUTE_RESOURCE,
                 "ClusterComputeResource": paths.CLUSTER,
+                "VirtualApp": paths.VAPP,
                 "Datastore": paths.DATASTORE,
                 "HostSystem": paths.known(paths.HOST, version),
                 "VirtualMachine": paths.VM,
@@ -90,7 +91,7 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
         thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
         fresh = _read_vms(_custom_fields(reader, session), thin)
         detailed = _detailed(reader, session.api_version, fresh.values())
-        known = {ref: replace(vm, path=seen.vms[ref].path if ref in seen.vms else "") for ref, vm in detailed.items()}
+        known = {ref: _named_as(seen.vms.get(ref), vm) for ref, vm in detailed.items()}
         touched = {
             ref for vm in (*known.values(), *(seen.vms[ref] for ref in vms if ref in seen.vms)) if (ref := vm.host)
         }
@@ -98,6 +99,13 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
         now = _now(reader)
     kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
     return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=now)
+
+
+def _named_as(seen: Vm | None, fresh: Vm) -> Vm:
+    """The VM with the names of the places around it, which a read of the VM alone does not tell."""
+    if seen is None:
+        return fresh
+    return replace(fresh, path=seen.path, vapp=fresh.vapp and (seen.vapp or fresh.vapp))
 
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
@@ -132,7 +140,9 @@ def _decode(found: Found) -> _Record:
         case _:
             name = text(found.properties.get("name")) or found.ref
             cluster = _cluster(found, name) if found.type == "ClusterComputeResource" else None
-            return _Place(found.ref, name, text(found.properties.get("parent")), cluster)
+            # a vApp's parent is a resource pool; a vApp inside another one has no folder
+            parent = text(found.properties.get("parentFolder")) or text(found.properties.get("parent"))
+            return _Place(found.ref, name, parent, cluster)
 
 
 def _cluster(found: Found, name: str) -> Cluster:
@@ -154,7 +164,9 @@ def _admission(das: Any) -> AdmissionControl | None:
     policy = child(das, "admissionControlPolicy")
     kind = "" if policy is None else (policy.get(XSI_TYPE) or "").rpartition(":")[2]
     if kind == "ClusterFailoverHostAdmissionControlPolicy":
-        return AdmissionControl(failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text))
+        return AdmissionControl(
+            failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text)
+        )
     level = number(das if policy is None else policy, "failoverLevel")
     if kind != "ClusterFailoverResourcesAdmissionControlPolicy":
         return AdmissionControl(failover_level=level)
@@ -184,7 +196,11 @@ def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str
     parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
     folders: dict[str | None, str] = {}
     return {
-        ref: replace(vm, path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}")
+        ref: replace(
+            vm,
+            path=f"{_folder_path(parents[ref], places, folders)}/{vm.name}",
+            vapp=places[vm.vapp].name if vm.vapp is not None and vm.vapp in places else vm.vapp,
+        )
         for ref, vm in _read_vms(fields, thin).items()
     }
 

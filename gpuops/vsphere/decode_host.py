@@ -96,6 +96,7 @@ def thin_host(found: Found) -> ThinHost:
         default_graphics_type=word(GraphicsType, config, "hostDefaultGraphicsType"),
         assignment_policy=word(AssignmentPolicy, config, "sharedPassthruAssignmentPolicy"),
         bindings=_bindings(values.get("config.assignableHardwareBinding")),
+        datastores=_datastores(values.get("datastore"), found.unreadable),
         unreadable=found.unreadable,
     )
     return ThinHost(
@@ -273,6 +274,11 @@ def _bindings(value: Any) -> tuple[DeviceBinding, ...]:
         if (address := pci_address(text(each, "pciId") or text(each, "instanceId"))) is not None
         and (vm := text(child(each, "vm")))
     )
+
+
+def _datastores(value: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | None:
+    """vCenter leaves an empty list out; what it may not tell is not an empty list."""
+    return None if "datastore" in unreadable else tuple([each.text for each in children(value) if each.text])
 
 
 def _megahertz(hertz: int | None) -> int | None:

@@ -50,13 +50,14 @@ class ThinVm:
 
     vm: Vm
     parent: str | None
+    """Its folder, or the vApp it is a member of."""
     attribute_values: tuple[tuple[int, str], ...]
     """(custom field key, value)."""
     recent_tasks: tuple[str, ...]
 
 
 def thin_vm(found: Found) -> ThinVm:
-    """A VM as the thin read shows it: no devices, no path, attributes by number."""
+    """A VM as the thin read shows it: no devices, no path, attributes by number, a vApp by id."""
     values = found.properties
     connection = text(values.get("runtime.connectionState"))
     return ThinVm(
@@ -74,10 +75,12 @@ def thin_vm(found: Found) -> ThinVm:
             console_connections=number(values.get("runtime.numMksConnections")),
             question=text(values.get("runtime.question"), "text"),
             datastores=_refs(values.get("datastore")),
+            vapp=text(values.get("parentVApp")),
             snapshots=_snapshots(values, found.unreadable),
             unreadable=found.unreadable,
         ),
-        parent=text(values.get("parent")),
+        # of a member of a vApp the folder may be left out (vSphere API, ManagedEntity.parent)
+        parent=text(values.get("parentVApp")) or text(values.get("parent")),
         attribute_values=_attribute_values(values.get("customValue")),
         recent_tasks=_refs(values.get("recentTask")),
     )

@@ -20,6 +20,8 @@ CLUSTER: Final = (
 
 COMPUTE_RESOURCE: Final = ("name", "parent")
 
+VAPP: Final = ("name", "parent", "parentFolder")
+
 DATASTORE: Final = ("name", "summary.freeSpace", "summary.accessible")
 
 HOST: Final = (
@@ -38,6 +40,7 @@ HOST: Final = (
     "config.sharedGpuCapabilities",
     "config.pciPassthruInfo",
     "config.assignableHardwareBinding",
+    "datastore",
 )
 
 HOST_DEVICES: Final = ("hardware.pciDevice",)
@@ -46,6 +49,7 @@ HOST_DEVICES: Final = ("hardware.pciDevice",)
 VM: Final = (
     "name",
     "parent",
+    "parentVApp",
     "runtime.host",
     "runtime.powerState",
     "runtime.connectionState",

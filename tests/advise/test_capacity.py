@@ -173,7 +173,7 @@ def test_a_gpu_that_serves_no_vgpus_takes_none() -> None:
             gpu("a100", MIG),
             ["grid_a100-4-20c"] * 2,
             "grid_a100-1-5c",
-            "where its GPU instances start is not known",
+            "the GPU instances of its 2 vGPUs cannot all be on it",
         ),
     ],
 )

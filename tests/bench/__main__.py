@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ MODULES = {
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",
     "churn": "tests.bench.churn",
+    "decisions": "tests.bench.decisions",
 }
 
 

@@ -22,6 +22,7 @@ from gpuops.cli.failure import INTERRUPTED, guarded
 from gpuops.errors import GpuopsError, Locked, Refused
 
 HEAVY = (
+    "numpy",
     "pyVmomi",
     "lxml",
     "ansible",

@@ -288,6 +288,7 @@ def small_world(*, spread: bool = False) -> World:
             memory_mib=1024 * 1024,
             memory_used_mib=64 * 1024,
             cpu_cores=64,
+            datastores=("ds-1",),
             gpus=tuple(_gpu(slot) for slot in range(2)),
             profiles=offered,
         )

@@ -39,6 +39,22 @@ def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
     assert vm == Vm(ref="object-1", name="object-1", snapshots=0)
 
 
+def test_a_member_of_a_vapp_has_it_for_a_parent() -> None:
+    """vCenter may leave the folder of such a VM out (vSphere API, ManagedEntity.parent)."""
+    thin = thin_vm(found("VirtualMachine", {"parentVApp": "resgroup-v7"}))
+    assert (thin.vm.vapp, thin.parent) == ("resgroup-v7", "resgroup-v7")
+    thin = thin_vm(found("VirtualMachine", {"parent": "group-v3"}))
+    assert (thin.vm.vapp, thin.parent) == (None, "group-v3")
+
+
+def test_the_datastores_of_a_host_are_known_or_unknown_and_none_is_not_unknown() -> None:
+    two = '<ManagedObjectReference type="Datastore">{}</ManagedObjectReference>'
+    seen = thin_host(found("HostSystem", {"datastore": two.format("datastore-1") + two.format("datastore-2")})).host
+    assert seen.datastores == ("datastore-1", "datastore-2")
+    assert thin_host(found("HostSystem", {})).host.datastores == ()
+    assert thin_host(found("HostSystem", {}, unreadable=("datastore",))).host.datastores is None
+
+
 def test_unreadable_snapshots_are_unknown_and_named() -> None:
     vm = thin_vm(found("VirtualMachine", {}, unreadable=("rootSnapshot", "runtime.powerState"))).vm
     assert vm.snapshots is None

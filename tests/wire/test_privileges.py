@@ -10,6 +10,8 @@ from gpuops.api import Site, rotate_day, rotate_night, run, wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.model.target import Target
 from gpuops.plan.attach import Attach
+from gpuops.plan.detach import Detach
+from gpuops.plan.power import MoveMode
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 
@@ -60,6 +62,39 @@ def test_an_attach_names_what_the_login_lacks(
     assert report.exit_code == 3
     assert [str(rejection) for rejection in report.plan.rejections] == [f"ml-07: this login lacks {privilege}"]
     assert _effects(lab) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "lacking", "beside"),
+    [
+        (Attach("vdi-01", profile="a40-8q", count=2), "AddRemoveDevice", "vdi-01: runs; its devices change only while"),
+        (Attach("ml-07", profile="a100-7-40c", count=3), "Resource", "esx-01.lab: room for grid_a100-7-40c: needs 3"),
+        (Attach("snapped", profile="a100-3-20c", replace="a40-8q"), "AdvancedConfig", "has no a40-8q to replace"),
+        (Detach("vdi-01", all=True), "AddRemoveDevice", "vdi-01: runs; its devices change only while it is off"),
+    ],
+)
+def test_what_the_login_lacks_is_said_beside_all_other_reasons(
+    lab: SimServer, lab_target: Target, tmp_path: Path, request_: Attach | Detach, lacking: str, beside: str
+) -> None:
+    """Who mends one blocker and runs again must not meet the next one: all are named at once."""
+    _may(lab, ATTACH - {f"VirtualMachine.Config.{lacking}"})
+    with Connection(lab_target) as vcenter:
+        report = run(request_, Site(vcenter, tmp_path, wall_clock), apply=True)
+    said = [str(rejection) for rejection in report.plan.rejections]
+    assert any(beside in line for line in said), said
+    assert said[-1] == f"{request_.vm}: this login lacks VirtualMachine.Config.{lacking}"
+    assert (report.exit_code, report.changed, _effects(lab)) == (3, False, [])
+
+
+def test_the_move_of_a_refused_plan_is_asked_for_too(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
+    _may(lab, ATTACH)
+    asked = Attach("ml-08", profile="a100-3-20c", host="esx-01", move=MoveMode.COLD, replace="a40-8q")
+    with Connection(lab_target) as vcenter:
+        report = run(asked, Site(vcenter, tmp_path, wall_clock), apply=True)
+    assert [str(rejection) for rejection in report.plan.rejections] == [
+        "ml-08: has no a40-8q to replace",
+        "ml-08: this login lacks Resource.ColdMigrate",
+    ]
 
 
 def test_the_privileges_named_are_enough_to_attach(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:

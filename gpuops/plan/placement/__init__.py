@@ -10,6 +10,7 @@ Feasible, rank, select; each reads in a minute:
 * `scorers.py`    which of the hosts left is best: the first difference decides, in the order of the list
 * `waste.py`      the GPU memory that a place makes useless to the VMs the site knows
 * `select.py`     `place`: all of it in order
+* `fleet/`         the same choice over an index of thousands of GPUs, where nobody asks for every reason
 * `competition.py` which VMs that wait would find no slot once this one runs
 * `remote.py`     what is short beside the GPUs where locality is only preferred
 * `rooms.py`      the room on every GPU of a host, one line each, for who asks why

@@ -25,6 +25,8 @@ def given(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> 
     gpu = host.gpu(demand.address)
     if gpu is not None:
         return _not_active(gpu, subject) or ""
+    if not host.readable:
+        return Rejection(subject, "the devices of its host cannot be read")
     if host.config_target is None:
         if host.ref != vm.host:
             return Rejection(subject, "is no GPU of this host")
@@ -62,7 +64,7 @@ def any_given(
     node: int | None = None,
 ) -> PciAddress | Rejection:
     """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none."""
-    fitting = [gpu for gpu in host.gpus if _fits(gpu, demand) and node in (None, gpu.numa_node)]
+    fitting = [gpu for gpu in host.gpus if is_of(gpu, demand) and node in (None, gpu.numa_node)]
     active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
     held = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
     free = [address for address in active if address not in held and address not in taken]
@@ -101,7 +103,7 @@ def _may_hold(ref: str, inventory: Inventory) -> bool:
     return vm is None or vm.power is not PowerState.OFF
 
 
-def _fits(gpu: PhysicalGpu, demand: WantsDynamic) -> bool:
+def is_of(gpu: PhysicalGpu, demand: WantsDynamic) -> bool:
     if (gpu.vendor_id, gpu.device_id) not in demand.allowed:
         return False
     return demand.label is None or (gpu.passthrough is not None and gpu.passthrough.label == demand.label)

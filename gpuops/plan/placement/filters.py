@@ -17,8 +17,18 @@ HostFilter = Callable[[Wanted, Host, Inventory], Rejection | None]
 def connected(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     if host.connected is True:
         return None
-    state = "is not connected to vCenter" if host.connected is False else "its connection state cannot be read"
-    return Rejection(host.name, state)
+    return unreachable(host)
+
+
+def unreachable(host: Host) -> Rejection | None:
+    """Why nothing that the host shows can be relied on; None = vCenter reaches it."""
+    if host.connected is True:
+        return None
+    if host.connected is False:
+        hint = "reconnect it: what vCenter shows of it is from before"
+        return Rejection(host.name, "is not connected to vCenter", hint=hint)
+    hint = "this login needs the read-only role on the host" if host.unreadable else ""
+    return Rejection(host.name, "its connection state cannot be read", hint=hint)
 
 
 def not_in_maintenance(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -30,9 +40,16 @@ def not_in_maintenance(wanted: Wanted, host: Host, inventory: Inventory) -> Reje
 
 
 def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices)."""
+    """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices).
+
+    What other VMs may reserve, and vCenter does not tell, is a doubt of the seating and no refusal.
+    """
+    if wanted.vm.memory_mib is None:
+        return Rejection(wanted.vm.name, "its memory size cannot be read, and all of it must be reserved")
     free_mib = unreserved(host, wanted.vm, inventory)
-    if free_mib is None or wanted.vm.memory_mib is None or wanted.vm.memory_mib <= free_mib:
+    if free_mib is None:
+        return Rejection(host.name, "its memory size cannot be read, and all of the VM's must be reserved")
+    if wanted.vm.memory_mib <= free_mib:
         return None
     rule = "memory to reserve in full, beside what running VMs reserve"
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")
@@ -50,11 +67,44 @@ def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None
     if not profiles:
         return None
     if not host.gpus and not host.profiles:
-        return Rejection(host.name, "has no GPU")
+        return Rejection(host.name, "has no GPU" if host.readable else "its GPUs and vGPU profiles cannot be read")
     if host.profiles is None:
         return Rejection(host.name, "the vGPU profiles it offers cannot be read")
     missing = [profile for profile in profiles if host.offers(profile) is None]
     return Rejection(host.name, f"does not offer {', '.join(missing)}") if missing else None
+
+
+def sees_files(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """A cold move leaves the files where they are: the new host must see them (vSphere API, RelocateVM_Task)."""
+    vm = wanted.vm
+    if host.ref == vm.host:
+        return None
+    if "datastore" in vm.unreadable:
+        return Rejection(vm.name, "which datastores hold its files cannot be read")
+    if vm.datastores and host.datastores is None:
+        return Rejection(host.name, f"which datastores it sees cannot be read; {vm.name} has files to take along")
+    unseen = [ref for ref in vm.datastores if ref not in (host.datastores or ())]
+    if not unseen:
+        return None
+    known = inventory.datastores
+    names = ", ".join(sorted(known[ref].name if ref in known else ref for ref in unseen))
+    hint = f"mount it there, or move the files of {vm.name} to a datastore that both hosts see"
+    return Rejection(host.name, f"does not see datastore {names}, where files of {vm.name} are", hint=hint)
+
+
+def stays_in_its_vapp(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """A vApp is a resource pool of one cluster or host: a member that goes to another leaves it, and loses its place in
+    the start order and its properties (vSphere API, VirtualApp; RelocateSpec.pool)."""
+    vm = wanted.vm
+    if host.ref == vm.host:
+        return None
+    if "parentVApp" in vm.unreadable:
+        return Rejection(vm.name, "whether it is a member of a vApp cannot be read")
+    own = inventory.host_of(vm)
+    if vm.vapp is None or (own is not None and own.cluster is not None and own.cluster == host.cluster):
+        return None
+    hint = f"choose a host of the same cluster, or take {vm.name} out of the vApp first"
+    return Rejection(host.name, f"is outside the cluster of vApp {vm.vapp}: {vm.name} would leave the vApp", hint=hint)
 
 
 HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
@@ -62,8 +112,13 @@ HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     not_in_maintenance,
     logical_cpus,
     memory_to_reserve,
+    sees_files,
+    stays_in_its_vapp,
     offers,  # the host's own list is the authority on what it runs
 )
+
+MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (sees_files, stays_in_its_vapp)
+"""Those of them that only a VM which exists already can fail, one way on one host and another on the next."""
 
 
 def refusals(wanted: Wanted, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import GpuState, may_run
+from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
@@ -20,7 +20,7 @@ def slot_on(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Cat
     refused = serves_no_vgpus(state.gpu, subject)
     if refused is not None:
         return refused
-    slots = free_slots(state.gpu, state.holders, demand.profile, catalog)
+    slots = room_for(state, demand.profile, catalog)
     if may_run(state.gpu, demand.profile, catalog) is False:
         return Rejection(subject, slots.because)
     if not slots.possible:

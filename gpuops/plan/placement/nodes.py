@@ -7,6 +7,7 @@ Sources: vSphere API, HostNumaNode (logical CPUs, memory, PCI devices beside it)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -14,7 +15,8 @@ from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection
 
-AFFINITY_KEY = "numa.nodeAffinity"
+AFFINITY_KEY: Final = "numa.nodeAffinity"
+_FEW: Final = 3
 
 
 def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
@@ -41,11 +43,11 @@ def cores_of(node: NumaNode, host: Host) -> int:
 
 
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
-    """Memory of a node beside what running VMs bound to it reserve; what unbound VMs use there is not told."""
+    """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
     bound = sum(
-        other.memory_reservation_mib or 0
+        _most_mib(other) or 0
         for other in inventory.vms_on(host)
-        if other.ref != vm.ref and other.power is PowerState.ON and _bound_to(other) == str(node.id)
+        if other.ref != vm.ref and _may_run(other) and _bound_to(other) == str(node.id)
     )
     return node.memory_mib - bound
 
@@ -58,6 +60,36 @@ def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
     return host.memory_mib - sum(other.memory_reservation_mib or 0 for other in running)
 
 
+def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """Memory of the host, in MiB, that no VM other than this one can have reserved; None = unknown.
+
+    What a VM reserves is no more than its memory.
+    """
+    free_mib = unreserved(host, vm, inventory)
+    claims = [_most_mib(other) for other in _untold(host, vm, inventory)]
+    if free_mib is None or None in claims:
+        return None
+    return free_mib - sum(claim for claim in claims if claim is not None)
+
+
+def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
+    """Why it is not certain that the host has the VM's memory left to reserve; empty = it is, or surely has not."""
+    free_mib = unreserved(host, vm, inventory)
+    untold = _untold(host, vm, inventory)
+    if not untold or free_mib is None or vm.memory_mib is None:
+        return ""
+    sure_mib = surely_unreserved(host, vm, inventory)
+    if sure_mib is not None and vm.memory_mib <= sure_mib:
+        return ""
+    names = ", ".join(sorted(other.name for other in untold)[:_FEW])
+    more = f" and {len(untold) - _FEW} more" if len(untold) > _FEW else ""
+    return f"{host.name}: what {names}{more} may reserve cannot be read: the memory may not be there"
+
+
+def _untold(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
+    return [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_untold(other)]
+
+
 def node_of(seats: Iterable[int | None]) -> int | None:
     """The one NUMA node of all these GPUs; None = several, unknown, or no GPU."""
     nodes = set(seats)
@@ -66,3 +98,16 @@ def node_of(seats: Iterable[int | None]) -> int | None:
 
 def _bound_to(vm: Vm) -> str | None:
     return (vm.extra_config or {}).get(AFFINITY_KEY)
+
+
+def _may_run(vm: Vm) -> bool:
+    return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
+
+
+def _claim_untold(vm: Vm) -> bool:
+    return vm.power is None or (vm.power is PowerState.ON and vm.memory_reservation_mib is None)
+
+
+def _most_mib(vm: Vm) -> int | None:
+    """What the VM reserves at the most, if it runs; None = not even its size can be read."""
+    return vm.memory_mib if vm.memory_reservation_mib is None else vm.memory_reservation_mib

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuops.advise.capacity import Slots, free_slots
 from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host
@@ -61,7 +61,7 @@ def _line(subject: str, answer: Rejection | str, room: str) -> Choice:
 
 
 def _slots(state: GpuState, demand: WantsVgpu, catalog: Catalog) -> str:
-    slots: Slots = free_slots(state.gpu, state.holders, demand.profile, catalog)
+    slots = room_for(state, demand.profile, catalog)
     if slots.at_most is None:
         return "an unknown number of"
     return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"

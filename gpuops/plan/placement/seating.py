@@ -14,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.directpath import any_given, given
 from gpuops.plan.placement.gpus import in_order_of_choice, slot_on
+from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
 from gpuops.plan.plan import Rejection
 
@@ -48,8 +49,8 @@ def seat(
     subject = host.name if node is None else f"{host.name} numa{node}"
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
-    doubts: list[str] = []
-    for demand in sorted(demands, key=_pinned_first):
+    doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
+    for demand in in_order_of_seating(demands):
         found: PciAddress | tuple[Rejection, ...]
         match demand:
             case WantsVgpu():
@@ -72,6 +73,11 @@ def seat(
     return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
 
 
+def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
+    """What can only go to one GPU or takes it whole first, then the others in the VM's order."""
+    return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
+
+
 def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject: str) -> Iterator[Rejection]:
     """How many vGPUs of a profile found a seat, where several were wanted and not all did."""
     vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
@@ -79,10 +85,6 @@ def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject
         seated = [demand.ordinal in seats for demand in vgpus if demand.profile == profile]
         if len(seated) > 1 and not all(seated):
             yield Rejection(subject, f"room for {profile}", len(seated), sum(seated), "slots")
-
-
-def _pinned_first(demand: Demand) -> tuple[bool, int]:
-    return (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal)
 
 
 def _seat_vgpu(

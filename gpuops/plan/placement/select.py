@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpuops.advise.fragmentation import Fragmentation, mix_of
 from gpuops.advise.occupancy import may_run
@@ -19,11 +20,28 @@ from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Choice, Rejection
 
+_FEW: Final = 8
+"""Hosts that are looked at one by one sooner than an index of the fleet is made."""
+
 
 def place(
     wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
 ) -> Placement | tuple[Rejection, ...]:
-    """The best place for the VM's devices, with a line for every place looked at; or every reason why there is none."""
+    """The best place for the VM's devices, or every reason why there is none.
+
+    With `wanted.explain` there is a line for every place looked at.
+    """
+    if not wanted.explain and scorers is SCORERS:
+        found = in_fleet(wanted, inventory, catalog) if len(wanted.hosts) > _FEW else None
+        if found is not None:
+            return found
+    return place_exactly(wanted, inventory, catalog, scorers)
+
+
+def place_exactly(
+    wanted: Wanted, inventory: Inventory, catalog: Catalog, scorers: Sequence[Scorer] = SCORERS
+) -> Placement | tuple[Rejection, ...]:
+    """The same, asking every GPU of every host."""
     world = World(wanted, inventory, catalog)
     candidates: list[Candidate] = []
     rejections: list[Rejection] = []
@@ -40,14 +58,41 @@ def place(
         vms = (wanted.vm, *(vm for vm in inventory.vms.values() if vm.ref != wanted.vm.ref))
         world = replace(world, fragmentation=Fragmentation(mix_of(vms, catalog), catalog))
     ranked = sorted((_score(candidate, world, scorers) for candidate in candidates), key=lambda scored: scored.rank)
-    best = ranked[0].candidate
+    told = (*_choices(ranked), *map(_refused, dict.fromkeys(rejections))) if wanted.explain else ()
+    return _placement(ranked[0].candidate, world, told)
+
+
+def in_fleet(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | None:
+    """The best place by the index of the fleet, seated again by the exact rules; None = they must say."""
+    from gpuops.plan.placement.fleet.choice import choose
+    from gpuops.plan.placement.fleet.index import Fleet
+
+    if wanted.vm.host in wanted.hosts:
+        # To stay is worth more than all else, so the others matter only where the VM cannot.
+        at_home = place_exactly(replace(wanted, hosts=(wanted.vm.host,)), inventory, catalog)
+        if isinstance(at_home, Placement):
+            return at_home
+    fleet = Fleet.of(inventory, catalog)
+    chosen = choose(wanted, fleet, fleet.mix.with_vm(wanted.vm, inventory, catalog))
+    if chosen is None:
+        return None
+    world = World(wanted, inventory, catalog)
+    node = next((node for node in chosen.host.numa_nodes if node.id == chosen.node), None)
+    demands = _demands_on(chosen.host, wanted)
+    seating = seat(wanted.vm, demands, chosen.host, inventory, catalog, chosen.node)
+    if not seating.complete or seating.doubts or seating.seats != chosen.seats:
+        return None
+    return _placement(Candidate(chosen.host, seating, node), world, ())
+
+
+def _placement(best: Candidate, world: World, choices: tuple[Choice, ...]) -> Placement:
     return Placement(
         host=best.host,
         seats=best.seating.seats,
         pins=_pins(best, world),
-        numa_node=None if wanted.numa is NumaPolicy.NONE else local_node(best, world),
+        numa_node=None if world.wanted.numa is NumaPolicy.NONE else local_node(best, world),
         doubts=best.seating.doubts,
-        choices=(*_choices(ranked), *map(_refused, dict.fromkeys(rejections))),
+        choices=choices,
     )
 
 

@@ -68,6 +68,8 @@ class Wanted:
     pin: PinPolicy = PinPolicy.NEVER
     spread_from: tuple[str, ...] = ()
     """Ref of the host of each VM it should share none with, where there is a choice."""
+    explain: bool = True
+    """Whether every place looked at is told: on a fleet that takes a hundred times as long as the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import floor
 from typing import Final
 
 from gpuops.advise.fragmentation import Fragmentation
@@ -41,7 +42,12 @@ def made_useless(
         after = [_with(wanted, seats, state) for state in there]
         mib += measure.useless_mib(after, left_mib) - measure.useless_mib(there, free_mib)
         largest_mib = max(largest_mib, *(state.gpu.memory_mib or 0 for state in there))
-    return Waste(mib, round(mib / (largest_mib * STEP)))
+    return Waste(mib, steps(mib, largest_mib))
+
+
+def steps(mib: float, largest_mib: int) -> int:
+    """In steps of the largest GPU's memory. The last digit of a sum is chance, and decides nothing: halves go up."""
+    return floor(mib / (largest_mib * STEP) + 0.5 + 1e-6)
 
 
 def _with(wanted: Wanted, seats: Mapping[int, PciAddress], state: GpuState) -> GpuState:

@@ -339,6 +339,11 @@ class VirtualMachine(ManagedEntity):
     def _resource_pool(self) -> Any:
         return self.world.get(self.state.pool) if self.state.pool else UNSET
 
+    @prop("parentVApp")
+    def _parent_vapp(self) -> Any:
+        pool = self.world.find(self.state.pool) if self.state.pool else None
+        return pool if pool is not None and pool.wsdl_name == "VirtualApp" else UNSET
+
     @prop("resourceConfig")
     def _resource_config(self) -> Any:
         from pyVmomi import vim

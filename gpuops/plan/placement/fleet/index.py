@@ -1,0 +1,177 @@
+"""The index: hosts, NUMA nodes and GPUs of a snapshot as arrays, read again only where the snapshot changed.
+
+A row is the GPUs of one NUMA node of one host, in the order of their addresses; the rows of a host lie together, and
+hosts lie in the order in which equals are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.advise.fragmentation import NO_LIMIT
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
+from gpuops.model.host import Host, OfferedProfile
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.directpath import holders
+from gpuops.plan.placement.fleet.mix import SiteMix
+from gpuops.plan.placement.fleet.states import GpuStates
+from gpuops.plan.placement.gpus import used_mib
+from gpuops.plan.placement.nodes import cores_of, free_memory_mib, surely_unreserved, unreserved
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.tables import Flags
+
+UNIT: Final = 1024
+"""Of an order key: how much of the GPU is used counts in such units, its rank among the host's addresses in ones."""
+BY_SIZE: Final = 1
+"""Not a multiple of the unit: each vGPU adds its frame buffer."""
+_NONE: Final = -1
+"""Memory that is not known is none that can be promised."""
+_NOBODY: Final = Vm(ref="", name="")
+_MOST_USE: Final = 2**24
+
+
+class Fleet:
+    """The GPU hosts of one snapshot, and of every snapshot made from it in turn."""
+
+    def __init__(self, inventory: Inventory, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.states = GpuStates(catalog)
+        self.mix = SiteMix()
+        self._build(inventory)
+
+    @classmethod
+    def of(cls, inventory: Inventory, catalog: Catalog) -> Fleet:
+        """The index of this snapshot: the one made for a snapshot it comes from, brought up to date, or a new one."""
+        known = inventory.worked_out.get(cls)
+        if not isinstance(known, Fleet) or known.catalog is not catalog:
+            known = inventory.worked_out[cls] = Fleet(inventory, catalog)
+        known._sync(inventory)
+        return known
+
+    def refs(self, hosts: Sequence[str]) -> Flags:
+        """Which of the hosts are among these."""
+        among = np.zeros(len(self.hosts), dtype=np.bool_)
+        among[[self._number[ref] for ref in hosts if ref in self._number]] = True
+        return among
+
+    def offer(self, profile: str) -> Flags:
+        """Which hosts offer the profile."""
+        sets: Flags = np.array([profile in names for names in self._offers], dtype=np.bool_)
+        return sets[self.offered]
+
+    def clusters(self, cluster: str | None) -> Flags:
+        """Which hosts are in this cluster."""
+        there: Flags = self.cluster == self._clusters.get(cluster, -1)
+        return there
+
+    def _build(self, inventory: Inventory) -> None:
+        self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
+        self._number = {host.ref: number for number, host in enumerate(self.hosts)}
+        self._layouts = [_layout(host) for host in self.hosts]
+        self._seen: list[tuple[Host, tuple[Vm, ...]] | None] = [None] * len(self.hosts)
+        hosts, rows = len(self.hosts), sum(map(len, self._layouts))
+        width = max((count for layout in self._layouts for _, count in layout), default=1)
+        self.first_row = np.cumsum([0, *map(len, self._layouts)])
+        self.host_of = np.repeat(np.arange(hosts), [len(layout) for layout in self._layouts])
+        self.startable = np.zeros(hosts, dtype=np.bool_)
+        self.threads = np.zeros(hosts, dtype=np.int64)
+        self.unreserved_mib = np.zeros(hosts, dtype=np.int64)
+        self.sure_mib = np.zeros(hosts, dtype=np.int64)
+        self.offered = np.zeros(hosts, dtype=np.int64)
+        self.cluster = np.zeros(hosts, dtype=np.int64)
+        self.known_node = np.zeros(rows, dtype=np.bool_)
+        self.cores = np.zeros(rows, dtype=np.int64)
+        self.node_mib = np.zeros(rows, dtype=np.int64)
+        self.largest_mib = np.ones(rows, dtype=np.int64)
+        self.state = np.zeros((rows, width), dtype=np.int64)
+        self.order = np.zeros((rows, width), dtype=np.int64)
+        self.more = np.zeros((rows, width), dtype=np.int64)
+        """What one more VM adds to the order key, or BY_SIZE."""
+        self.address: list[list[PciAddress]] = [[] for _ in range(rows)]
+        self._offers: list[frozenset[str]] = []
+        self._offer_sets: dict[tuple[OfferedProfile, ...] | None, int] = {}
+        self._clusters: dict[str | None, int] = {}
+        self.inventory = replace(inventory)  # not yet the one that is read below
+        self._sync(inventory)
+
+    def _sync(self, inventory: Inventory) -> None:
+        if inventory is self.inventory:
+            return
+        self.inventory = inventory
+        self.mix.sync(inventory)
+        known, vms_by_host = inventory.hosts, inventory.vms_by_host
+        for number, (host, seen) in enumerate(zip(self.hosts, self._seen, strict=True)):
+            now = known.get(host.ref)
+            vms = vms_by_host.get(host.ref, ())
+            if seen is not None and seen[0] is now and seen[1] is vms:
+                continue
+            if now is None or _layout(now) != self._layouts[number] or now.name != host.name:
+                self._build(inventory)
+                return
+            self._read(number, now, vms, inventory)
+        if sum(1 for host in known.values() if host.gpus) != len(self.hosts):
+            self._build(inventory)
+
+    def _read(self, number: int, host: Host, vms: tuple[Vm, ...], inventory: Inventory) -> None:
+        self.hosts[number], self._seen[number] = host, (host, vms)
+        free_mib = unreserved(host, _NOBODY, inventory)
+        sure_mib = surely_unreserved(host, _NOBODY, inventory)
+        self.unreserved_mib[number] = _NONE if free_mib is None else free_mib
+        self.sure_mib[number] = _NONE if sure_mib is None else sure_mib
+        self.startable[number] = host.connected is True and host.in_maintenance is False
+        self.threads[number] = NO_LIMIT if host.cpu_threads is None else host.cpu_threads
+        self.offered[number] = self._offer_set(host)
+        self.cluster[number] = self._clusters.setdefault(host.cluster, len(self._clusters))
+        nodes = {node.id: node for node in host.numa_nodes}
+        states = gpu_states(host, inventory, self.catalog)
+        held = holders(host, inventory)
+        for row, (number_of_node, _) in enumerate(self._layouts[number], self.first_row[number]):
+            there = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
+            node = nodes.get(number_of_node) if number_of_node is not None else None
+            self._read_node(row, node, host, inventory)
+            self.largest_mib[row] = max(1, *(state.gpu.memory_mib or 0 for _, state in there))
+            self.address[row] = [state.gpu.address for _, state in there]
+            for column, (rank, state) in enumerate(there):
+                self.state[row, column] = self.states.number(state, state.gpu.address in held)
+                self.order[row, column], self.more[row, column] = self._order(state, rank, host)
+
+    def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
+        self.known_node[row] = node is not None
+        self.cores[row] = 0 if node is None else cores_of(node, host)
+        self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NOBODY, host, inventory)
+
+    def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
+        """The place of a GPU in the host's order of choice as a number, as `gpus.in_order_of_choice` sorts."""
+        match state.gpu.vgpu_mode:
+            case VgpuMode.MULTI_INSTANCE:
+                kind, use, more = 2, 0, 0
+            case VgpuMode.MIXED_SIZE:
+                kind, use, more = 1, used_mib(state, self.catalog), BY_SIZE
+            case _:
+                sign = -1 if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else 1
+                kind, use, more = 0, sign * len(state.vm_names), sign * UNIT
+        return (kind * _MOST_USE + use) * UNIT + rank, more
+
+    def _offer_set(self, host: Host) -> int:
+        known = self._offer_sets.get(host.profiles)
+        if known is None:
+            known = self._offer_sets[host.profiles] = len(self._offers)
+            self._offers.append(frozenset(offered.name for offered in host.profiles or ()))
+        return known
+
+
+def _layout(host: Host) -> tuple[tuple[int | None, int], ...]:
+    """The NUMA nodes with GPUs, each with the number of them."""
+    counts: dict[int | None, int] = {}
+    for gpu in host.gpus:
+        counts[gpu.numa_node] = counts.get(gpu.numa_node, 0) + 1
+    return tuple(sorted(counts.items(), key=lambda item: str(item[0])))

@@ -1,0 +1,133 @@
+"""States: what a GPU of a host is and holds, as one small whole number for each difference that a rule may see.
+
+Every answer comes from the rules that judge one GPU of one host (`gpus.py`, `directpath.py`, `advise.capacity`), asked
+about a stand-in: nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from gpuops.advise.capacity import free_slots
+from gpuops.advise.occupancy import GpuState, Tenant, may_run
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import GraphicsType, PciAddress
+from gpuops.model.host import Host
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.directpath import is_of
+from gpuops.plan.placement.fleet.tables import Rows, Table
+from gpuops.plan.placement.gpus import slot_on
+from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
+
+ABSENT: Final = 0
+"""The state of a GPU that is not there: nodes have different numbers of GPUs."""
+
+_SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
+_HOST: Final = Host(ref="", name="")
+_VM: Final = Vm(ref="", name="")
+
+_Key = tuple[object, ...]
+
+
+class GpuStates:
+    """The states met so far, and a table for every question asked about them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._stand_ins: list[tuple[GpuState, bool] | None] = [None]
+        self._numbers: dict[_Key, int] = {}
+        self._tables: dict[_Key, Table] = {}
+        self._worth: dict[_Key, Rows] = {}
+
+    def number(self, state: GpuState, held: bool) -> int:
+        """The number of this state; `held` = a VM has the GPU as a whole."""
+        gpu = state.gpu
+        profiles = tuple(sorted(tenant.profile for tenant in state.tenants))
+        model = (gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+        use = (gpu.graphics_type, gpu.configured_graphics_type, gpu.vgpu_mode, gpu.passthrough)
+        key = (model, use, profiles, state.fewest, bool(state.unclear), held)
+        known = self._numbers.get(key)
+        if known is None:
+            known = self._numbers[key] = len(self._stand_ins)
+            alike = replace(state, gpu=replace(gpu, address=_SOMEWHERE, numa_node=None))
+            self._stand_ins.append((alike, held))
+        return known
+
+    def vgpu_surely(self, profile: str) -> Table:
+        """1 where a vGPU of the profile finds a slot for certain."""
+        demand = WantsVgpu(0, profile)
+        return self._table(("surely", profile), lambda state, _: slot_on(state, demand, _VM, _HOST, self.catalog) == "")
+
+    def with_vgpu(self, profile: str) -> Table:
+        """The state with one more vGPU of the profile."""
+
+        def after(state: GpuState, held: bool) -> int:
+            return self.number(state.with_tenants(Tenant("", "", profile)), held)
+
+        return self._table(("with", profile), after)
+
+    def made_for(self, profile: str) -> Table:
+        """1 where the GPU serves vGPUs and may be of the profile's model."""
+
+        def answer(state: GpuState, _: bool) -> bool:
+            shared = state.gpu.graphics_type is GraphicsType.SHARED_DIRECT
+            return shared and may_run(state.gpu, profile, self.catalog) is not False
+
+        return self._table(("made for", profile), answer)
+
+    def whole_free(self, demand: WantsDynamic) -> Table:
+        """1 where the GPU can be given whole for the demand."""
+
+        def answer(state: GpuState, held: bool) -> bool:
+            gpu = state.gpu
+            return not held and is_of(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+
+        return self._table(("whole", demand.allowed, demand.label), answer)
+
+    def given_whole(self) -> Table:
+        """The state once a VM has the GPU as a whole."""
+        return self._table(("given",), lambda state, _: self.number(state, True))
+
+    def slots(self, profile: str) -> Table:
+        """vGPUs of the profile that fit beside what runs, at least."""
+        return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
+
+    def worth(self, board: str, profiles: tuple[str, ...]) -> Rows:
+        """Frame buffer in MiB that no vGPU holds, then the slots for each profile; all 0 on any other board."""
+        key = ("worth", board, profiles)
+        if key not in self._worth:
+
+            def of(number: int) -> tuple[int, ...]:
+                known = self._stand_ins[number]
+                if known is None or self._board(known[0]) != board:
+                    return (0,) * (1 + len(profiles))
+                return (self._free_mib(known[0]), *(self._slots(known[0], profile) for profile in profiles))
+
+            self._worth[key] = Rows(of, 1 + len(profiles))
+        return self._worth[key]
+
+    def _board(self, state: GpuState) -> str | None:
+        board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
+        return None if board is None else board.key
+
+    def _free_mib(self, state: GpuState) -> int:
+        board = self.catalog.board(self._board(state) or "")
+        held = (self.catalog.profile(tenant.profile) for tenant in state.tenants)
+        whole_mib = 0 if board is None else board.framebuffer_mib
+        return max(0, whole_mib - sum(facts.framebuffer_mib for facts in held if facts is not None))
+
+    def _slots(self, state: GpuState, profile: str) -> int:
+        return free_slots(state.gpu, state.holders, profile, self.catalog).at_least
+
+    def _table(self, key: _Key, answer: Callable[[GpuState, bool], int]) -> Table:
+        if key not in self._tables:
+
+            def of(number: int) -> int:
+                known = self._stand_ins[number]
+                # Where there is no GPU there is no room, nothing free and nothing to change.
+                return 0 if known is None else int(answer(*known))
+
+            self._tables[key] = Table(of)
+        return self._tables[key]

@@ -1,0 +1,210 @@
+"""The index of a fleet answers as the exact pass does, whatever the fleet and however it got there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.holding import release, take
+from gpuops.plan.hypothetical import running
+from gpuops.plan.placement.fleet.index import Fleet
+from gpuops.plan.placement.select import in_fleet, place, place_exactly
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+
+KINDS: Final = {
+    "a100": [
+        "grid_a100-1-5c",
+        "grid_a100-2-10c",
+        "grid_a100-3-20c",
+        "grid_a100-7-40c",
+        "grid_a100-8c",
+        "grid_a100-20c",
+    ],
+    "a40": ["nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24c", "nvidia_a40-48q", "nvidia_a40-2b"],
+    "l40s": ["nvidia_l40s-4c", "nvidia_l40s-16q", "nvidia_l40s-24c", "nvidia_l40s-48c"],
+}
+MODES: Final[dict[str, list[VgpuMode | None]]] = {
+    "a100": [VgpuMode.MULTI_INSTANCE, VgpuMode.SAME_SIZE, None],
+    "a40": [VgpuMode.SAME_SIZE],
+    "l40s": [VgpuMode.MIXED_SIZE, VgpuMode.SAME_SIZE],
+}
+NAMES: Final = [name for names in KINDS.values() for name in names]
+FEW: Final = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def hosts(draw: st.DrawFn, number: int) -> Host:
+    """A host, like most hosts of its fleet without a peculiarity."""
+    board = draw(st.sampled_from(sorted(KINDS)))
+    at = [FIRST, SECOND, THIRD, FOURTH][: draw(st.integers(1, 4))]
+    gpus = [
+        whole(address, board, draw(st.sampled_from([0, 1])))
+        if draw(st.integers(0, 5)) == 0
+        else gpu(address, board, draw(st.sampled_from([0, 0, 1, 1, None])), draw(st.sampled_from(MODES[board])))
+        for address in at
+    ]
+    made = host(f"esx-{number}", *gpus, cluster=draw(st.sampled_from(["domain-c1", "domain-c2", None])))
+    return replace(made, assignment_policy=draw(st.sampled_from([*AssignmentPolicy, None])))
+
+
+@st.composite
+def peculiar(draw: st.DrawFn, plain: Host) -> Host:
+    """The host as it is, mostly; or with one thing that rules it out, or that nobody knows."""
+    oddities: list[dict[str, Any]] = [
+        {"connected": False},
+        {"connected": None},
+        {"in_maintenance": True},
+        {"in_maintenance": None},
+        {"memory_mib": 200_000},
+        {"memory_mib": None},
+        {"profiles": None},
+        {"cpu_threads": 24},
+        {"cpu_threads": None},
+        {"cluster": "domain-c1"},
+    ]
+    return replace(plain, **draw(st.sampled_from([{}] * len(oddities) + oddities)))
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Inventory:
+    """Hosts of few kinds, as in most fleets: between equals it is the last rule that decides."""
+    kinds = draw(st.lists(hosts(1), min_size=1, max_size=2))
+    made = [replace(draw(st.sampled_from(kinds)), ref=f"host-{n}", name=f"esx-{n}") for n in range(1, 6)]
+    return inventory([draw(peculiar(each)) for each in made], [])
+
+
+@st.composite
+def vms(draw: st.DrawFn, number: int, known: Inventory) -> Vm:
+    there = " ".join(gpu.name.lower() for each in known.hosts.values() for gpu in each.gpus)
+    kind = draw(st.sampled_from([kind for kind in sorted(KINDS) if kind in there]))
+    dynamic = st.just("dynamic 10de:26b9") if kind == "l40s" else st.just("dynamic 10de:20f1")
+    vgpu = st.sampled_from([f"vgpu {name}" for name in KINDS[kind]])
+    devices = draw(st.lists(st.one_of(vgpu, vgpu, vgpu, dynamic), min_size=1, max_size=3))
+    if draw(st.booleans()):
+        devices = devices[:1] * len(devices)
+    made = vm(number, f"vm-{number}", "9", *devices)
+    return replace(
+        made,
+        host=draw(st.sampled_from([None, None, *(f"host-{n}" for n in range(1, len(known.hosts) + 1))])),
+        vcpus=draw(st.sampled_from([4, 16, 16, 40, None])),
+        memory_mib=draw(st.sampled_from([4096, 32768, 65536, 150_000, 300_000, None])),
+    )
+
+
+@st.composite
+def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
+    made = draw(vms(number, world))
+    refs = sorted(world.hosts)
+    among = draw(st.sampled_from([refs, refs, refs[1:], list(reversed(refs))]))
+    among.sort(key=lambda ref: world.hosts[ref].name)
+    return Wanted(
+        made,
+        demands_of(made.devices or (), {}),
+        tuple(among),
+        draw(st.sampled_from(list(NumaPolicy))),
+        draw(st.sampled_from(list(PinPolicy))),
+        tuple(draw(st.lists(st.sampled_from(refs), max_size=2))),
+        explain=False,
+    )
+
+
+def told(found: Placement) -> tuple[object, ...]:
+    return found.host, found.seats, found.pins, found.numa_node, found.doubts
+
+
+@FEW
+@given(st.data())
+def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
+    world = data.draw(fleets())
+    for number in range(1, 16):
+        wanted = data.draw(questions(number, world))
+        exact, quick = place_exactly(wanted, world, catalog()), in_fleet(wanted, world, catalog())
+        if quick is not None:
+            assert isinstance(exact, Placement)
+            assert told(quick) == told(exact)
+        else:
+            assert not isinstance(exact, Placement) or exact.doubts
+        if isinstance(exact, Placement):
+            there = running(wanted.vm, exact, wanted.numa)
+            world = take(replace(there, memory_reservation_mib=wanted.vm.memory_mib), world, catalog())
+        if world.vms and data.draw(st.integers(0, 3)) == 0:
+            world = _stopped(data.draw(st.sampled_from(sorted(world.vms))), world)
+
+
+def _stopped(ref: str, world: Inventory) -> Inventory:
+    released = release(replace(world.vms[ref], power=PowerState.OFF), world)
+    return released.without_vm(ref)
+
+
+def wanted_anywhere(world: Inventory, number: int = 1, profile: str = "nvidia_a40-8q") -> Wanted:
+    made = replace(vm(number, f"new-{number}", "9", f"vgpu {profile}"), host=None)
+    return Wanted(made, demands_of(made.devices or (), {}), tuple(world.hosts), NumaPolicy.PREFERRED, explain=False)
+
+
+class TestIndex:
+    def test_a_fleet_is_read_once_and_then_where_it_changed(self) -> None:
+        world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
+        fleet = Fleet.of(world, catalog())
+        taken = take(replace(vm(1, "a", "2", "vgpu nvidia_a40-48q"), power=PowerState.ON), world, catalog())
+        assert Fleet.of(taken, catalog()) is fleet
+        assert [int(number) for number in (fleet.state[:, 0] != fleet.state[0, 0]).nonzero()[0]] == [1]
+        assert Fleet.of(world, catalog()) is fleet
+        assert len(set(fleet.state[:, 0].tolist())) == 1
+
+    def test_hosts_that_come_and_go_are_seen(self) -> None:
+        world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
+        Fleet.of(world, catalog())
+        more = world.with_hosts([host("esx-4", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1))])
+        assert [known.name for known in Fleet.of(more, catalog()).hosts] == ["esx-1", "esx-2", "esx-3", "esx-4"]
+        assert len(Fleet.of(world, catalog()).hosts) == 3
+
+    def test_a_host_with_another_gpu_is_read_anew(self) -> None:
+        world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 3)], [])
+        Fleet.of(world, catalog())
+        other = world.with_hosts([host("esx-1", gpu(FIRST, "a40"), gpu(SECOND, "a40"))])
+        assert Fleet.of(other, catalog()).state.shape == (2, 2)
+
+
+class TestPlace:
+    @pytest.fixture
+    def fleet(self) -> Inventory:
+        return inventory([host(f"esx-{n}", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1)) for n in range(1, 21)], [])
+
+    def test_a_fleet_is_asked_through_its_index(self, fleet: Inventory) -> None:
+        found = place(wanted_anywhere(fleet), fleet, catalog())
+        assert isinstance(found, Placement)
+        assert (found.host.name, found.choices) == ("esx-1", ())
+        assert Fleet in fleet.worked_out
+
+    def test_reasons_are_told_where_they_are_asked_for(self, fleet: Inventory) -> None:
+        found = place(replace(wanted_anywhere(fleet), explain=True), fleet, catalog())
+        assert isinstance(found, Placement)
+        assert len(found.choices) == 20
+
+    def test_refusals_are_told_in_full(self, fleet: Inventory) -> None:
+        found = place(wanted_anywhere(fleet, profile="nvidia_l40s-8c"), fleet, catalog())
+        assert not isinstance(found, Placement)
+        assert len(found) == 20
+
+    def test_beside_the_gpu_before_the_first_name(self, fleet: Inventory) -> None:
+        world = fleet.with_hosts([host("esx-1", gpu(FIRST, "a40", None))])
+        found = place(wanted_anywhere(world), world, catalog())
+        assert isinstance(found, Placement)
+        assert found.host.name == "esx-10"
+
+    def test_a_vm_stays_where_it_can(self, fleet: Inventory) -> None:
+        wanted = wanted_anywhere(fleet)
+        there = replace(wanted, vm=replace(wanted.vm, host="host-7"))
+        found = place(there, fleet, catalog())
+        assert isinstance(found, Placement)
+        assert found.host.name == "esx-7"

@@ -1,0 +1,76 @@
+"""A cold move is planned only where it can be done: the files must be seen there, and a vApp's member stays in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuops.api import Site, run, wall_clock
+from gpuops.model.target import Target
+from gpuops.plan.attach import Attach
+from gpuops.plan.outcome import Report
+from gpuops.plan.power import MoveMode
+from gpuops.sim.objects.virtual_app import VirtualApp
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+
+REQUEST = Attach(vm="ml-08", profile="a100-3-20c", move=MoveMode.COLD)
+"""ml-08 is on esx-02, and only esx-01 has the profile."""
+
+
+def named(lab: SimServer, kind: str, name: str) -> Any:
+    return next(each for each in lab.world.by_type(kind) if each.display_name == name)
+
+
+def attached(target: Target, state_dir: Path, request: Attach = REQUEST) -> Report:
+    with Connection(target) as vcenter:
+        return run(request, Site(vcenter, state_dir, wall_clock), apply=True)
+
+
+def test_a_host_that_sees_the_files_takes_the_vm(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
+    assert attached(lab_target, tmp_path).exit_code == 0
+    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+
+
+def test_a_host_that_does_not_see_the_files_is_refused_naming_the_datastore(
+    lab: SimServer, lab_target: Target, tmp_path: Path
+) -> None:
+    """The simulator refuses the move as vCenter does; the plan knows before anything is done."""
+    host = named(lab, "HostSystem", "esx-01.lab")
+    host.state.datastores = ()
+    host.touch("datastore")
+    report = attached(lab_target, tmp_path)
+    assert report.exit_code == 3
+    assert "esx-01.lab: does not see datastore lab-ds-1, where files of ml-08 are" in map(str, report.plan.rejections)
+    assert len(lab.world.ledger) == 0
+
+
+def test_a_member_of_a_vapp_is_known_by_it(lab: SimServer, lab_target: Target, tmp_path: Path) -> None:
+    vm = named(lab, "VirtualMachine", "ml-08")
+    vapp = VirtualApp(lab.world, "resgroup-v901", "trainers", lab.world.get(vm.state.pool), vm.state.folder)
+    lab.world.register(vapp)
+    vapp.take_in(vm)
+    with Connection(lab_target) as vcenter:
+        seen = vcenter.inventory()
+        member = seen.find_vm("ml-08")
+        assert (member.vapp, member.path) == ("trainers", "/lab-dc/vm/ml/trainers/ml-08")
+        assert seen.find_vm("/lab-dc/vm/ml/trainers/ml-08") == member
+        assert seen.find_vm("ml-07").vapp is None
+        observed = vcenter.observe(seen, [member.ref]).vm(member.ref)
+        assert (observed.vapp, observed.path) == (member.vapp, member.path)
+    assert attached(lab_target, tmp_path).exit_code == 0, "within the cluster the vApp comes along"
+    assert vm.state.pool == vapp.moid
+
+
+def test_another_cluster_is_no_place_for_a_member_of_a_vapp(serve: Any, lab_target: Target, tmp_path: Path) -> None:
+    with Connection(lab_target) as vcenter:
+        seen = vcenter.inventory()
+    member, target = seen.find_vm("ml-08"), seen.find_host("esx-01")
+    seen = seen.with_hosts([replace(target, cluster="domain-c99")]).with_vm(replace(member, vapp="trainers"))
+    from gpuops.execute.site import catalog_of
+
+    plan = REQUEST.plan(seen, catalog_of(seen), seen.taken_at)
+    assert "esx-01.lab: is outside the cluster of vApp trainers: ml-08 would leave the vApp" in map(
+        str, plan.rejections
+    )
