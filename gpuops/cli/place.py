@@ -11,6 +11,8 @@ from gpuops.cli import completion, output
 from gpuops.cli.options import Common, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
+from gpuops.plan.claims import SuspendedPolicy
+from gpuops.plan.placement.wanted import PinPolicy
 
 if TYPE_CHECKING:
     from gpuops.model.workload import Workload
@@ -57,6 +59,16 @@ def place(
         list[str] | None,
         typer.Option(metavar="CATEGORY:TAG", help="Only hosts that carry this tag. May be repeated: all of them."),
     ] = None,
+    pin: Annotated[
+        PinPolicy,
+        typer.Option(
+            help="auto: bind vGPUs to their GPUs where the order of power-on or --numa required depends on it."
+        ),
+    ] = PinPolicy.AUTO,
+    suspended: Annotated[
+        SuspendedPolicy,
+        typer.Option(help="claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
+    ] = SuspendedPolicy.CLAIM,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
@@ -100,10 +112,10 @@ def place(
     from gpuops.report.placement_text import placements_text
 
     with open_site(common, saved=saved) as site:
-        found = api.place(Place(workloads, explain=explain), site)
+        found = api.place(Place(workloads, explain=explain, pin=pin, suspended=suspended), site)
     if saved is None:
         remember(common, found.before)
-    output.show(placements_text(found, explain=explain), placements_document(found))
+    output.show(placements_text(found, explain=explain), placements_document(found, api.catalog_of(found.before)))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

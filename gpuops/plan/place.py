@@ -17,11 +17,15 @@ from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
+from gpuops.plan.claims import Claim, SuspendedPolicy, claims, with_claims
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
 from gpuops.plan.nearest import nearest
+from gpuops.plan.options import word
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Rejection
 from gpuops.plan.reach import scope_of
+from gpuops.plan.steering import in_turn, steered
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
 
 
@@ -31,6 +35,10 @@ class Placements:
 
     before: Inventory
     answers: tuple[Placed | Refusal, ...]
+    claims: tuple[Claim, ...] = ()
+    """Suspended VMs whose GPUs are kept for them."""
+    warnings: tuple[str, ...] = ()
+    """About all of them together."""
 
     @property
     def placed(self) -> tuple[Placed, ...]:
@@ -52,9 +60,13 @@ class Place:
 
     workloads: tuple[Workload, ...]
     explain: bool = False
+    pin: PinPolicy = PinPolicy.AUTO
+    suspended: SuspendedPolicy = SuspendedPolicy.CLAIM
 
     def __post_init__(self) -> None:
         """Results are told by name, so each is there once. Raises UsageError."""
+        object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
+        object.__setattr__(self, "suspended", word(SuspendedPolicy, self.suspended, "suspended"))
         names = Counter(workload.name for workload in self.workloads)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
@@ -72,10 +84,15 @@ class Place:
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""
-        queue = _Queue(inventory, catalog, self.explain)
-        for unit in _units(self.workloads, inventory, catalog):
+        waiting = claims(inventory, catalog) if self.suspended is SuspendedPolicy.CLAIM else ()
+        world = with_claims(inventory, catalog) if waiting else inventory
+        queue = _Queue(world, catalog, self)
+        for unit in _units(self.workloads, world, catalog):
             queue = queue.after(unit)
-        return Placements(inventory, queue.answers)
+        placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
+        known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
+        answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
+        return Placements(inventory, answers, waiting, in_turn(tuple(known.values()), waiting, inventory, catalog))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,7 @@ class _Queue:
 
     inventory: Inventory
     catalog: Catalog
-    explain: bool
+    asked: Place
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
 
@@ -127,7 +144,9 @@ class _Queue:
         return queue
 
     def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
-        return Trial(workload, self.inventory, self.catalog, self.neighbours, self.explain, only, without)
+        return Trial(
+            workload, self.inventory, self.catalog, self.neighbours, self.asked.explain, self.asked.pin, only, without
+        )
 
     def _with(self, answer: Placed | Refusal) -> _Queue:
         answers = (*self.answers, answer)

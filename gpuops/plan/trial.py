@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -22,6 +23,17 @@ from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.reach import Reach, reach_of
 
 
+class Steering(StrEnum):
+    """Why a new VM gets the GPUs that its place counts on, although its host chooses them at power-on."""
+
+    ANY_ORDER = "any order"
+    """Whichever GPU the host gives to whom, all of them find one."""
+    PINNED = "pinned"
+    """Each vGPU is bound to its GPU, and there all of them fit in any order."""
+    LISTED_ORDER = "listed order"
+    """The VMs of the host are started in the order of the answer, before suspended ones come back to it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A workload with a place: the VM it would be, where, and what is worth a line about it."""
@@ -31,6 +43,7 @@ class Placed:
     placement: Placement
     warnings: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
+    steering: Steering = Steering.LISTED_ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,7 @@ class Trial:
     catalog: Catalog
     neighbours: Neighbours = field(default_factory=Neighbours)
     explain: bool = False
+    pin: PinPolicy = PinPolicy.AUTO
     only: str | None = None
     without: frozenset[str] = frozenset()
 
@@ -97,7 +111,7 @@ class Trial:
             demands_of(devices, {}),
             hosts,
             self.workload.numa,
-            PinPolicy.AUTO,
+            self.pin,
             tuple(ref for ref, _ in beside),
             self.explain,
         )

@@ -50,7 +50,23 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
             {"device": 0, "address": "0000:3b:00.0", "pinned": True},
             {"device": 1, "address": "0000:3b:00.0", "pinned": True},
         ],
+        "steering": "pinned",
+        "vm": {
+            "devices": ["vgpu grid_a100-3-20c"] * 2,
+            "device_group": None,
+            "memory_reservation_mib": 131072,
+            "extra_config": {
+                "numa.nodeAffinity": "0",
+                "pciPassthru.64bitMMIOSizeGB": "256",
+                "pciPassthru.use64bitMMIO": "TRUE",
+                "pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0",
+                "pciPassthru1.cfg.gpu-pci-id": "0000:3b:00.0",
+            },
+            "cores_per_numa_node": 16,
+        },
     }
+    (claim,) = document["claims"]
+    assert (claim["vm"]["name"], claim["gpus"], claim["lost"]) == ("vdi-11", ["0000:3b:00.0"], [])
     again = yaml.safe_load(lab.run("place", "--file", str(TEMPLATE), "-o", "yaml").stdout)
     assert again["requests"] == document["requests"]
     refused = lab.run(*WIDE, "--explain", "-o", "json")
@@ -111,7 +127,7 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
 
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    assert [name for name in shown if name not in RequestSection.model_fields] == ["file"]
+    assert [name for name in shown if name not in RequestSection.model_fields] == ["pin", "suspended", "file"]
     by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
@@ -119,7 +135,7 @@ def test_an_option_is_a_key_of_the_file() -> None:
 def test_what_many_gpus_say_alike_is_said_once(lab: Lab, gpuops: Callable[..., Result]) -> None:
     words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
     full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
-    result = gpuops(*words, "--vcenter", "sim:vdi")
+    result = gpuops(*words, "--suspended", "ignore", "--vcenter", "sim:vdi")
     assert result.exit_code == 3
     assert f"esx-01.vdi 0000:5e:00.0, esx-01.vdi 0000:af:00.0, esx-02.vdi 0000:3b:00.0 and 11 more: {full}" in (
         result.stdout
