@@ -39,6 +39,8 @@ class Claim:
     host: Host
     gpus: tuple[PciAddress, ...] = ()
     lost: tuple[Rejection, ...] = ()
+    doubts: tuple[str, ...] = ()
+    """Why it may find none although it seems to: how others lie on the GPU vCenter does not tell."""
 
 
 def claims(inventory: Inventory, catalog: Catalog) -> tuple[Claim, ...]:
@@ -60,20 +62,19 @@ def _claimed(inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Inventory
         host = world.hosts.get(vm.host or "")
         if host is None:
             continue
-        lost, gpus = _seats(vm, host, world, catalog)
-        if not lost:
+        claim = _claim(vm, host, world, catalog)
+        if not claim.lost:
             world = take(replace(vm, name=f"{vm.name} (suspended)", power=PowerState.ON), world, catalog)
-        yield world, Claim(vm, host, gpus, lost)
+        yield world, claim
 
 
-def _seats(
-    vm: Vm, host: Host, inventory: Inventory, catalog: Catalog
-) -> tuple[tuple[Rejection, ...], tuple[PciAddress, ...]]:
+def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     free_mib = unreserved(host, vm, inventory)
     needed_mib = vm.memory_reservation_mib or 0
     if free_mib is not None and needed_mib > free_mib:
-        return (Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB"),), ()
+        short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
+        return Claim(vm, host, lost=(short,))
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
-        return seating.rejections, ()
-    return (), tuple(sorted(set(seating.seats.values())))
+        return Claim(vm, host, lost=seating.rejections)
+    return Claim(vm, host, tuple(sorted(set(seating.seats.values()))), doubts=seating.doubts)

@@ -65,11 +65,11 @@ def in_turn(
                 f"{each.placement.host.name} may give {each.vm.name} other GPUs than {names}: --pin auto binds it"
             )
         world = take(vm, world, catalog)
-    lost = {claim.vm.ref for claim in claims(world, catalog) if claim.lost}
+    lost = {claim.vm.ref for claim in claims(world, catalog) if claim.lost or claim.doubts}
     lines += [
         f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
         for claim in waiting
-        if not claim.lost and claim.vm.ref in lost
+        if not claim.lost and not claim.doubts and claim.vm.ref in lost
     ]
     return tuple(lines)
 
