@@ -22,6 +22,7 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_moves
 from gpuops.plan.project import project
@@ -77,7 +78,7 @@ def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
     host = next(iter(ask.hosts), None)
     ask, kept_free = _with_headroom(ask)
-    placement = place(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
+    placement = place_near(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
     if not isinstance(placement, Placement):
         against, _ = findings(_case(ask, host))
         return refuse(*blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_wished(ask, host))

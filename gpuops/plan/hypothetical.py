@@ -14,7 +14,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.asked import group_members, groups_of, profile_meant
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement, pin_key
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import FIRST_DEVICE_KEY
@@ -56,8 +56,8 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     """
     devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in enumerate(vm.devices or ()))
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
-    local = numa is not NumaPolicy.NONE and placement.numa_node is not None
-    node = {AFFINITY_KEY: str(placement.numa_node)} if local else {}
+    local = numa is not NumaPolicy.NONE and placement.bound_to
+    node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
     return replace(vm, host=placement.host.ref, power=PowerState.ON, devices=devices, extra_config={**pins, **node})
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.claims import Claim, SuspendedPolicy, claims, with_claims
 from gpuops.plan.holding import take
@@ -25,6 +26,7 @@ from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Rejection
 from gpuops.plan.reach import scope_of
+from gpuops.plan.settings import nodes_of, trade_off
 from gpuops.plan.steering import in_turn, steered
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
 
@@ -92,7 +94,8 @@ class Place:
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
-        return Placements(inventory, answers, waiting, in_turn(tuple(known.values()), waiting, inventory, catalog))
+        wrong = in_turn(tuple(known.values()), waiting, inventory, catalog)
+        return Placements(inventory, answers, waiting, (*wrong, *_bound(known.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,15 @@ class _Queue:
             answers=answers,
             neighbours=self.neighbours.after(answer),
         )
+
+
+def _bound(placed: Iterable[Placed]) -> Iterator[str]:
+    """What binding VMs to NUMA nodes costs, once for all of them."""
+    bound = [each for each in placed if each.workload.numa is NumaPolicy.REQUIRED and each.placement.bound_to]
+    if len(bound) == 1:
+        yield trade_off([bound[0].workload.name], nodes_of(bound[0].placement))
+    elif bound:
+        yield trade_off([each.workload.name for each in bound], "their NUMA nodes")
 
 
 def _units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:

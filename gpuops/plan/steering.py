@@ -105,7 +105,7 @@ class _Rivalry:
         return len(kinds) + any(each.workload.device for each in self.new) <= 1
 
     def _any_vgpu(self) -> bool:
-        """Whether all vGPUs are alike, and together have room: then it does not matter which GPU the host gives to whom.
+        """Whether all vGPUs are alike, and together have room: then any GPU that the host gives to any of them will do.
 
         Alike is one size, with one count per GPU, and the same starts where a mode has any: such vGPUs never lie across
         each other's places, whatever else runs there already.

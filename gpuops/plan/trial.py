@@ -17,10 +17,11 @@ from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.rooms import rooms
-from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.reach import Reach, reach_of
+from gpuops.plan.settings import wider
 
 
 class Steering(StrEnum):
@@ -91,7 +92,7 @@ class Trial:
                 return Refusal(self.workload, (devices,))
             vm = vm_of(self.workload, devices)
             reach, wanted = self._asked(vm, devices)
-            found = place(wanted, self.inventory, self.catalog) if wanted.hosts else ()
+            found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
                 if self.workload.device_group is not None:
                     found = as_group(vm, found, self.inventory, self.catalog)
@@ -132,6 +133,7 @@ class Trial:
             *doubts,
             *placement.doubts,
             *_unbound(self.workload, vm, placement),
+            *([wider(vm, placement)] if placement.numa_nodes else []),
             *remote(vm, self.workload.numa, placement, self.inventory),
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
@@ -157,7 +159,8 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
     if workload.numa is not NumaPolicy.REQUIRED or not whole:
         return ()
     addresses = ", ".join(map(str, placement.seats.values()))
-    rule = f"the host may give {vm.name} devices of another NUMA node than {placement.numa_node}"
+    where = ", ".join(map(str, placement.bound_to))
+    rule = f"the host may give {vm.name} devices of another NUMA node than {where}"
     return (f"{rule}: gpuops attach --device names them ({addresses})",)
 
 

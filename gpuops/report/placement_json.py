@@ -61,6 +61,7 @@ def _place(answer: Placed, found: Placements, catalog: Catalog) -> Document:
         "host": {"ref": host.ref, "name": host.name},
         "cluster": cluster.name if cluster else None,
         "numa_node": placement.numa_node,
+        "numa_nodes": list(placement.bound_to),
         "gpus": [
             {"device": ordinal, "address": str(address), "pinned": ordinal in placement.pins}
             for ordinal, address in sorted(placement.seats.items())
@@ -74,7 +75,9 @@ def _vm(answer: Placed, catalog: Catalog) -> Document:
     """How the VM is made, so that its place comes true."""
     made = recipe(answer, catalog)
     return {
-        "devices": [signature(device) for device in made.add],
+        "devices": [
+            {"device": signature(device), "guest_numa_node": getattr(device, "numa_node", None)} for device in made.add
+        ],
         "device_group": made.device_group,
         "memory_reservation_mib": answer.workload.memory_mib,
         "extra_config": dict(sorted(made.extra_config.items())),

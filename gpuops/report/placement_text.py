@@ -75,13 +75,13 @@ def _table(placed: Sequence[Placed]) -> Table:
     for column in ("", "request", "host", "GPUs", "NUMA node", "start", "needs"):
         table.add_column(column, overflow="fold")
     for number, answer in enumerate(placed, 1):
-        node = answer.placement.numa_node
+        nodes = answer.placement.bound_to
         table.add_row(
             str(number),
             Text(visible(answer.workload.name)),
             Text(visible(answer.placement.host.name)),
             _gpus(answer),
-            "-" if node is None else str(node),
+            ", ".join(map(str, nodes)) or "-",
             "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
             Text(visible(needs(answer.workload)), "dim"),
         )

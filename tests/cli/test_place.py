@@ -17,7 +17,7 @@ from tests.cli.test_symmetry import options
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
 ONE = ("place", "--profile", "a100-3-20c", "--vcpu", "16", "--memory", "64GiB")
-WIDE = ("place", "--gpus", "2", "--model", "l40s", "--vcpu", "40", "--memory", "64GiB", "--numa", "required")
+WIDE = ("place", "--gpus", "1", "--model", "l40s", "--vcpu", "40", "--memory", "64GiB", "--numa", "required")
 
 
 def test_one_and_many(lab: Lab, golden: Callable[[str, str], None]) -> None:
@@ -46,13 +46,14 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
         "host": {"ref": first["place"]["host"]["ref"], "name": "esx-01.lab"},
         "cluster": "lab-cluster",
         "numa_node": 0,
+        "numa_nodes": [0],
         "gpus": [
             {"device": 0, "address": "0000:3b:00.0", "pinned": True},
             {"device": 1, "address": "0000:3b:00.0", "pinned": True},
         ],
         "steering": "pinned",
         "vm": {
-            "devices": ["vgpu grid_a100-3-20c"] * 2,
+            "devices": [{"device": "vgpu grid_a100-3-20c", "guest_numa_node": 0}] * 2,
             "device_group": None,
             "memory_reservation_mib": 131072,
             "extra_config": {

@@ -27,7 +27,6 @@ from tests.plan.test_properties import PROFILES
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
 MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
-SMALL = {"vcpus": 4, "memory_mib": 8192}
 
 
 def names(model: tuple[str, VgpuMode]) -> list[str]:
@@ -178,7 +177,7 @@ def test_the_simulated_hosts_do_refuse() -> None:
     """The judge can say no: a second size on a GPU, and memory that is not there."""
     there = host("esx-1", gpu(FIRST, "a40"))
     world = SmallVcenter({there.ref: there})
-    first = replace(vm_of(Workload("a", **SMALL)), host=there.ref)
+    first = replace(vm_of(Workload("a", 4, 8192)), host=there.ref)
     assert world.start(vm(1, "a", "1", "vgpu nvidia_a40-8q")) == ""
     assert "locked to" in world.start(vm(2, "b", "1", "vgpu nvidia_a40-24q"))
     assert "no memory" in world.start(replace(first, memory_mib=10**6))

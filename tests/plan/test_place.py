@@ -163,7 +163,7 @@ def test_nothing_is_promised_twice(data: st.DataObject) -> None:
         assert len(placed.placement.seats) == wanted
         if placed.workload.numa is NumaPolicy.REQUIRED:
             nodes = {placed.placement.host.gpu(address).numa_node for address in placed.placement.seats.values()}  # type: ignore[union-attr]
-            assert nodes == {placed.placement.numa_node}
+            assert nodes == set(placed.placement.bound_to)
 
 
 @FAST
