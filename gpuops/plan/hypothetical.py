@@ -74,9 +74,23 @@ def choices_of_devices(
     try:
         profile = profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
     except UsageError as error:
-        return (Rejection(workload.name, error.message, hint=error.hint),)
+        return (_meaningless(workload, error),)
     keys = range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + workload.count)
     return (tuple(VgpuDevice(key, profile) for key in keys),)
+
+
+def unknown_profile(workload: Workload, inventory: Inventory, catalog: Catalog) -> Rejection | None:
+    """Why the profile that it asks for means nothing here; None = it means one, or it asks for none."""
+    if workload.profile is not None:
+        try:
+            profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
+        except UsageError as error:
+            return _meaningless(workload, error)
+    return None
+
+
+def _meaningless(workload: Workload, error: UsageError) -> Rejection:
+    return Rejection(workload.name, error.message, hint=error.hint)
 
 
 def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:

@@ -19,6 +19,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.claims import Claim, SuspendedPolicy, claims, with_claims
+from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
 from gpuops.plan.nearest import nearest
@@ -52,7 +53,9 @@ class Placements:
 
     @property
     def exit_code(self) -> int:
-        """3 when one of them has no place."""
+        """3 when one of them has no place, 2 when one asks for a profile that nothing here has."""
+        if any(refusal.unknown for refusal in self.refused):
+            return 2
         return 3 if self.refused else 0
 
 
@@ -120,6 +123,9 @@ class _Queue:
 
     def _together(self, unit: Sequence[Workload]) -> _Queue:
         """The unit on the best host of its largest that takes all of them."""
+        against = contradictions(unit, self.inventory)
+        if against:
+            return self._none_of(unit, against)
         tried: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
         while True:
@@ -129,22 +135,48 @@ class _Queue:
                 answer = queue._trial(workload, only=host, without=tried).answer()
                 queue = queue._with(answer)
                 if isinstance(answer, Refusal):
+                    if answer.unknown:
+                        return self._none_of(unit, (), answer.rejections, unknown=True)
                     reasons |= dict.fromkeys(answer.rejections)
                     break
                 host = answer.placement.host.ref
             else:
                 return queue
             if host is None:
-                return self._none_of(unit, tuple(reasons))
+                return self._none_of(unit, (self._not_together(unit),), tuple(reasons))
             tried |= {host}
 
-    def _none_of(self, unit: Sequence[Workload], reasons: tuple[Rejection, ...]) -> _Queue:
-        queue = self
-        names = ", ".join(workload.name for workload in unit)
+    def _none_of(
+        self,
+        unit: Sequence[Workload],
+        about_all: Sequence[Rejection],
+        reasons: Sequence[Rejection] = (),
+        *,
+        unknown: bool = False,
+    ) -> _Queue:
+        queue, instead = self, self._apart(unit)
         for workload in unit:
-            rule = f"must share a host with all of affinity {workload.affinity} ({names}), and no host takes them all"
-            queue = queue._with(Refusal(workload, (Rejection(workload.name, rule), *reasons)))
+            own = tuple(replace(reason, subject=workload.name) for reason in about_all)
+            queue = queue._with(Refusal(workload, (*own, *reasons), nearest=instead, unknown=unknown))
         return queue
+
+    def _not_together(self, unit: Sequence[Workload]) -> Rejection:
+        names = ", ".join(workload.name for workload in unit)
+        rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
+        return Rejection(unit[0].name, rule)
+
+    def _apart(self, unit: Sequence[Workload]) -> str:
+        """Where they would fit each on its own; empty where not even so."""
+        queue = self
+        for workload in unit:
+            queue = queue._with(queue._trial(replace(workload, affinity=None)).answer())
+        found = queue.answers[len(self.answers) :]
+        if any(isinstance(answer, Refusal) for answer in found):
+            return ""
+        hosts = ", ".join(
+            f"{answer.workload.name} on {answer.placement.host.name}" for answer in found if isinstance(answer, Placed)
+        )
+        return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
     def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
         return Trial(

@@ -12,7 +12,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
-from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
+from gpuops.plan.hypothetical import Devices, choices_of_devices, running, unknown_profile, vm_of
 from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
@@ -56,6 +56,8 @@ class Refusal:
     nearest: str = ""
     """What little less would have found a place, and where; empty = nothing near."""
     choices: tuple[Choice, ...] = ()
+    unknown: bool = False
+    """It asks for a vGPU profile that is none, or for several by one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class Trial:
         choices: list[Choice] = []
         for devices in choices_of_devices(self.workload, self.inventory, self.catalog):
             if isinstance(devices, Rejection):
-                return Refusal(self.workload, (devices,))
+                unknown = unknown_profile(self.workload, self.inventory, self.catalog) is not None
+                return Refusal(self.workload, (devices,), unknown=unknown)
             vm = vm_of(self.workload, devices)
             reach, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()

@@ -116,7 +116,6 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
 
 def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
     for words, said in (
-        (("--profile", "a100-3-21c"), "near: grid_a100-3-20c"),
         (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
         (("--gpus", "1", "--cluster", "nowhere"), "clusters with GPUs: lab-cluster"),
         (("--gpus", "1", "--host", "nowhere"), "no host with a GPU is named nowhere"),
@@ -124,6 +123,13 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", *words)
         assert (result.exit_code, result.stderr) == (3, "")
         assert said in result.stdout
+
+
+def test_a_profile_that_is_none_has_the_code_it_has_with_every_verb(lab: Lab) -> None:
+    result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", "--profile", "a100-3-21c")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert "near: grid_a100-3-20c" in result.stdout
+    assert "next: as grid_a100-3-20c it fits on esx-01.lab" in result.stdout
 
 
 def test_an_option_is_a_key_of_the_file() -> None:
@@ -153,5 +159,5 @@ def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     result = lab.run("place", "--file", str(path), "--explain")
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert "\x1b" not in result.stdout
