@@ -9,9 +9,11 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, Saved, spread
+from gpuops.cli.repeated import Once
 
 rotate = typer.Typer(
     name="rotate",
+    cls=Once,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",

@@ -62,7 +62,7 @@ def dynamic_goal(
     if not allowed:
         what = f"has no GPU with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
-        hint = "--device-type 10de:20f1 names a type; gpuops inventory shows labels"
+        hint = "gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
     wanted = NewDynamic(allowed, label)
     same = [device for device in vm.devices or () if signature(device) == signature(wanted) and not group_of(device)]
@@ -132,8 +132,10 @@ def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int]
 def _no_group(name: str, host: Host) -> Rejection:
     if host.config_target is None:
         return Rejection(host.name, "its device groups were not read")
-    there = ", ".join(sorted(group.name for group in groups_of(host))) or "none"
-    return Rejection(host.name, f"does not offer device group {name} (it offers: {there})")
+    there = ", ".join(sorted(group.name for group in groups_of(host)))
+    known = f"it offers: {there}" if there else "it offers no group"
+    hint = "--move cold looks at the other hosts too"
+    return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
 
 
 def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
