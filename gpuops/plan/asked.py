@@ -75,7 +75,7 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
         return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
-    members, strange = _members(groups[0])
+    members, strange = group_members(groups[0])
     if strange:
         kinds = ", ".join(sorted(strange))
         return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
@@ -138,7 +138,7 @@ def _no_group(name: str, host: Host) -> Rejection:
     return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
 
 
-def _members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
+def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
     """The devices of the group in its order, and the kinds that are not GPUs."""
     found = [(member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)]
     return [device for _, device in found if device is not None], [kind for kind, device in found if device is None]
