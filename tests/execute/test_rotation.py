@@ -251,6 +251,27 @@ def test_a_user_who_comes_while_the_night_begins_keeps_the_desktop(night: Night)
     morning_is_good(night)
 
 
+def test_where_an_ml_vm_is_left_running_the_other_desktops_return(night: Night) -> None:
+    """What templates/policy.yaml says of `leave-running`: every desktop is tried, those without room are named."""
+    policy = parse_policy(POLICY_TEXT.replace("power-off", "leave-running"), "gentle")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    night.world.stubborn.add("vm-91")
+    report = rotate(Half.DAY, None, site, apply=True, consent=agreed)
+    tried = [outcome for outcome in report.outcomes if isinstance(outcome.step, ResumeVm)]
+    assert {outcome.step.vm for outcome in tried} == {"vm-1", "vm-2"}
+    assert {outcome.verdict for outcome in tried} == {Verdict.FAILED}, "the GPU of both is the one that is kept"
+    assert all("held by desktop-03, desktop-04, desktop-05, ml-01" in outcome.reason for outcome in tried)
+    assert (report.exit_code, night.world.power("ml-01"), night.world.power("ml-02")) == (
+        4,
+        PowerState.ON,
+        PowerState.OFF,
+    )
+    night.world._set_power("vm-91", PowerState.OFF)
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    morning_is_good(night)
+
+
 def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night) -> None:
     night.run(Half.NIGHT)
     night.world.stubborn.add("vm-91")

@@ -135,6 +135,8 @@ def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:
     assert lab_wire.to_power("poweredOn") == Counter(ML)
     assert lab_wire.day().exit_code == 0
     lab_wire.check_morning()
+    [moved] = [entry for entry in lab_wire.entries() if entry.method == "RelocateVM_Task"]
+    assert moved.name == "ml-06", "and the morning leaves it where it was moved to"
 
 
 def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -> None:
