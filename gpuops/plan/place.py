@@ -18,7 +18,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.claims import Claim, SuspendedPolicy, claims, with_claims
+from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
 from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
@@ -89,8 +89,8 @@ class Place:
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""
-        waiting = claims(inventory, catalog) if self.suspended is SuspendedPolicy.CLAIM else ()
-        world = with_claims(inventory, catalog) if waiting else inventory
+        claim = self.suspended is SuspendedPolicy.CLAIM
+        world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
         queue = _Queue(world, catalog, self)
         for unit in _units(self.workloads, world, catalog):
             queue = queue.after(unit)

@@ -65,7 +65,8 @@ def in_turn(
                 f"{each.placement.host.name} may give {each.vm.name} other GPUs than {names}: --pin auto binds it"
             )
         world = take(vm, world, catalog)
-    lost = {claim.vm.ref for claim in claims(world, catalog) if claim.lost or claim.doubts}
+    hosts = {each.placement.host.ref for each in placed} if waiting else set()
+    lost = {claim.vm.ref for claim in claims(world, catalog, sorted(hosts)) if claim.lost or claim.doubts}
     lines += [
         f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
         for claim in waiting
