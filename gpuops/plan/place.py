@@ -40,8 +40,15 @@ class Placements:
     answers: tuple[Placed | Refusal, ...]
     claims: tuple[Claim, ...] = ()
     """Suspended VMs whose GPUs are kept for them."""
-    warnings: tuple[str, ...] = ()
-    """About all of them together."""
+    doubts: tuple[str, ...] = ()
+    """What may not come true although each has its place."""
+    bindings: tuple[str, ...] = ()
+    """What it costs to bind them to NUMA nodes."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About all of them together."""
+        return (*self.doubts, *self.bindings)
 
     @property
     def placed(self) -> tuple[Placed, ...]:
@@ -97,8 +104,8 @@ class Place:
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
-        wrong = in_turn(tuple(known.values()), waiting, inventory, catalog)
-        return Placements(inventory, answers, waiting, (*wrong, *_bound(known.values())))
+        doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())))
 
 
 @dataclass(frozen=True, slots=True)
