@@ -192,15 +192,18 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
     return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
 
 
-def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report | None:
-    """Finishes what a killed night or day had begun, under the policy it began with; None = nothing was open."""
+def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
+    """Finishes what a killed night or day had begun, under the policy it began with; an empty plan = none was."""
     from gpuops.execute.rotation import resume
 
     return resume(site, apply=apply, consent=consent)
 
 
-def rotate_status(site: Site) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now."""
+def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now.
+
+    `policy` None = the one of the last night in the journal.
+    """
     from gpuops.execute.rotation import status
 
-    return status(site)
+    return status(site, policy)

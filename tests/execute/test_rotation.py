@@ -14,7 +14,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import Half, rotate, status
+from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate, status
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
@@ -108,10 +108,14 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, th
         if then != "resume while tasks still run":
             night.world.settle()
         if then != "day at once" and not ended:
+            sent = len(night.world.requests)
+            foreseen = night.resume(apply=False)
+            assert (foreseen.applied, len(night.world.requests)) == (False, sent)
             finished = night.resume()
-            assert finished is None or finished.exit_code == 0
-            assert night.resume() is None, "a second resume has nothing to do"
-            if finished is not None:
+            assert finished.exit_code == 0
+            assert foreseen.plan.steps == finished.plan.steps, "the dry run shows what is then done"
+            assert night.resume().plan == NOTHING_CUT_OFF, "a second resume has nothing to do"
+            if finished.plan != NOTHING_CUT_OFF:
                 assert night.powers()["ml-01"] is PowerState.ON
                 assert night.powers()["desktop-03"] is PowerState.ON
         assert night.run(Half.DAY).exit_code == 0
@@ -130,8 +134,9 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) 
         if kill_at % 2:
             night.world.settle()
         if not ended:
-            night.resume()
-            assert night.resume() is None
+            foreseen = night.resume(apply=False)
+            assert foreseen.plan.steps == night.resume().plan.steps
+            assert night.resume().plan == NOTHING_CUT_OFF
             night.run(Half.DAY)
         morning_is_good(night)
         shutil.rmtree(tmp_path / str(kill_at))
@@ -283,6 +288,20 @@ def test_the_morning_obeys_the_policy_of_the_night(night: Night) -> None:
                     apply=True, consent=agreed)  # fmt: skip
     assert report.exit_code == 0
     assert next(step for step in report.plan.steps if isinstance(step, ShutDownGuest)).grace_s == 60
+    morning_is_good(night)
+
+
+def test_a_morning_under_another_policy_is_not_the_one_remembered(night: Night) -> None:
+    """It returned what it covers; the rest is still of the night's own policy."""
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    night.run(Half.NIGHT)
+    narrow = parse_policy(POLICY_TEXT.replace("desktop-*", "desktop-01"), "narrow")
+    report = rotate(Half.DAY, narrow, site, apply=True, consent=agreed)
+    assert [(left.subject, left.hint) for left in report.plan.unmet] == [
+        ("desktop-02", "gpuops rotate day --policy FILE, the policy of that night")
+    ]
+    assert status(site).policy == "small"
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
