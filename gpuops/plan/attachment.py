@@ -22,7 +22,7 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
-from gpuops.plan.placement.wide import place_near
+from gpuops.plan.placement.wide import nodes_needed, place_near, share
 from gpuops.plan.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_moves
 from gpuops.plan.project import project
@@ -146,13 +146,16 @@ def _case(ask: Ask, host: Host | None) -> Case:
 
 
 def _is_bound(ask: Ask, host: Host) -> bool:
-    """Whether the VM is bound to one NUMA node of the host, and its pinned vGPUs are on it."""
-    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "")
-    node = next((node for node in host.numa_nodes if str(node.id) == there), None)
-    if node is None or short_beside(ask.vm, node, host, ask.inventory):
+    """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
+    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
+    nodes = [node for node in host.numa_nodes if str(node.id) in there]
+    if len(nodes) != len(there) or len(nodes) != nodes_needed(ask.vm, host):
+        return False
+    part = share(ask.vm, len(nodes))
+    if any(short_beside(part, node, host, ask.inventory) for node in nodes):
         return False
     pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
-    return all(gpu is not None and gpu.numa_node == node.id for gpu in pinned)
+    return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned)
 
 
 def _elsewhere(ask: Ask) -> Iterator[Rejection]:

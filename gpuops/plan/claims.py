@@ -6,7 +6,7 @@ and PowerOnVM_Task; a suspended VM holds no device). Whoever gives them away fin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -43,20 +43,30 @@ class Claim:
     """Why it may find none although it seems to: how others lie on the GPU vCenter does not tell."""
 
 
-def claims(inventory: Inventory, catalog: Catalog) -> tuple[Claim, ...]:
-    """The claim of every suspended VM with GPU devices, by host and name; each beside the earlier ones."""
-    return tuple(claim for _, claim in _claimed(inventory, catalog))
+def with_claims(inventory: Inventory, catalog: Catalog) -> tuple[Inventory, tuple[Claim, ...]]:
+    """The snapshot as if the suspended VMs ran that find their GPUs, and the claim of each, by host and name.
 
-
-def with_claims(inventory: Inventory, catalog: Catalog) -> Inventory:
-    """The snapshot as if the suspended VMs ran that find their GPUs; their names say that they do not."""
-    for after, _ in _claimed(inventory, catalog):
+    Each is seated beside the earlier ones. The names of those that do not really run say so.
+    """
+    found = []
+    for after, claim in _claimed(inventory, catalog):
         inventory = after
-    return inventory
+        found.append(claim)
+    return inventory, tuple(found)
 
 
-def _claimed(inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Inventory, Claim]]:
-    waiting = [vm for vm in inventory.vms.values() if vm.power is PowerState.SUSPENDED and vm.devices]
+def claims(inventory: Inventory, catalog: Catalog, hosts: Collection[str]) -> tuple[Claim, ...]:
+    """The claims on these hosts alone, by ref."""
+    return tuple(claim for _, claim in _claimed(inventory, catalog, hosts))
+
+
+def _claimed(
+    inventory: Inventory, catalog: Catalog, hosts: Collection[str] | None = None
+) -> Iterator[tuple[Inventory, Claim]]:
+    asked = (
+        inventory.vms.values() if hosts is None else [vm for ref in hosts for vm in inventory.vms_by_host.get(ref, ())]
+    )
+    waiting = [vm for vm in asked if vm.power is PowerState.SUSPENDED and vm.devices]
     world = inventory
     for vm in sorted(waiting, key=lambda vm: (vm.host or "", vm.name, vm.ref)):
         host = world.hosts.get(vm.host or "")

@@ -18,7 +18,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.claims import Claim, SuspendedPolicy, claims, with_claims
+from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
 from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
@@ -40,8 +40,15 @@ class Placements:
     answers: tuple[Placed | Refusal, ...]
     claims: tuple[Claim, ...] = ()
     """Suspended VMs whose GPUs are kept for them."""
-    warnings: tuple[str, ...] = ()
-    """About all of them together."""
+    doubts: tuple[str, ...] = ()
+    """What may not come true although each has its place."""
+    bindings: tuple[str, ...] = ()
+    """What it costs to bind them to NUMA nodes."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About all of them together."""
+        return (*self.doubts, *self.bindings)
 
     @property
     def placed(self) -> tuple[Placed, ...]:
@@ -89,16 +96,16 @@ class Place:
 
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""
-        waiting = claims(inventory, catalog) if self.suspended is SuspendedPolicy.CLAIM else ()
-        world = with_claims(inventory, catalog) if waiting else inventory
+        claim = self.suspended is SuspendedPolicy.CLAIM
+        world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
         queue = _Queue(world, catalog, self)
         for unit in _units(self.workloads, world, catalog):
             queue = queue.after(unit)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
-        wrong = in_turn(tuple(known.values()), waiting, inventory, catalog)
-        return Placements(inventory, answers, waiting, (*wrong, *_bound(known.values())))
+        doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,12 @@ def reach_of(
     hosts: list[str] = []
     elsewhere: list[Rejection] = []
     refused: list[Rejection] = []
+    known: dict[str | None, tuple[Rejection, ...]] = {}
     for host in gpu_hosts(inventory):
         outside = scope.outside(host, inventory)
-        against = () if outside else tuple(_against(workload, vm, apart_from, host, catalog))
+        against = (
+            () if outside else (*_here(workload, apart_from, host), *_by_release(vm, workload, host, catalog, known))
+        )
         kept_free = None if outside else headroom.refusal(host)
         if outside is not None:
             elsewhere.append(outside)
@@ -57,16 +60,21 @@ def reach_of(
     return Reach(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
 
 
-def _against(
-    workload: Workload, vm: Vm, apart_from: Sequence[tuple[str, str]], host: Host, catalog: Catalog
-) -> Iterator[Rejection]:
+def _here(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host) -> Iterator[Rejection]:
     for ref, name in apart_from:
         if ref == host.ref:
             yield Rejection(host.name, f"holds {name}, of the same anti-affinity {workload.anti_affinity}")
-    grouped = workload.device_group is not None
-    if grouped and all(group.name != workload.device_group for group in groups_of(host)):
+    if workload.device_group is not None and all(group.name != workload.device_group for group in groups_of(host)):
         unread = host.config_target is None
         why = "its device groups were not read" if unread else f"does not offer device group {workload.device_group}"
         yield Rejection(host.name, why)
-    blockers, _ = findings(Case(vm, vm.devices or (), grouped=grouped, host=host, catalog=catalog))
-    yield from blockers
+
+
+def _by_release(
+    vm: Vm, workload: Workload, host: Host, catalog: Catalog, known: dict[str | None, tuple[Rejection, ...]]
+) -> tuple[Rejection, ...]:
+    """Why such a VM cannot be on this host. A VM that is made for its devices is judged by the host's release alone."""
+    if host.version not in known:
+        case = Case(vm, vm.devices or (), grouped=workload.device_group is not None, host=host, catalog=catalog)
+        known[host.version], _ = findings(case)
+    return known[host.version]

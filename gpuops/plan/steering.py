@@ -59,13 +59,15 @@ def in_turn(
     for each in placed:
         vm = running(each.vm, each.placement, each.workload.numa)
         seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[vm.host or ""], world, catalog)
-        if not seating.complete or seating.seats != each.placement.seats:
+        by_order = each.steering is Steering.LISTED_ORDER
+        if not seating.complete or (by_order and seating.seats != each.placement.seats):
             names = ", ".join(str(address) for address in sorted(set(each.placement.seats.values())))
             lines.append(
                 f"{each.placement.host.name} may give {each.vm.name} other GPUs than {names}: --pin auto binds it"
             )
         world = take(vm, world, catalog)
-    lost = {claim.vm.ref for claim in claims(world, catalog) if claim.lost or claim.doubts}
+    hosts = {each.placement.host.ref for each in placed} if waiting else set()
+    lost = {claim.vm.ref for claim in claims(world, catalog, sorted(hosts)) if claim.lost or claim.doubts}
     lines += [
         f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
         for claim in waiting

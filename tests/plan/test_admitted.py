@@ -111,7 +111,7 @@ def come_true(data: st.DataObject) -> None:
     )
     found = asked.placements(world.inventory(inventory([], [])), catalog())
     # A plan that names what it is not certain of is not held to it.
-    assume(not found.warnings and not any(placed.placement.doubts for placed in found.placed))
+    assume(not found.doubts and not any(placed.placement.doubts for placed in found.placed))
     order = order_of_start(found, data)
     alone = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
     # Two suspended VMs may keep each other out, whatever is planned beside them.

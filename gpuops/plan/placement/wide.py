@@ -68,8 +68,8 @@ def spread_over_nodes(
         return refused
     rejections: list[Rejection] = []
     for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
-        share = _share(wanted.vm, count)
-        short = [reason for node in nodes for reason in short_beside(share, node, host, inventory)]
+        part = share(wanted.vm, count)
+        short = [reason for node in nodes for reason in short_beside(part, node, host, inventory)]
         seating = _seated(wanted, nodes, host, inventory, catalog)
         if not short and seating.complete:
             return _placement(wanted, host, nodes, seating)
@@ -93,8 +93,8 @@ def _in_order(wanted: Wanted, found: Placement | tuple[Rejection, ...], inventor
     yield from (inventory.hosts[ref] for ref in wanted.hosts if ref != first)
 
 
-def _share(vm: Vm, count: int) -> Vm:
-    """What of the VM is on each node."""
+def share(vm: Vm, count: int) -> Vm:
+    """What of the VM is on each of so many nodes; asked only where `nodes_needed` has an answer."""
     assert vm.vcpus is not None and vm.memory_mib is not None, "nodes_needed knew them"
     return replace(vm, vcpus=-(-vm.vcpus // count), memory_mib=-(-vm.memory_mib // count))
 
