@@ -40,7 +40,7 @@ peers: setup  ## govc against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m pytest -m peer
 
-bench: setup  ## speed and memory beside the peers, in the same run (needs Go)
+bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench
 

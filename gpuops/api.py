@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
-    from gpuops.plan.capacity.question import Capacity, Scope
+    from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation_status import RotationStatus
+    from gpuops.plan.scope import Scope
 
 __all__ = [
     "Consent",
@@ -108,6 +109,11 @@ def offline(inventory: Inventory) -> Site:
 def place(request: Place, site: Site) -> Placements:
     """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written."""
     inventory = site.vcenter.inventory()
+    if request.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    hosts = request.config_targets(inventory)
+    if hosts:
+        inventory = site.vcenter.with_config_targets(inventory, hosts)
     return request.placements(inventory, catalog_of(inventory))
 
 
@@ -152,7 +158,9 @@ def _look(request: Request, site: Site) -> Report:
     return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
 
 
-def capacity(inventory: Inventory, site: Site, scope: Scope, policy: Policy | None = None) -> Capacity:
+def capacity(
+    inventory: Inventory, site: Site, scope: Scope, policy: Policy | None = None, *, profile: str | None = None
+) -> Capacity:
     """How many more vGPUs and whole GPUs fit; with a policy also when all desktops that it may take are suspended.
 
     Raises UsageError for a profile, host or cluster that is not there.
@@ -160,10 +168,10 @@ def capacity(inventory: Inventory, site: Site, scope: Scope, policy: Policy | No
     from gpuops.plan.capacity.question import capacity as ask
 
     if policy is None:
-        return ask(inventory, catalog_of(inventory), scope)
+        return ask(inventory, catalog_of(inventory), scope, profile=profile)
     from gpuops.execute.rotation import may_take
 
-    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take)
+    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile)
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
@@ -184,15 +192,18 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
     return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
 
 
-def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report | None:
-    """Finishes what a killed night or day had begun, under the policy it began with; None = nothing was open."""
+def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
+    """Finishes what a killed night or day had begun, under the policy it began with; an empty plan = none was."""
     from gpuops.execute.rotation import resume
 
     return resume(site, apply=apply, consent=consent)
 
 
-def rotate_status(site: Site) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now."""
+def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now.
+
+    `policy` None = the one of the last night in the journal.
+    """
     from gpuops.execute.rotation import status
 
-    return status(site)
+    return status(site, policy)

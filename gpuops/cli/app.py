@@ -24,11 +24,12 @@ from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
 from gpuops.cli.options import Common, spread
 from gpuops.cli.place import place
+from gpuops.cli.repeated import Once
 from gpuops.cli.rotate import rotate
 from gpuops.cli.sim import sim
 
 
-class Gpuops(TyperGroup):
+class Gpuops(Once):
     """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:

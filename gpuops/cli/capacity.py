@@ -23,7 +23,11 @@ def capacity(
     cluster: Annotated[str | None, typer.Option(help="Only this cluster, host by host.", metavar="NAME")] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Only this host, NUMA node by NUMA node.", metavar="NAME", autocompletion=completion.hosts),
+        typer.Option(
+            help="Only hosts named so (esx-0*), NUMA node by NUMA node.",
+            metavar="PATTERN",
+            autocompletion=completion.hosts,
+        ),
     ] = None,
     policy: Annotated[
         Path | None,
@@ -45,12 +49,12 @@ def capacity(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
-    from gpuops.plan.capacity.question import Scope
+    from gpuops.plan.scope import Scope
     from gpuops.report.capacity import capacity_document, capacity_text
 
     night = load_policy(policy) if policy is not None else None
-    scope = Scope(profile=profile, cluster=cluster, host=host)
+    scope = Scope(cluster=cluster, host=host)
     with open_site(common, saved=saved) as site:
-        found = api.capacity(read_inventory(site, common, saved=saved), site, scope, night)
+        found = api.capacity(read_inventory(site, common, saved=saved), site, scope, night, profile=profile)
     named = night.name if night is not None else None
     output.show(capacity_text(found, scope, named), capacity_document(found, named))

@@ -62,8 +62,11 @@ def demo(
     Example: gpuops demo
     """
     from gpuops.config.policy import load_policy
+    from gpuops.sim.scenario_file import read as read_scenario
 
-    load_policy(policy or _lab_policy())  # what is wrong with it is said before anything is shown
+    # what is wrong with them is said before anything is shown
+    load_policy(policy or _lab_policy())
+    read_scenario(scenario)
     with tempfile.TemporaryDirectory(prefix="gpuops-demo-") as folder, _served(scenario, Path(folder)) as environment:
         ready = environment["GPUOPS_VCENTER"].removeprefix("sim@")
         for scene in SCENES:

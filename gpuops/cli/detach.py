@@ -39,8 +39,8 @@ def detach(
     power: Annotated[
         PowerPolicy,
         typer.Option(
-            help="refuse: a running VM is left alone. cycle: stopped and started again. off: stopped. "
-            "on: it runs afterwards."
+            help="What a change may do to a running VM. refuse: nothing is changed. cycle: it is stopped and started "
+            "again. off: it is stopped. on: the VM runs afterwards, changed or not."
         ),
     ] = PowerPolicy.REFUSE,
     saved: Saved = None,

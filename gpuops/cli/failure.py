@@ -35,7 +35,9 @@ def guarded(command: Callable[[], object]) -> int:
         if _is_help(error):
             typer.echo(error.format_message(), err=True)
             return UsageError.exit_code
-        return _say(error.format_message(), _usage_hint(error), UsageError.exit_code)
+        # how the parser of types begins its own words
+        message = error.format_message().replace("Value error, ", "")
+        return _say(message, _usage_hint(error), UsageError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides

@@ -11,6 +11,8 @@ from gpuops.cli import completion, output
 from gpuops.cli.options import Common, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
+from gpuops.plan.claims import SuspendedPolicy
+from gpuops.plan.placement.wanted import PinPolicy
 
 if TYPE_CHECKING:
     from gpuops.model.workload import Workload
@@ -32,6 +34,16 @@ def place(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Model of the whole GPUs: l40s; default any.")
     ] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="LABEL", help="Hardware label the whole GPUs must carry.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PCI-ADDRESS", help="This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated."),
+    ] = None,
+    device_group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.")
+    ] = None,
     vcpu: Annotated[int | None, typer.Option(min=1, max=4096, metavar="N", help="vCPUs of the VM.")] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the VM: 64GiB.")] = None,
     numa: Annotated[
@@ -43,6 +55,20 @@ def place(
         str | None,
         typer.Option(metavar="PATTERN", help="Only hosts named so: esx-0*.", autocompletion=completion.hosts),
     ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CATEGORY:TAG", help="Only hosts that carry this tag. May be repeated: all of them."),
+    ] = None,
+    pin: Annotated[
+        PinPolicy,
+        typer.Option(
+            help="auto: bind vGPUs to their GPUs where the order of power-on or --numa required depends on it."
+        ),
+    ] = PinPolicy.AUTO,
+    suspended: Annotated[
+        SuspendedPolicy,
+        typer.Option(help="claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
+    ] = SuspendedPolicy.CLAIM,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
@@ -66,13 +92,17 @@ def place(
         "--count": count,
         "--gpus": gpus,
         "--model": model,
+        "--label": label,
+        "--device": device,
+        "--device-group": device_group,
         "--vcpu": vcpu,
         "--memory": memory,
         "--numa": numa,
         "--cluster": cluster,
         "--host": host,
+        "--tag": tag,
     }
-    given = {option: value for option, value in one.items() if value is not None}
+    given = {option: value for option, value in one.items() if value not in (None, [])}
     workloads = _of_file(file, given) if file is not None else (_single(given),)
 
     from gpuops import api
@@ -82,10 +112,10 @@ def place(
     from gpuops.report.placement_text import placements_text
 
     with open_site(common, saved=saved) as site:
-        found = api.place(Place(workloads, explain=explain), site)
+        found = api.place(Place(workloads, explain=explain, pin=pin, suspended=suspended), site)
     if saved is None:
         remember(common, found.before)
-    output.show(placements_text(found, explain=explain), placements_document(found))
+    output.show(placements_text(found, explain=explain), placements_document(found, api.catalog_of(found.before)))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

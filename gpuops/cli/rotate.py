@@ -9,9 +9,11 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, Saved, spread
+from gpuops.cli.repeated import Once
 
 rotate = typer.Typer(
     name="rotate",
+    cls=Once,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
@@ -74,8 +76,11 @@ def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFil
 def resume(common: Common, acting: Acting) -> None:
     """Finish a night or a morning that was cut off, under the policy it began with.
 
+    A night whose window has closed is not gone on with: exit code 3, and `gpuops rotate day` brings back what it took.
+
     \b
     Example:
+      gpuops rotate resume --dry-run --vcenter prod
       gpuops rotate resume --yes --vcenter prod
     """
     from gpuops.api import rotate_resume
@@ -92,8 +97,11 @@ def resume(common: Common, acting: Acting) -> None:
 
 @rotate.command()
 @spread
-def status(common: Common) -> None:
-    """Show what the nights took, where each VM is now, and whether a run was cut off. Changes nothing.
+def status(common: Common, policy: Annotated[Path | None, PolicyFile] = None) -> None:
+    """Show what the nights took, where each VM is now, and whether a run is under way or was cut off. Changes nothing.
+
+    Without --policy it goes by the policy that the last night ran under; a machine that knows of none needs it where
+    the policy names a marker of its own.
 
     \b
     Example:
@@ -101,8 +109,10 @@ def status(common: Common) -> None:
     """
     from gpuops.api import rotate_status
     from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
     from gpuops.report.rotation_status import status_document, status_text
 
+    wanted = load_policy(policy) if policy is not None else None
     with open_site(common) as site:
-        found = rotate_status(site)
+        found = rotate_status(site, wanted)
     output.show(status_text(found), status_document(found))

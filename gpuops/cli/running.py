@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuops.api import Consent, Site
     from gpuops.plan.outcome import Report
 
-Corridor = Callable[["Site", bool, "Consent"], "Report | None"]
+Corridor = Callable[["Site", bool, "Consent"], "Report"]
 """The function of the API to run: site, whether to apply, whom to ask."""
 
 
@@ -42,9 +42,6 @@ def carry_out(
     with open_site(common, saved=saved, guarded=guarded) as site, Progress() as progress:
         site.progress = progress
         report = corridor(site, not acting.dry_run and saved is None, consent)
-    if report is None:
-        _nothing_open(kind)
-        return
     if saved is None:
         remember(common, report.before)
     _show(report, kind, explain=acting.explain, saved=saved)
@@ -63,12 +60,3 @@ def _show(report: Report, kind: str, *, explain: bool, saved: Path | None) -> No
     if saved is not None:
         text = Group(text, Text(f"planned on the saved inventory {saved}: nothing is changed", "dim"))
     output.show(text, report_document(report, kind))
-
-
-def _nothing_open(kind: str) -> None:
-    from rich.text import Text
-
-    from gpuops.report.plan_json import SCHEMA_VERSION
-
-    document = {"schema_version": SCHEMA_VERSION, "kind": kind, "changed": False, "because": ["no run was cut off"]}
-    output.show(Text("nothing to do: no run was cut off"), document)

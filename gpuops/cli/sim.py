@@ -14,12 +14,14 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.output import OutputFormat
+from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
     from gpuops.sim.trouble.rule import Rule
 
 sim = typer.Typer(
     name="sim",
+    cls=Once,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Serve a simulated vCenter on this machine, and read what was done to it.",

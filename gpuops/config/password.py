@@ -50,12 +50,17 @@ def read_password_file(path: Path, *, private: bool = False) -> str:
             content = stream.read(_LIMIT_BYTES + 1)
         text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except OSError as error:
-        raise TargetError(f"the password file {path} cannot be read: {error.strerror}") from error
+        raise TargetError(
+            f"the password file {path} cannot be read: {error.strerror}", hint="name a file that holds the password"
+        ) from error
     except UnicodeDecodeError:
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
         raise TargetError(f"the password file {path} is not UTF-8 text") from None
     if not text or len(content) > _LIMIT_BYTES:
-        raise TargetError(f"the password file {path} is {'empty' if not text else 'no password: it is too long'}")
+        raise TargetError(
+            f"the password file {path} is {'empty' if not text else 'no password: it is too long'}",
+            hint="it holds the password and nothing else",
+        )
     return text
 
 

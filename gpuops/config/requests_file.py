@@ -11,12 +11,13 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
+from gpuops.model.gpu import PciAddress
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload, memory_mib
 
@@ -34,8 +35,23 @@ def _size(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    try:
+        PciAddress.parse(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+def _parts(value: Any) -> Any:
+    """One cell of a CSV file, or one word of a YAML file, for what may be several: `a; b`."""
+    return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
+
+
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[Text, AfterValidator(_size)]
+Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
+Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)]
 
 
 class RequestSection(BaseModel):
@@ -50,9 +66,13 @@ class RequestSection(BaseModel):
     count: int | None = Field(default=None, ge=1, le=64)
     gpus: int | None = Field(default=None, ge=1, le=64)
     model: Text | None = None
+    label: Text | None = None
+    device: Addresses = Field(default_factory=list)
+    device_group: Text | None = None
     numa: Literal["required", "preferred", "none"] = "preferred"
     cluster: Text | None = None
     host: Text | None = None
+    tag: Texts = Field(default_factory=list)
     affinity: Text | None = None
     anti_affinity: Text | None = None
     spread: Text | None = None
@@ -60,12 +80,17 @@ class RequestSection(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> RequestSection:
-        if (self.profile is None) == (self.gpus is None):
-            raise ValueError("say either `profile` (vGPUs) or `gpus` (whole GPUs)")
-        if self.gpus is not None and self.count is not None:
-            raise ValueError("`count` is the number of vGPUs: with `gpus` it means nothing")
-        if self.profile is not None and self.model is not None:
-            raise ValueError("`model` goes with `gpus`: a profile names its GPU model itself")
+        if (
+            sum((self.profile is not None, self.gpus is not None, bool(self.device), self.device_group is not None))
+            != 1
+        ):
+            raise ValueError(
+                "say either `profile` (vGPUs) or `gpus` (whole GPUs) or `device` (given ones) or `device_group`"
+            )
+        if self.profile is None and self.count is not None:
+            raise ValueError("`count` is the number of vGPUs: without `profile` it means nothing")
+        if self.gpus is None and (self.model is not None or self.label is not None):
+            raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
         return self
 
     def workload(self) -> Workload:
@@ -84,6 +109,10 @@ class RequestSection(BaseModel):
             anti_affinity=self.anti_affinity,
             spread=self.spread,
             priority=self.priority,
+            device=tuple(dict.fromkeys(map(PciAddress.parse, self.device))),
+            device_group=self.device_group,
+            label=self.label,
+            tag=tuple(dict.fromkeys(self.tag)),
         )
 
 
@@ -109,11 +138,12 @@ def load_requests(path: Path) -> tuple[Workload, ...]:
 
 
 def request_of(options: Mapping[str, object]) -> Workload:
-    """The one request that these keys make, as the command line has them. Raises UsageError."""
+    """The one request that these options make, as the command line has them. Raises UsageError."""
+    keys = {option.replace("-", "_"): value for option, value in options.items()}
     try:
-        return RequestSection.model_validate({"name": "request", **options}).workload()
+        return RequestSection.model_validate({"name": "request", **keys}).workload()
     except ValidationError as error:
-        missing = [f"--{found['loc'][0]}" for found in error.errors() if found["type"] == "missing"]
+        missing = [f"--{found['loc'][0]}".replace("_", "-") for found in error.errors() if found["type"] == "missing"]
         if missing:
             raise UsageError(f"place needs {' and '.join(missing)}, or --file", hint="gpuops place --help") from error
         raise UsageError(_first(error.errors()).replace("`", ""), hint="gpuops place --help") from error

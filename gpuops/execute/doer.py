@@ -3,14 +3,15 @@
 look -> already done? -> anything against it? -> intent on disk -> submit -> (wait) -> look again -> outcome on disk.
 
 A request whose reply was lost is never sent again blind: first its task is looked for, then the VM is read. Only when
-vCenter shows neither is it sent once more, and only if twice would be the same as once.
+vCenter shows neither is it sent once more, and only if twice would be the same as once. Of a reconfiguration vCenter
+itself sees to that: it carries the changeVersion of the configuration it was made for, the first of the two to arrive
+changes it, and the other is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
 from gpuops.execute.journal import IntentState, Journal, Run
@@ -21,7 +22,16 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.satisfied import satisfied
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
@@ -69,24 +79,30 @@ class Doer:
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
-        return self._submit(op_id, step, may_repeat=_twice_is_once(step))
+        return self._submit(op_id, step)
 
-    def _submit(self, op_id: str, step: Step, *, may_repeat: bool, logged_in: bool = False) -> Outcome | Underway:
-        since = self.inventory.taken_at
+    def _submit(
+        self, op_id: str, step: Step, *, first: Inventory | None = None, logged_in: bool = False
+    ) -> Outcome | Underway:
+        """`first` is what the first request went by, when this is the second."""
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
-            return self._find(op_id, step, since, str(lost), may_repeat=may_repeat)
+            return self._find(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
         except LoginRefused:
             # The session ended: vCenter says so before it does anything, and the next read logs in again.
             if logged_in:
                 raise
             self.look([step.vm])
-            return self._submit(op_id, step, may_repeat=may_repeat, logged_in=True)
+            return self._submit(op_id, step, first=first, logged_in=True)
         except NotConnected:
             raise
         except GpuopsError as refused:
-            return self._read_back(op_id, step, error=refused)
+            # a second request may be refused because the first arrived after all, and is at work
+            late = self.vcenter.adopt(step, first.taken_at) if first is not None else None
+            if late is None:
+                return self._read_back(op_id, step, error=refused)
+            task = late
         if task is not None:
             self.journal.submitted(op_id, task.ref)
             return Underway(op_id, step, task)
@@ -94,21 +110,43 @@ class Doer:
             return Underway(op_id, step, None)
         return self._read_back(op_id, step)
 
-    def _find(self, op_id: str, step: Step, since: datetime, why: str, *, may_repeat: bool) -> Outcome | Underway:
-        """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown."""
-        task = self.vcenter.adopt(step, since)
+    def _find(self, op_id: str, step: Step, sent: Inventory, why: str, *, may_repeat: bool) -> Outcome | Underway:
+        """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown.
+
+        `sent` is the snapshot that the request went by.
+        """
+        task = self.vcenter.adopt(step, sent.taken_at)
         if task is not None:
             self.journal.submitted(op_id, task.ref)
             return Underway(op_id, step, task)
         self.look([step.vm])
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return self.settle(op_id, Outcome(step, Verdict.DONE, "the reply was lost; found done"))
-        reason = hindrance(step, self.planned, self.inventory)
+        reason = hindrance(step, self.planned, self.inventory) or self._overtaken(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
-        if may_repeat:
-            return self._submit(op_id, step, may_repeat=False)
+        if may_repeat and self._twice_is_once(step, sent):
+            return self._submit(op_id, step, first=sent)
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect"))
+
+    def _overtaken(self, step: Step, sent: Inventory) -> str | None:
+        """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
+        before, now = self._versions(step, sent)
+        if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
+            return None
+        return "the reply was lost, and its configuration was changed by somebody else since (run the command again)"
+
+    def _twice_is_once(self, step: Step, sent: Inventory) -> bool:
+        """Whether a second request and a late arrival of the first change nothing more than one of them."""
+        if isinstance(step, ReconfigureVm):
+            before, now = self._versions(step, sent)
+            return before is not None and before == now
+        return wanted_power(step) is not None or isinstance(step, SetAttribute)
+
+    def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
+        """The changeVersion of the VM that a request went by, and the one it has now."""
+        before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+        return before.change_version if before else None, now.change_version if now else None
 
     def finish(self, underway: Underway, end: TaskEnd) -> Outcome:
         """What became of a step whose task ended. Needs a look at its VM after the end."""
@@ -167,11 +205,6 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.OFF
         case _:
             return None
-
-
-def _twice_is_once(step: Step) -> bool:
-    """Whether a second, late arrival of the request changes nothing more than the first."""
-    return wanted_power(step) is not None or isinstance(step, SetAttribute)
 
 
 def _task(underway: Underway) -> str:

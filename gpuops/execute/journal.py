@@ -143,12 +143,14 @@ class Journal:
             for row in rows
         )
 
-    def last_policy(self) -> str | None:
-        """The text of the policy that the last night or day ran under."""
+    def last_policy(self, preferred: str) -> str | None:
+        """The text of the policy that the last run of the preferred kind had; where there is none, of any kind."""
         table = tables.runs
         query = select(table.c.policy).where(table.c.vcenter == self.vcenter, table.c.policy != "")
         with self.transaction() as connection:
-            return connection.scalar(query.order_by(table.c.started.desc()).limit(1))
+            return connection.scalar(
+                query.order_by((table.c.kind == preferred).desc(), table.c.started.desc()).limit(1)
+            )
 
     def last_change(self) -> datetime | None:
         """When a run on this vCenter last began, ended or was given an outcome."""

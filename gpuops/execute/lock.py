@@ -9,32 +9,80 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from gpuops.errors import Locked
 from gpuops.execute.state import prepare_state_dir, private_file
+from gpuops.model.rotation import LockHolder
+
+TRIES: Final = 5
+PAUSE_S: Final = 0.02
+"""Whoever asks for the holder shares the lock for an instant: a run that meets it tries again before it gives up."""
+
+_HOLDER: Final = re.compile(r"pid (\d+) since (\S+)")
 
 
 @contextmanager
 def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool) -> Iterator[None]:
     """Holds the lock of one vCenter on this machine. Raises Locked, naming who holds it, without waiting."""
-    prepare_state_dir(state_dir)
-    path = state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
-    private_file(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = _open(state_dir, vcenter)
     try:
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode("ascii", "replace").strip() or "another run"
+        if not _taken(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
             raise Locked(
-                f"{holder} is changing this vCenter", hint="wait for it to end; gpuops rotate status shows a rotation"
-            ) from None
+                f"{_written_in(descriptor)} is changing this vCenter",
+                hint="wait for it to end; gpuops rotate status shows a rotation",
+            )
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()} since {now:%Y-%m-%dT%H:%M:%SZ}".encode("ascii"), 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} since {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}".encode("ascii"), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
+    """Who rotates this vCenter from this machine now; None = nobody does. Raises StateDamaged."""
+    if not _path(state_dir, vcenter).exists():
+        return None
+    descriptor = _open(state_dir, vcenter)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _written_in(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _path(state_dir: Path, vcenter: str) -> Path:
+    return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
+
+
+def _open(state_dir: Path, vcenter: str) -> int:
+    prepare_state_dir(state_dir)
+    path = _path(state_dir, vcenter)
+    private_file(path)
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _taken(descriptor: int, kind: int) -> bool:
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE_S)
+        else:
+            return True
+    return False
+
+
+def _written_in(descriptor: int) -> LockHolder:
+    found = _HOLDER.match(os.pread(descriptor, 200, 0).decode("ascii", "replace"))
+    try:
+        return LockHolder(int(found[1]), datetime.fromisoformat(found[2])) if found else LockHolder(None, None)
+    except ValueError:
+        return LockHolder(None, None)

@@ -29,7 +29,7 @@ class Vcenter(Protocol):
         ...
 
     def with_tags(self, inventory: Inventory) -> Inventory:
-        """The same snapshot with the tags of every VM filled in (vSphere Automation API)."""
+        """The same snapshot with the tags of every VM and host filled in (vSphere Automation API)."""
         ...
 
     def lacking(

@@ -6,11 +6,41 @@ task is waited for if there is one, and then the VM says what happened. What rem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
 from gpuops.execute.doer import Doer, Underway
 from gpuops.execute.journal import Intent
+from gpuops.execute.port import Vcenter
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.project import project
 from gpuops.plan.satisfied import satisfied
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+
+_WORDS: Final[dict[type[Step], str]] = {
+    ReconfigureVm: "its change",
+    RelocateVm: "its move",
+    PowerOnVm: "its start",
+    ResumeVm: "its resume",
+    SuspendVm: "its suspend",
+    PowerOffVm: "its power-off",
+    ShutDownGuest: "its shutdown",
+    SetAttribute: "its marker",
+}
 
 
 def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
@@ -33,6 +63,38 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
         else:
             outcomes.append(_by_state(doer, intent))
     return tuple(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What settling would come to, known by looking alone."""
+
+    inventory: Inventory
+    """With what is still in flight as done: resume waits for it."""
+    undone: frozenset[str]
+    """VMs that were to be taken, and were not."""
+    notes: tuple[str, ...]
+
+
+def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog) -> Foreseen:
+    """Settles a run's open effects in a snapshot, and nowhere else."""
+    undone: set[str] = set()
+    notes: list[str] = []
+    for intent in intents:
+        step, vm = intent.step, inventory.vms.get(intent.step.vm)
+        if vm is None or satisfied(step, inventory):
+            continue
+        task = TaskRef(intent.task) if intent.task is not None else vcenter.adopt(step, intent.seen)
+        if task is not None and any(each.ref == task.ref for each in vm.tasks):
+            alone = tuple(each for each in vm.tasks if each.ref != task.ref)
+            inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
+            notes.append(
+                f"{vm.name}: {_WORDS[type(step)]} is in flight ({task.ref}): waited for first, planned as done"
+            )
+        else:
+            undone |= {step.vm} if isinstance(step, SuspendVm | PowerOnVm) else set()
+            notes.append(f"{vm.name}: {_WORDS[type(step)]} did not happen before the run was cut off")
+    return Foreseen(inventory, frozenset(undone), tuple(notes))
 
 
 def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:

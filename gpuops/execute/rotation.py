@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import NotConnected, PartlyDone, UsageError
+from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
-from gpuops.execute.resume import settle_open
+from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy
+from gpuops.model.rotation import LockHolder, Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation_day import RotateDay, explained, is_returned
 from gpuops.plan.rotation_desktops import Survey
 from gpuops.plan.rotation_night import RotateNight
-from gpuops.plan.rotation_ours import ours
+from gpuops.plan.rotation_ours import marker_of, ours
 from gpuops.plan.rotation_status import RotationStatus
 
 
@@ -33,6 +36,7 @@ class Half(StrEnum):
     DAY = "rotate day"
 
 
+NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 HALVES = (Half.NIGHT, Half.DAY)
 
 
@@ -40,45 +44,75 @@ def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consen
     """One half of a rotation; without a policy, under that of the night in the journal."""
     if not apply:
         with site.remembering(site.vcenter.uuid) as journal:
-            return _Turn(half, policy or _remembered_policy(journal), site, site.clock()).look(journal)
+            return _Turn(half, policy or _remembered_policy(journal), site, site.clock()).look_only(journal)
     with site.changing(site.vcenter.uuid, alone=True) as journal:
         turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
         left_open = journal.open_runs(HALVES)
+        _morning_first(half, left_open)
         settled = turn.settle(left_open, journal)
         report = turn.look(journal)
         outcomes = turn.do(report, journal, left_open, consent)
         return replace(report, outcomes=(*settled, *outcomes), applied=True)
 
 
-def resume(site: Site, *, apply: bool, consent: Consent) -> Report | None:
-    """Finishes the half that was cut off, under the policy it began with; None = none was."""
+def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
+    """Finishes the half that was cut off, under the policy it began with; an empty plan when none was.
+
+    Raises Locked while a run is under way: what it has not done yet is not cut off.
+    """
     with site.remembering(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(HALVES) if journal else ()
     if not left_open:
-        return None
+        return Report(None, site.vcenter.inventory(), NOTHING_CUT_OFF, applied=apply)
+    holder = rotating(site.state_dir, site.vcenter.uuid)
+    if holder is not None:
+        raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
     last = left_open[-1]
     return rotate(Half(last.kind), parse_policy(last.policy, "the journal"), site, apply=apply, consent=consent)
 
 
-def status(site: Site) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now."""
+def status(site: Site, policy: Policy | None = None) -> RotationStatus:
+    """What the nights that are not over have taken, and where each VM is now.
+
+    Without a policy, by the one that the last night in the journal ran under.
+    """
     now = site.vcenter.inventory()
     with site.remembering(now.vcenter) as journal:
-        left_open = journal.open_runs(HALVES) if journal else ()
-        text = journal.last_policy() if journal else None
-        policy = parse_policy(text, "the journal") if text else None
+        holder, left_open = _left_open(journal, site)
+        text = journal.last_policy(Half.NIGHT) if journal else None
+        if policy is None and text:
+            policy = parse_policy(text, "the journal")
         if policy:
             now = _tagged(policy, site, now)
         found = ours(policy, Originals(journal).all() if journal else (), now)
-    last = left_open[-1] if left_open else None
+    last = left_open[-1] if left_open and holder is None else None
+    doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     return RotationStatus(
         vcenter=now.vcenter,
         policy=policy.name if policy else None,
+        remembered=bool(text),
+        marker=marker_of(policy),
+        under_way=holder,
+        doing=doing,
         cut_off=last.kind if last else None,
         cut_off_since=last.started if last else None,
         vms=found,
         names={ref: host.name for ref, host in now.hosts.items()},
     )
+
+
+def _left_open(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
+    """Who is rotating now, if anybody, and the runs that did not end.
+
+    A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
+    which nobody held it was cut off.
+    """
+    runs = journal.open_runs(HALVES) if journal else ()
+    holder = rotating(site.state_dir, site.vcenter.uuid)
+    if journal is None or holder is not None or not runs:
+        return holder, runs
+    still_open = {run.id for run in journal.open_runs(HALVES)}
+    return None, tuple(run for run in runs if run.id in still_open)
 
 
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
@@ -99,10 +133,30 @@ class _Turn:
     site: Site
     now: datetime
 
-    def look(self, journal: Journal | None) -> Report:
+    def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = _originals(journal, self.policy, self.now)
+        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals)
+
+    def look_only(self, journal: Journal | None) -> Report:
+        """The same, with what a cut-off run left in flight settled in the plan alone."""
         before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
+        originals = _originals(journal, self.policy, self.now)
+        holder, left_open = _left_open(journal, self.site)
+        if holder is None:
+            _morning_first(self.half, left_open)
+        intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
+        foreseen = foresee(self.site.vcenter, intents, before, catalog_of(before))
+        report = self._planned(
+            foreseen.inventory,
+            tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
+        )
+        warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
+        plan = report.plan
+        plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
+        return replace(report, plan=plan)
+
+    def _planned(self, before: Inventory, originals: tuple[Original, ...]) -> Report:
         night = self.half is Half.NIGHT
         request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
         plan = request.plan(before, catalog_of(before), self.now)
@@ -160,6 +214,16 @@ class _Turn:
         return after
 
 
+def _morning_first(half: Half, left_open: Sequence[Run]) -> None:
+    """A night is not begun over a morning that was cut off: it would take anew what that morning has not returned."""
+    morning = next((run for run in left_open if run.kind == Half.DAY), None)
+    if half is Half.NIGHT and morning is not None:
+        raise Refused(
+            f"the morning that began at {morning.started:%Y-%m-%d %H:%M %Z} did not end",
+            hint="gpuops rotate resume finishes it, or gpuops rotate day",
+        )
+
+
 def _end(journal: Journal, runs: Sequence[Run]) -> None:
     for run in runs:
         journal.end(run)
@@ -172,7 +236,7 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
 
 
 def _remembered_policy(journal: Journal | None) -> Policy:
-    text = journal.last_policy() if journal else None
+    text = journal.last_policy(Half.NIGHT) if journal else None
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
     return parse_policy(text, "the journal")

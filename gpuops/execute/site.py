@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -81,7 +82,7 @@ class Site:
         """The journal of this vCenter, to read from without the lock; None = this machine has none."""
         from gpuops.execute.journal import FILE_NAME, Journal
 
-        if not (self.state_dir / FILE_NAME).exists():
+        if not os.path.lexists(self.state_dir / FILE_NAME):  # a link to nowhere is no missing journal
             yield None
             return
         journal = Journal.open(self.state_dir, vcenter, self.clock)

@@ -34,8 +34,13 @@ def prepare_state_dir(path: Path) -> None:
             f"the state directory {path} cannot be used: {error.strerror}",
             hint="set GPUOPS_STATE_DIR to a directory of yours",
         ) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise _linked("directory", path, hint="set GPUOPS_STATE_DIR to the directory itself")
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise StateDamaged(f"the state directory {path} is not a directory of this user")
+        raise StateDamaged(
+            f"the state directory {path} is not a directory of this user",
+            hint="set GPUOPS_STATE_DIR to a directory of yours",
+        )
     if found.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
 
@@ -45,6 +50,9 @@ def private_file(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
+        if path.is_symlink():
+            raise _linked("file", path, hint=f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the "
+                          "directory it lies in") from error  # fmt: skip
         raise StateDamaged(f"the state file {path} cannot be used: {error.strerror}") from error
     try:
         found = os.fstat(descriptor)
@@ -54,3 +62,8 @@ def private_file(path: Path) -> None:
         raise StateDamaged(f"the state file {path} is not a plain file of this user")
     if found.st_mode & 0o077:
         raise StateDamaged(f"others can read or write the state file {path}", hint=f"chmod 600 {path}")
+
+
+def _linked(what: str, path: Path, *, hint: str) -> StateDamaged:
+    """A link is not followed: whoever may place one would choose which file is written, and which journal is obeyed."""
+    return StateDamaged(f"the state {what} {path} is a symbolic link, and links are not followed here", hint=hint)

@@ -108,6 +108,8 @@ class Host:
     """None = not asked for (the bulk read never does); see Vcenter.with_config_targets."""
     unreadable: tuple[str, ...] = field(default=())
     """Property paths this login could not read."""
+    tags: tuple[str, ...] | None = None
+    """`category:tag` names; None = not asked for."""
 
     def gpu(self, address: PciAddress) -> PhysicalGpu | None:
         return next((gpu for gpu in self.gpus if gpu.address == address), None)
@@ -122,6 +124,21 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionControl:
+    """What HA of a cluster keeps free for a failure (ClusterDasConfigInfo.admissionControlPolicy); one of three ways.
+
+    It counts memory and CPU, never GPUs.
+    """
+
+    failover_hosts: tuple[str, ...] = ()
+    """Refs of hosts that are kept empty."""
+    memory_percent: int | None = None
+    """Of the cluster's memory."""
+    failover_level: int | None = None
+    """How many hosts, the largest, must be spared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster and the DRS facts a plan needs."""
 
@@ -131,6 +148,8 @@ class Cluster:
     drs_behavior: str | None = None
     drs_overrides: tuple[tuple[str, str], ...] = ()
     """(VM ref, behavior) of each per-VM DRS override."""
+    admission: AdmissionControl | None = None
+    """None = HA refuses no power-on here, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Inventory:
         else:
             matches = list(self._vms_by_name.get(text, ()))
         if not matches:
-            raise VmNotFound(text, near=get_close_matches(text, self._vms_by_name, n=3))
+            raise VmNotFound(text, near=self._near_vms(text))
         if len(matches) > 1:
             raise VmAmbiguous(text, sorted(vm.path or vm.ref for vm in matches))
         return matches[0]
@@ -67,7 +67,7 @@ class Inventory:
         matches = exact or [host for host in self.hosts.values() if host.name.split(".")[0] == text]
         if len(matches) != 1:
             names = [host.name for host in matches or self.hosts.values()]
-            raise HostNotFound(text, near=names if matches else get_close_matches(text, names, n=3))
+            raise HostNotFound(text, near=names if matches else _near_hosts(text, names))
         return matches[0]
 
     def vms_on(self, host: Host) -> tuple[Vm, ...]:
@@ -113,6 +113,12 @@ class Inventory:
         """Every vGPU profile name any host offers, sorted."""
         return tuple(sorted({offer.name for host in self.hosts.values() for offer in host.profiles or ()}))
 
+    def _near_vms(self, text: str) -> list[str]:
+        """The paths of VMs of that name where a path was meant, else names that look alike."""
+        name = text.rpartition("/")[2]
+        elsewhere = sorted(vm.path for vm in self._vms_by_name.get(name, ()) if "/" in text and vm.path)
+        return elsewhere[:3] or get_close_matches(name, self._vms_by_name, n=3)
+
     @cached_property
     def _vms_by_name(self) -> Mapping[str, tuple[Vm, ...]]:
         index: dict[str, list[Vm]] = {}
@@ -132,3 +138,10 @@ class Inventory:
     def worked_out(self) -> dict[object, object]:
         """What others remember of this snapshot and of those made from it, under a key of their own; no part of it."""
         return {}
+
+
+def _near_hosts(text: str, names: Iterable[str]) -> list[str]:
+    """Hosts whose name, or the first label of it, looks alike."""
+    known = {spelled: name for name in names for spelled in (name.split(".")[0], name)}
+    near = get_close_matches(text, known, n=6)
+    return list(dict.fromkeys(known[each] for each in near))[:3]

@@ -90,14 +90,19 @@ def without_brand(name: str) -> str:
     return _BRAND.sub("", name.lower())
 
 
-def _unknown(text: str, wanted: str, names: list[str]) -> ProfileUnknown:
+def near(text: str, offered: Iterable[str]) -> list[str]:
+    """The offered names that are most like the text, the likest first; few, or none."""
     from difflib import get_close_matches
 
     short: dict[str, list[str]] = {}
-    for name in names:
+    for name in offered:
         short.setdefault(without_brand(name), []).append(name)
-    near = [name for key in get_close_matches(without_brand(wanted), short, n=3) for name in short[key]]
-    meant = f"; near: {', '.join(near)}" if near else ""
+    return [name for key in get_close_matches(without_brand(text), short, n=3) for name in short[key]]
+
+
+def _unknown(text: str, wanted: str, names: list[str]) -> ProfileUnknown:
+    alike = near(wanted, names)
+    meant = f"; near: {', '.join(alike)}" if alike else ""
     return ProfileUnknown(
         f"no host offers a vGPU profile {text!r}{meant}",
         hint="gpuops inventory shows the profiles each host offers",

@@ -189,6 +189,20 @@ class Original:
     """Whether it was seen as it was, afterwards."""
 
 
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The process that rotates a vCenter from this machine, as its lock says."""
+
+    pid: int | None
+    """None = it has only just taken the lock."""
+    since: datetime | None
+
+    def __str__(self) -> str:
+        if self.pid is None or self.since is None:
+            return "another run"
+        return f"pid {self.pid} since {self.since:%Y-%m-%d %H:%M:%S %Z}"
+
+
 def marker_value(night: str, role: Role) -> str:
     """What the marker attribute holds: enough to return a VM without any journal."""
     return f"{night} {role}"

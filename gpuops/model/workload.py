@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import UsageError
+from gpuops.model.gpu import PciAddress
 from gpuops.model.numa import NumaPolicy
 
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
@@ -15,7 +16,11 @@ _MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One VM to find a place for. It wants either vGPUs (`profile`, `count` of them) or whole devices (`gpus`)."""
+    """One VM to find a place for.
+
+    It wants exactly one of: vGPUs (`profile`, `count` of them), whole GPUs of a kind (`gpus`), given whole devices
+    (`device`), a vendor device group (`device_group`).
+    """
 
     name: str
     vcpus: int
@@ -40,6 +45,14 @@ class Workload:
     """Workloads with this word go to hosts that hold the fewest of them, as far as there is room."""
     priority: int = 0
     """Higher is placed earlier."""
+    device: tuple[PciAddress, ...] = ()
+    """PCI addresses of whole devices, all on one host (DirectPath I/O)."""
+    device_group: str | None = None
+    """Vendor device group, all of it: `Nvidia:2@grid_a100d-80c%NVLink`."""
+    label: str | None = None
+    """Hardware label that each of `gpus` carries."""
+    tag: tuple[str, ...] = ()
+    """`category:tag` names, all of which its host carries."""
 
 
 def memory_mib(text: str) -> int:

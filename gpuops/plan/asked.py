@@ -62,7 +62,7 @@ def dynamic_goal(
     if not allowed:
         what = f"has no GPU with hardware label {label}" if label else "has no GPU in passthrough"
         names = sorted(host.name for host in hosts)
-        hint = "--device-type 10de:20f1 names a type; gpuops inventory shows labels"
+        hint = "gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels"
         return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
     wanted = NewDynamic(allowed, label)
     same = [device for device in vm.devices or () if signature(device) == signature(wanted) and not group_of(device)]
@@ -75,7 +75,7 @@ def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice
     groups = [group for host in hosts for group in groups_of(host) if group.name == name]
     if not groups:
         return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
-    members, strange = _members(groups[0])
+    members, strange = group_members(groups[0])
     if strange:
         kinds = ", ".join(sorted(strange))
         return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
@@ -132,11 +132,13 @@ def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int]
 def _no_group(name: str, host: Host) -> Rejection:
     if host.config_target is None:
         return Rejection(host.name, "its device groups were not read")
-    there = ", ".join(sorted(group.name for group in groups_of(host))) or "none"
-    return Rejection(host.name, f"does not offer device group {name} (it offers: {there})")
+    there = ", ".join(sorted(group.name for group in groups_of(host)))
+    known = f"it offers: {there}" if there else "it offers no group"
+    hint = "--move cold looks at the other hosts too"
+    return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
 
 
-def _members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
+def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
     """The devices of the group in its order, and the kinds that are not GPUs."""
     found = [(member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)]
     return [device for _, device in found if device is not None], [kind for kind, device in found if device is None]

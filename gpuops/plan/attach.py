@@ -22,7 +22,7 @@ from gpuops.plan.asked import Answer, device_goal, dynamic_goal, group_goal, pro
 from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
 from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
-from gpuops.plan.hosts import hosts_for, move_blockers, unread
+from gpuops.plan.hosts import able_instead, hosts_for, move_blockers, others_with_gpus, unread
 from gpuops.plan.options import word
 from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.placement.wanted import PinPolicy
@@ -89,7 +89,10 @@ class Attach:
         return tuple(
             host.ref
             for host in hosts
-            if len(hosts) == 1 or self.device_group or all(host.gpu(address) for address in wanted)
+            if len(hosts) == 1
+            or self.device_group
+            or host.ref == inventory.find_vm(self.vm).host  # may have it as a device that it does not list as a GPU
+            or all(host.gpu(address) for address in wanted)
         )
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
@@ -111,7 +114,8 @@ class Attach:
         old = named(self.replace, vm) if self.replace else ()
         goal = self._goal(vm, old, hosts, inventory, catalog)
         if not isinstance(goal, Goal):
-            return refuse(*blockers, *power_blockers(vm, self.power), *goal)
+            there = self._whole_elsewhere(vm, old, hosts, inventory)
+            return refuse(*blockers, *power_blockers(vm, self.power), *goal, *there)
         ask = Ask(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
         against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
         if not against and is_there(ask):
@@ -154,6 +158,17 @@ class Attach:
                 raise
             return untold
         return vgpus(vm, profile, self.count, [device for device in old if signature(device) != f"vgpu {profile}"])
+
+    def _whole_elsewhere(
+        self, vm: Vm, old: tuple[GpuDevice, ...], hosts: tuple[Host, ...], inventory: Inventory
+    ) -> tuple[Rejection, ...]:
+        """The other hosts that have such devices, where only the VM's own was looked at."""
+        own = inventory.host_of(vm)
+        if not self._is_dynamic or own is None or hosts != (own,):
+            return ()
+        ask = (vm, self.device_type, self.label, self.count)
+        found = [each for each in others_with_gpus(vm, inventory) if isinstance(dynamic_goal(*ask, (each,), old), Goal)]
+        return (able_instead(vm, [each.name for each in found], own),) if found else ()
 
     def _other_devices(self, vm: Vm, goal: Goal, old: tuple[GpuDevice, ...]) -> tuple[Rejection, ...]:
         """Devices that are not asked for, and not said to stay or to give way."""

@@ -14,6 +14,7 @@ from gpuops.plan.asked import with_backings
 from gpuops.plan.device_rules import Case, findings
 from gpuops.plan.devices import gpu_names
 from gpuops.plan.goal import Goal
+from gpuops.plan.headroom import Headroom
 from gpuops.plan.hosts import elsewhere
 from gpuops.plan.pins import kept_pins
 from gpuops.plan.placement.competition import left_without
@@ -21,6 +22,7 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
+from gpuops.plan.placement.wide import nodes_needed, place_near, share
 from gpuops.plan.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_moves
 from gpuops.plan.project import project
@@ -74,11 +76,12 @@ def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
 
 def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
-    placement = place(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
+    host = next(iter(ask.hosts), None)
+    ask, kept_free = _with_headroom(ask)
+    placement = place_near(ask.wanted, ask.inventory, ask.catalog) if ask.hosts else ()
     if not isinstance(placement, Placement):
-        host = next(iter(ask.hosts), None)
         against, _ = findings(_case(ask, host))
-        return refuse(*blockers, *against, *placement, *_elsewhere(ask), withheld=_wished(ask, host))
+        return refuse(*blockers, *against, *kept_free, *placement, *_elsewhere(ask), withheld=_wished(ask, host))
     goal = with_backings(ask.goal, placement.host)
     against, warnings = findings(_case(ask, placement.host))
     if not isinstance(goal, Goal):
@@ -86,6 +89,14 @@ def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     if blockers or against:
         return refuse(*blockers, *against, choices=placement.choices, withheld=_wished(ask, placement.host))
     return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
+
+
+def _with_headroom(ask: Ask) -> tuple[Ask, tuple[Rejection, ...]]:
+    """The same with only the hosts on which HA lets the VM start, and what it says of the others."""
+    headroom = Headroom(ask.vm, ask.inventory)
+    refused = {host.ref: found for host in ask.hosts if (found := headroom.refusal(host)) is not None}
+    hosts = tuple(host for host in ask.hosts if host.ref not in refused)
+    return replace(ask, hosts=hosts), tuple(dict.fromkeys(refused.values()))
 
 
 def _wished(ask: Ask, host: Host | None) -> tuple[Step, ...]:
@@ -135,13 +146,16 @@ def _case(ask: Ask, host: Host | None) -> Case:
 
 
 def _is_bound(ask: Ask, host: Host) -> bool:
-    """Whether the VM is bound to one NUMA node of the host, and its pinned vGPUs are on it."""
-    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "")
-    node = next((node for node in host.numa_nodes if str(node.id) == there), None)
-    if node is None or short_beside(ask.vm, node, host, ask.inventory):
+    """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
+    there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
+    nodes = [node for node in host.numa_nodes if str(node.id) in there]
+    if len(nodes) != len(there) or len(nodes) != nodes_needed(ask.vm, host):
+        return False
+    part = share(ask.vm, len(nodes))
+    if any(short_beside(part, node, host, ask.inventory) for node in nodes):
         return False
     pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
-    return all(gpu is not None and gpu.numa_node == node.id for gpu in pinned)
+    return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned)
 
 
 def _elsewhere(ask: Ask) -> Iterator[Rejection]:

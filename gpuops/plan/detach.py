@@ -12,7 +12,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
-from gpuops.plan.asked import group_goal, pci_type
+from gpuops.plan.asked import group_goal, pci_type, profile_meant
 from gpuops.plan.baseline import KEY, Baseline, read, restored
 from gpuops.plan.devices import gpu_names, is_gpu, signature, signatures
 from gpuops.plan.goal import Goal, broken_groups, group_of, named, without
@@ -75,7 +75,7 @@ class Detach:
             blockers = (*blockers, out_of_reach)
         if vm.devices is None:
             return refuse(*blockers)
-        meant = self._meant(vm, inventory)
+        meant = self._meant(vm, inventory, catalog)
         goal = without(vm, meant[self.count or 0 :])
         change = _change(vm, goal)
         if goal.unchanged and (change.empty or power_blockers(vm, self.power) or blockers):
@@ -106,13 +106,15 @@ class Detach:
                 f"--count {self.count} means nothing here", hint="it is how many of the named devices stay, 0 or more"
             )
 
-    def _meant(self, vm: Vm, inventory: Inventory) -> tuple[GpuDevice, ...]:
+    def _meant(self, vm: Vm, inventory: Inventory, catalog: Catalog) -> tuple[GpuDevice, ...]:
         """The VM's devices that the options name."""
         devices = vm.devices or ()
         if self.all:
             return tuple(device for device in devices if is_gpu(device))
         if self.profile is not None:
-            return tuple(device for device in named(self.profile, vm) if isinstance(device, VgpuDevice))
+            # A name that nobody knows is a typing error, not a device that is gone already.
+            profile = profile_meant(self.profile, vm, inventory.host_of(vm), inventory, catalog)
+            return tuple(device for device in named(profile, vm) if isinstance(device, VgpuDevice))
         if self.device:
             addresses = {PciAddress.parse(text) for text in self.device}
             return tuple(d for d in devices if isinstance(d, DirectPathDevice) and d.address in addresses)

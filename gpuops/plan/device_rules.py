@@ -84,7 +84,7 @@ def hardware_version(case: Case) -> Iterator[Finding]:
 
 def tied_to_its_host(case: Case) -> Iterator[Finding]:
     """A static backing carries its host's system id (vSphere API, VirtualPCIPassthroughDeviceBackingInfo)."""
-    if case.host is None or case.host.ref == case.vm.host:
+    if case.host is None or case.vm.host in (None, case.host.ref):
         return
     for device in case.devices:
         if isinstance(device, DirectPathDevice):

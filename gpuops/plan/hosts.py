@@ -28,7 +28,7 @@ def hosts_for(vm: Vm, named: str | None, move: MoveMode | None, inventory: Inven
         return (inventory.find_host(named),)
     own = inventory.host_of(vm)
     stay = (own,) if own else ()
-    return (*stay, *_others(vm, inventory)) if move else stay
+    return (*stay, *others_with_gpus(vm, inventory)) if move else stay
 
 
 def move_blockers(
@@ -62,15 +62,31 @@ def _unseen(vm: Vm) -> Rejection:
 def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
     """The hosts that could take the VM where its own cannot: what to do instead."""
     own = inventory.host_of(wanted.vm)
-    others = _others(wanted.vm, inventory)
+    others = others_with_gpus(wanted.vm, inventory)
     able = [host.name for host in others if _takes(host, wanted, inventory, catalog)]
     offering = [host.name for host in others if _offers(host, wanted) and host.name not in able]
-    if own is None or not (able or offering):
+    if own is None:
         return None
-    hint = f"{_some(able)} can take it: --move cold moves it there while it is off"
-    if not able:
-        hint = f"{_some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
+    if not (able or offering):
+        return _nowhere(own, wanted)
+    if able:
+        return able_instead(wanted.vm, able, own)
+    hint = f"{_some(offering)} {'offer' if len(offering) > 1 else 'offers'} it too, without room for it now"
     return Rejection(wanted.vm.name, f"is registered on {own.name}, which cannot take it", hint=hint)
+
+
+def able_instead(vm: Vm, names: Sequence[str], own: Host) -> Rejection:
+    """These hosts could take the VM where its own cannot."""
+    hint = f"{_some(names)} can take it: --move cold moves it there while it is off"
+    return Rejection(vm.name, f"is registered on {own.name}, which cannot take it", hint=hint)
+
+
+def _nowhere(own: Host, wanted: Wanted) -> Rejection | None:
+    """A move would not help either, where the VM's own host does not offer what no other one does."""
+    if not own.readable or _offers(own, wanted) or not _profiles(wanted):
+        return None
+    hint = "gpuops inventory shows the profiles each host offers"
+    return Rejection(wanted.vm.name, f"no other host offers {', '.join(_profiles(wanted))} either", hint=hint)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -79,7 +95,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_FEW]) + (f" and {more} more" if more > 0 else "")
 
 
-def _others(vm: Vm, inventory: Inventory) -> tuple[Host, ...]:
+def others_with_gpus(vm: Vm, inventory: Inventory) -> tuple[Host, ...]:
+    """Every host with GPUs but the VM's own, by name."""
     hosts = (host for host in inventory.hosts.values() if host.gpus and host.ref != vm.host)
     return tuple(sorted(hosts, key=lambda host: host.name))
 
@@ -89,5 +106,9 @@ def _takes(host: Host, wanted: Wanted, inventory: Inventory, catalog: Catalog) -
 
 
 def _offers(host: Host, wanted: Wanted) -> bool:
-    profiles = [demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)]
+    profiles = _profiles(wanted)
     return bool(profiles) and all(host.offers(profile) for profile in profiles)
+
+
+def _profiles(wanted: Wanted) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -13,11 +13,13 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
-from gpuops.plan.asked import profile_meant
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.asked import group_members, groups_of, profile_meant
+from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement, pin_key
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import FIRST_DEVICE_KEY
+from gpuops.plan.reach import scope_of
+from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 HARDWARE: Final = 21
 """Virtual hardware that a VM made today gets on vSphere 8.0 Update 2 and later."""
@@ -54,8 +56,8 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
     """
     devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in enumerate(vm.devices or ()))
     pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
-    local = numa is not NumaPolicy.NONE and placement.numa_node is not None
-    node = {AFFINITY_KEY: str(placement.numa_node)} if local else {}
+    local = numa is not NumaPolicy.NONE and placement.bound_to
+    node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
     return replace(vm, host=placement.host.ref, power=PowerState.ON, devices=devices, extra_config={**pins, **node})
 
 
@@ -63,14 +65,32 @@ def choices_of_devices(
     workload: Workload, inventory: Inventory, catalog: Catalog
 ) -> tuple[Devices, ...] | tuple[Rejection]:
     """The devices that would serve it, the smallest GPU model first where several would; or why nothing here can."""
+    if workload.device:
+        return _given_by_address(workload, inventory)
+    if workload.device_group is not None:
+        return _grouped(workload, workload.device_group, inventory)
     if workload.profile is None:
         return _whole(workload, inventory, catalog)
     try:
         profile = profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
     except UsageError as error:
-        return (Rejection(workload.name, error.message, hint=error.hint),)
+        return (_meaningless(workload, error),)
     keys = range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + workload.count)
     return (tuple(VgpuDevice(key, profile) for key in keys),)
+
+
+def unknown_profile(workload: Workload, inventory: Inventory, catalog: Catalog) -> Rejection | None:
+    """Why the profile that it asks for means nothing here; None = it means one, or it asks for none."""
+    if workload.profile is not None:
+        try:
+            profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
+        except UsageError as error:
+            return _meaningless(workload, error)
+    return None
+
+
+def _meaningless(workload: Workload, error: UsageError) -> Rejection:
+    return Rejection(workload.name, error.message, hint=error.hint)
 
 
 def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:
@@ -89,19 +109,73 @@ def _memory_mib(device: GpuDevice, catalog: Catalog) -> int:
     if isinstance(device, VgpuDevice):
         profile = catalog.profile(device.profile)
         return profile.framebuffer_mib if profile else 0
-    if isinstance(device, DynamicDevice):
-        boards = [catalog.board_by_pci(*kind) for kind in device.allowed]
+    if isinstance(device, DynamicDevice | DirectPathDevice):
+        kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
+        boards = [catalog.board_by_pci(*kind) for kind in kinds]
         return max((board.framebuffer_mib for board in boards if board), default=0)
     return 0
 
 
+def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+    """The devices at these addresses, as the first host that is meant and has all of them knows them."""
+    wanted = workload.device
+    meant = scope_of(workload).hosts(inventory)
+    host = next((host for host in meant if all(host.gpu(address) for address in wanted)), None)
+    if host is None:
+        there = sorted({str(gpu.address) for each in meant for gpu in each.gpus if _is_given(gpu)})
+        rule = f"no host here has a GPU at {' and at '.join(map(str, wanted))}"
+        return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(there) or 'none'})"),)
+    gpus = [gpu for address in wanted if (gpu := host.gpu(address)) is not None]
+    return (
+        tuple(
+            DirectPathDevice(FIRST_DEVICE_KEY + number, gpu.address, gpu.vendor_id, gpu.device_id, system_id="")
+            for number, gpu in enumerate(gpus)
+        ),
+    )
+
+
+def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+    """The members of the vendor device group, as the first host that is meant and offers it tells them."""
+    meant = scope_of(workload).hosts(inventory)
+    group = next((group for host in meant for group in groups_of(host) if group.name == name), None)
+    if group is None:
+        if meant and all(host.config_target is None for host in meant):
+            hint = "a saved inventory has none, and neither has a vCenter before 8.0: ask a vCenter that has"
+            return (Rejection(workload.name, "the device groups of the hosts were not read", hint=hint),)
+        there = sorted({group.name for host in meant for group in groups_of(host)})
+        rule = f"no host here offers device group {name} (there: {', '.join(there) or 'none'})"
+        return (Rejection(workload.name, rule),)
+    members, strange = group_members(group)
+    if strange:
+        rule = f"device group {name} has members that gpuops cannot place ({', '.join(sorted(strange))})"
+        return (Rejection(workload.name, rule),)
+    return (tuple(_member(FIRST_DEVICE_KEY + number, device) for number, device in enumerate(members)),)
+
+
+def _member(key: int, device: NewDevice) -> GpuDevice:
+    match device:
+        case NewVgpu(profile=profile):
+            return VgpuDevice(key, profile, group=1)
+        case NewDynamic(allowed=allowed, label=label):
+            return DynamicDevice(key, allowed, label, group=1)
+        case NewDirectPath(address=address):
+            return DirectPathDevice(key, address, device.vendor_id, device.device_id, system_id="", group=1)
+        case _:
+            assert_never(device)
+
+
+def _is_given(gpu: PhysicalGpu) -> bool:
+    return gpu.passthrough is not None and gpu.passthrough.active
+
+
 def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
     """So many devices of one model, for each model that hosts have in passthrough and that is meant."""
+    label = workload.label
     given = [
         gpu
         for host in inventory.hosts.values()
         for gpu in host.gpus
-        if gpu.passthrough is not None and gpu.passthrough.active
+        if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
     ]
     models: dict[str, list[PhysicalGpu]] = {}
     for gpu in given:
@@ -109,16 +183,17 @@ def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[
     meant = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
     if not meant:
         what = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
+        what += f" with label {label}" if label else ""
         there = ", ".join(sorted(models)) or "none"
         hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
         return (Rejection(workload.name, f"no host has a {what} in passthrough (there: {there})", hint=hint),)
-    found = [_devices(workload.gpus, gpus) for _, gpus in sorted(meant.items())]
+    found = [_devices(workload.gpus, gpus, label) for _, gpus in sorted(meant.items())]
     return tuple(sorted(found, key=lambda devices: framebuffer_mib(devices, catalog)))
 
 
-def _devices(count: int, gpus: Iterable[PhysicalGpu]) -> Devices:
+def _devices(count: int, gpus: Iterable[PhysicalGpu], label: str | None) -> Devices:
     allowed = tuple(sorted({(gpu.vendor_id, gpu.device_id) for gpu in gpus}))
-    return tuple(DynamicDevice(key, allowed) for key in range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + count))
+    return tuple(DynamicDevice(key, allowed, label) for key in range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + count))
 
 
 def _model(gpu: PhysicalGpu, catalog: Catalog) -> str:

@@ -10,17 +10,25 @@ the VMs are made in this order. A solver over the whole queue can do better; it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
+from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
+from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
 from gpuops.plan.nearest import nearest
+from gpuops.plan.options import word
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Rejection
+from gpuops.plan.reach import scope_of
+from gpuops.plan.settings import nodes_of, trade_off
+from gpuops.plan.steering import in_turn, steered
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
 
 
@@ -30,6 +38,17 @@ class Placements:
 
     before: Inventory
     answers: tuple[Placed | Refusal, ...]
+    claims: tuple[Claim, ...] = ()
+    """Suspended VMs whose GPUs are kept for them."""
+    doubts: tuple[str, ...] = ()
+    """What may not come true although each has its place."""
+    bindings: tuple[str, ...] = ()
+    """What it costs to bind them to NUMA nodes."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """About all of them together."""
+        return (*self.doubts, *self.bindings)
 
     @property
     def placed(self) -> tuple[Placed, ...]:
@@ -41,7 +60,9 @@ class Placements:
 
     @property
     def exit_code(self) -> int:
-        """3 when one of them has no place."""
+        """3 when one of them has no place, 2 when one asks for a profile that nothing here has."""
+        if any(refusal.unknown for refusal in self.refused):
+            return 2
         return 3 if self.refused else 0
 
 
@@ -51,20 +72,40 @@ class Place:
 
     workloads: tuple[Workload, ...]
     explain: bool = False
+    pin: PinPolicy = PinPolicy.AUTO
+    suspended: SuspendedPolicy = SuspendedPolicy.CLAIM
 
     def __post_init__(self) -> None:
         """Results are told by name, so each is there once. Raises UsageError."""
+        object.__setattr__(self, "pin", word(PinPolicy, self.pin, "pin"))
+        object.__setattr__(self, "suspended", word(SuspendedPolicy, self.suspended, "suspended"))
         names = Counter(workload.name for workload in self.workloads)
         twice = [name for name, times in names.items() if times > 1]
         if twice:
             raise UsageError(f"the request {twice[0]!r} is there twice", hint="give each request its own name")
 
+    @property
+    def needs_tags(self) -> bool:
+        """Whether a workload asks for hosts by their tags, which the bulk read leaves out."""
+        return any(workload.tag for workload in self.workloads)
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
+        grouped = (workload for workload in self.workloads if workload.device_group is not None)
+        return sorted({host.ref for workload in grouped for host in scope_of(workload).hosts(inventory)})
+
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""
-        queue = _Queue(inventory, catalog, self.explain)
-        for unit in _units(self.workloads, inventory, catalog):
+        claim = self.suspended is SuspendedPolicy.CLAIM
+        world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
+        queue = _Queue(world, catalog, self)
+        for unit in _units(self.workloads, world, catalog):
             queue = queue.after(unit)
-        return Placements(inventory, queue.answers)
+        placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
+        known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
+        answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
+        doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +114,7 @@ class _Queue:
 
     inventory: Inventory
     catalog: Catalog
-    explain: bool
+    asked: Place
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
 
@@ -89,6 +130,9 @@ class _Queue:
 
     def _together(self, unit: Sequence[Workload]) -> _Queue:
         """The unit on the best host of its largest that takes all of them."""
+        against = contradictions(unit, self.inventory)
+        if against:
+            return self._none_of(unit, against)
         tried: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
         while True:
@@ -98,25 +142,53 @@ class _Queue:
                 answer = queue._trial(workload, only=host, without=tried).answer()
                 queue = queue._with(answer)
                 if isinstance(answer, Refusal):
+                    if answer.unknown:
+                        return self._none_of(unit, (), answer.rejections, unknown=True)
                     reasons |= dict.fromkeys(answer.rejections)
                     break
                 host = answer.placement.host.ref
             else:
                 return queue
             if host is None:
-                return self._none_of(unit, tuple(reasons))
+                return self._none_of(unit, (self._not_together(unit),), tuple(reasons))
             tried |= {host}
 
-    def _none_of(self, unit: Sequence[Workload], reasons: tuple[Rejection, ...]) -> _Queue:
-        queue = self
-        names = ", ".join(workload.name for workload in unit)
+    def _none_of(
+        self,
+        unit: Sequence[Workload],
+        about_all: Sequence[Rejection],
+        reasons: Sequence[Rejection] = (),
+        *,
+        unknown: bool = False,
+    ) -> _Queue:
+        queue, instead = self, self._apart(unit)
         for workload in unit:
-            rule = f"must share a host with all of affinity {workload.affinity} ({names}), and no host takes them all"
-            queue = queue._with(Refusal(workload, (Rejection(workload.name, rule), *reasons)))
+            own = tuple(replace(reason, subject=workload.name) for reason in about_all)
+            queue = queue._with(Refusal(workload, (*own, *reasons), nearest=instead, unknown=unknown))
         return queue
 
+    def _not_together(self, unit: Sequence[Workload]) -> Rejection:
+        names = ", ".join(workload.name for workload in unit)
+        rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
+        return Rejection(unit[0].name, rule)
+
+    def _apart(self, unit: Sequence[Workload]) -> str:
+        """Where they would fit each on its own; empty where not even so."""
+        queue = self
+        for workload in unit:
+            queue = queue._with(queue._trial(replace(workload, affinity=None)).answer())
+        found = queue.answers[len(self.answers) :]
+        if any(isinstance(answer, Refusal) for answer in found):
+            return ""
+        hosts = ", ".join(
+            f"{answer.workload.name} on {answer.placement.host.name}" for answer in found if isinstance(answer, Placed)
+        )
+        return f"without affinity {unit[0].affinity} they fit: {hosts}"
+
     def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
-        return Trial(workload, self.inventory, self.catalog, self.neighbours, self.explain, only, without)
+        return Trial(
+            workload, self.inventory, self.catalog, self.neighbours, self.asked.explain, self.asked.pin, only, without
+        )
 
     def _with(self, answer: Placed | Refusal) -> _Queue:
         answers = (*self.answers, answer)
@@ -129,6 +201,15 @@ class _Queue:
             answers=answers,
             neighbours=self.neighbours.after(answer),
         )
+
+
+def _bound(placed: Iterable[Placed]) -> Iterator[str]:
+    """What binding VMs to NUMA nodes costs, once for all of them."""
+    bound = [each for each in placed if each.workload.numa is NumaPolicy.REQUIRED and each.placement.bound_to]
+    if len(bound) == 1:
+        yield trade_off([bound[0].workload.name], nodes_of(bound[0].placement))
+    elif bound:
+        yield trade_off([each.workload.name for each in bound], "their NUMA nodes")
 
 
 def _units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:

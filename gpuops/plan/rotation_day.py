@@ -12,7 +12,7 @@ from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
+from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
 from gpuops.plan.rotation_return import return_order
 from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
 
@@ -60,7 +60,7 @@ class RotateDay:
         ]
 
 
-_NAMED = (Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
+_NAMED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
 
 
 def _unmet(mine: Ours) -> Rejection:
@@ -79,7 +79,7 @@ def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm, ...]:
 def is_returned(original: Original, inventory: Inventory) -> bool:
     """Whether a VM is as it was before the night, so that the journal may close it."""
     vm = inventory.vms.get(original.vm)
-    if vm is None or vm.power is None:
+    if vm is None or vm.power is None or changing(vm) is not None:
         return False
     if original.role is Role.ML:
         return vm.power is not PowerState.ON or not original.taken

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy, Role, marker_value
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.rotation_desktops import Survey, survey
 from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
 from gpuops.plan.rotation_queue import Served, serve
 from gpuops.plan.rotation_return import may_return
 from gpuops.plan.rotation_room import Room
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
+
+_NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class RotateNight:
         )
 
     def _away(self, inventory: Inventory) -> list[Ours]:
-        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts is Whereabouts.AWAY]
+        """What is not back yet: away, or on its way to where nobody knows yet."""
+        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
 
     def _refusals(self, night: str, inventory: Inventory, now: datetime) -> list[Rejection]:
         window = self.policy.window
@@ -103,6 +107,8 @@ class RotateNight:
                 continue
             if mine.whereabouts is Whereabouts.AWAY:
                 told[mine.vm.ref] = "suspended tonight"
+            elif mine.whereabouts is Whereabouts.CHANGING:
+                told[mine.vm.ref] = mine.reason
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
         return told
@@ -110,7 +116,7 @@ class RotateNight:
     def _waves(self, night: str, served: Served, inventory: Inventory) -> tuple[Wave, ...]:
         marks = [(vm, Role.DESKTOP) for vm in served.desktops] + [(start.vm, Role.ML) for start in served.starts]
         waves = (
-            Wave("mark what is taken", tuple(_mark(self.policy.marker, night, vm.ref, role) for vm, role in marks)),
+            Wave("mark what is taken", tuple(self._marks(night, marks))),
             Wave("suspend idle desktops", tuple(SuspendVm(vm.ref) for vm in served.desktops)),
             Wave(
                 "move ML VMs to their hosts",
@@ -119,6 +125,13 @@ class RotateNight:
             Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in served.starts)),
         )
         return tuple(wave for wave in waves if wave.steps)
+
+    def _marks(self, night: str, taken: Iterable[tuple[Vm, Role]]) -> Iterable[SetAttribute]:
+        """One for each VM that a run which was cut off has not marked already."""
+        for vm, role in taken:
+            value = marker_value(night, role)
+            if vm.attributes.get(self.policy.marker) != value:
+                yield SetAttribute(vm.ref, self.policy.marker, value)
 
     def _warnings(self, found: Survey, served: Served) -> tuple[str, ...]:
         """What in the policy is likely not meant so; a night that does less than hoped is seen only in the morning."""
@@ -142,10 +155,6 @@ class RotateNight:
         elif not served.starts:
             lines.append("no VM of the ML queue starts, so no desktop is suspended")
         return tuple(lines)
-
-
-def _mark(attribute: str, night: str, vm: str, role: Role) -> Step:
-    return SetAttribute(vm, attribute, marker_value(night, role))
 
 
 def _desktop_choices(found: Survey, served: Served) -> Iterable[Choice]:

@@ -24,6 +24,8 @@ class Whereabouts(StrEnum):
 
     AWAY = "away"
     """A desktop still suspended, an ML VM still running: the morning's work."""
+    CHANGING = "changing"
+    """A task that changes its power state is under way: where it ends up is not known yet."""
     BACK = "back"
     UNTOUCHED = "untouched"
     """Intended, and never taken; or taken over by somebody else since."""
@@ -49,10 +51,15 @@ class Ours:
     """One safe command for a VM that is not as it was; empty when there is nothing to do."""
 
 
+def marker_of(policy: Policy | None) -> str:
+    """The custom attribute that nights under this policy set; None = the one of a policy that names none."""
+    return (policy or Policy(name="", pools=())).marker
+
+
 def ours(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> tuple[Ours, ...]:
     """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
     known = {original.vm: original for original in originals if not original.returned}
-    marker = policy.marker if policy else Policy(name="", pools=()).marker
+    marker = marker_of(policy)
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
         if marked is not None and vm.ref not in known:
@@ -70,10 +77,23 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
     if policy is not None and not _inside(policy, original, vm):
         reason = "a night took it, and this policy does not cover it: not touched"
-        return Ours(original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} with the policy of that night")
+        return Ours(
+            original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} --policy FILE, the policy of that night"
+        )
     if vm.power is None or vm.connected is False:
         return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
+    under_way = changing(vm)
+    if under_way is not None:
+        return Ours(original, vm, Whereabouts.CHANGING, under_way, RETURN_COMMAND)
     return _desktop(original, vm) if original.role is Role.DESKTOP else _ml(original, vm)
+
+
+def changing(vm: Vm) -> str | None:
+    """What a task that is under way does to the VM's power; None = there is none."""
+    started = "is being resumed" if vm.power is PowerState.SUSPENDED else "is being started"
+    words = {"suspendvm": "is being suspended", "poweronvm": started, "poweroffvm": "is being powered off"}
+    done = (words.get(task.name.removesuffix("_Task").lower()) for task in vm.tasks)
+    return next((word for word in done if word is not None), None)
 
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
@@ -85,7 +105,7 @@ def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
 def _desktop(original: Original, vm: Vm) -> Ours:
     marked = any(parse_marker(value) is not None for value in vm.attributes.values())
     match vm.power:
-        case PowerState.ON:
+        case PowerState.ON if original.taken:
             return Ours(original, vm, Whereabouts.BACK, "is running")
         case PowerState.SUSPENDED if original.taken or marked:
             return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
@@ -93,7 +113,7 @@ def _desktop(original: Original, vm: Vm) -> Ours:
             reason = "is powered off: its suspended state was discarded by somebody else"
             return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
         case _:
-            return Ours(original, vm, Whereabouts.UNTOUCHED, "was not suspended by gpuops")
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been suspended by gpuops")
 
 
 def _ml(original: Original, vm: Vm) -> Ours:
@@ -104,5 +124,7 @@ def _ml(original: Original, vm: Vm) -> Ours:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
         case PowerState.SUSPENDED:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
+        case PowerState.OFF if not original.taken:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been started by gpuops")
         case _:
             return Ours(original, vm, Whereabouts.BACK, "is powered off")

@@ -14,6 +14,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import QueuedVm
 from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation_room import Room, around
@@ -115,14 +117,23 @@ def _best_start(
             best = Start(vm, host, desktops)
         if best is not None and not best.desktops:
             break
+    if best is None and queued.relocate and _bound(vm):
+        reasons.append("it is bound to a GPU or a NUMA node of its host, so a night does not move it")
     return best, reasons or ["no host it may run on"]
 
 
 def _hosts(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
     own = world.host_of(vm)
-    others = [host for host in world.hosts.values() if host is not own and host.gpus] if queued.relocate else []
+    # A pin is an address of its own host, a node a number there: a bare move would leave both meaning something else.
+    may_move = queued.relocate and not _bound(vm)
+    others = [host for host in world.hosts.values() if host is not own and host.gpus] if may_move else []
     usable = [own, *sorted(others, key=lambda host: host.name)] if own else others
     return [host for host in usable if host.connected is True and host.in_maintenance is False]
+
+
+def _bound(vm: Vm) -> bool:
+    """Whether the VM's configuration names a GPU or a NUMA node of the host it is on."""
+    return bool(pins_of(vm) or (vm.extra_config or {}).get(AFFINITY_KEY))
 
 
 def _make_room(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuops.model.rotation import LockHolder
 from gpuops.plan.rotation_ours import Ours, Whereabouts
 
 
@@ -15,10 +16,20 @@ class RotationStatus:
 
     vcenter: str
     policy: str | None
-    """Name of the policy the last night ran under; None = this machine's journal knows none."""
+    """Name of the policy that was asked for, or else of the one the last night ran under; None = neither."""
     cut_off: str | None
-    """`rotate night` or `rotate day` when the last run began and did not end: `gpuops rotate resume` finishes it."""
+    """`rotate night` or `rotate day` when the last run began and did not end: `gpuops rotate resume` finishes it.
+
+    None as well while a run is under way."""
     cut_off_since: datetime | None
+    remembered: bool
+    """Whether this machine's journal knows a night of this vCenter."""
+    marker: str
+    """The custom attribute that was looked for."""
+    under_way: LockHolder | None
+    """Who rotates it from this machine right now; then nothing is cut off."""
+    doing: str | None
+    """`rotate night` or `rotate day`: what is under way; None = it has not begun to change anything."""
     vms: tuple[Ours, ...]
     """Every VM of nights that are not over, desktops first."""
     names: Mapping[str, str]
@@ -28,3 +39,8 @@ class RotationStatus:
     def away(self) -> tuple[Ours, ...]:
         """Desktops still suspended and ML VMs still running."""
         return tuple(mine for mine in self.vms if mine.whereabouts is Whereabouts.AWAY)
+
+    @property
+    def changing(self) -> tuple[Ours, ...]:
+        """VMs that a task is just suspending, resuming, starting or stopping."""
+        return tuple(mine for mine in self.vms if mine.whereabouts is Whereabouts.CHANGING)

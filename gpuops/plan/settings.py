@@ -6,6 +6,7 @@ vNUMA only while CPU hot-add is off; `numa.nodeAffinity` of vSphere Resource Man
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from gpuops.plan.devices import signatures
 from gpuops.plan.goal import Goal
 from gpuops.plan.mmio import mmio_for, mmio_keys
 from gpuops.plan.pins import kept_pins, pin_changes
-from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement
 from gpuops.plan.steps import NewDevice, NewVgpu, VmChange
 
@@ -45,7 +46,7 @@ def change_of(fitting: Fitting) -> VmChange:
     vm, goal = fitting.vm, fitting.goal
     mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
     change = VmChange(
-        add=tuple(_on_node(device, fitting) for device in goal.add),
+        add=tuple(_on_node(len(goal.kept) + n, device, fitting) for n, device in enumerate(goal.add)),
         remove=tuple(device.key for device in goal.removed),
         replace_profile=goal.edited,
         device_group=goal.device_group,
@@ -66,10 +67,9 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     if unknown:
         found.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
     if fitting.numa is NumaPolicy.REQUIRED:
-        found.append(
-            f"{AFFINITY_KEY} binds {vm.name} to NUMA node {placement.numa_node} of {placement.host.name}: "
-            "ESXi no longer balances it over nodes, and the number means another place on another host"
-        )
+        found.append(trade_off([vm.name], nodes_of(placement)))
+    if placement.numa_nodes:
+        found.append(wider(vm, placement))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
         found.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
@@ -79,42 +79,69 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _on_node(device: NewDevice, fitting: Fitting) -> NewDevice:
-    """A new vGPU shown to the guest on its only virtual node, where the VM has one and the GPU is beside it."""
-    if isinstance(device, NewVgpu) and _one_virtual_node(fitting):
-        return replace(device, numa_node=0)
-    return device
+def nodes_of(placement: Placement) -> str:
+    """`NUMA node 0 of esx-01`, `NUMA nodes 0, 1 of esx-01`."""
+    nodes = placement.bound_to
+    return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} of {placement.host.name}"
+
+
+def trade_off(names: Sequence[str], where: str) -> str:
+    """What it costs to bind VMs to NUMA nodes, in a line (VMware vSphere Resource Management, NUMA node affinity)."""
+    return (
+        f"{AFFINITY_KEY} binds {', '.join(names)} to {where}: ESXi no longer balances it over nodes, memory beyond the "
+        "node is remote, and the number means another place on another host, which neither DRS nor vMotion looks at"
+    )
+
+
+def wider(vm: Vm, placement: Placement) -> str:
+    """What is done for a VM that no node can hold, in a line."""
+    count = len(placement.numa_nodes)
+    if vm.vcpus is None or vm.vcpus % count:
+        return (
+            f"{vm.name} is wider than a NUMA node; {vm.vcpus} vCPUs do not divide by {count}: its vNUMA is left to ESXi"
+        )
+    return (
+        f"{vm.name} is wider than a NUMA node: coresPerNumaNode {vm.vcpus // count} shows the guest {count} nodes, "
+        f"its GPUs are on {nodes_of(placement)}"
+    )
+
+
+def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
+    """A new vGPU shown to the guest on the virtual node that lies where its GPU is."""
+    cores = _virtual_cores(fitting)
+    if not isinstance(device, NewVgpu) or cores is None:
+        return device
+    gpu = fitting.placement.host.gpu(seat) if (seat := fitting.placement.seats.get(ordinal)) else None
+    nodes = fitting.placement.bound_to
+    number = nodes.index(gpu.numa_node) if gpu and gpu.numa_node in nodes else 0
+    return replace(device, numa_node=number)
 
 
 def _cores_per_node(fitting: Fitting) -> int | None:
-    """All vCPUs on one virtual node, for a VM that fits beside its GPU and whose nodes nobody has sized by hand."""
-    vm = fitting.vm
-    return vm.vcpus if _one_virtual_node(fitting) and vm.cores_per_numa_node == 0 else None
+    """The vCPUs in equal parts on its virtual nodes, for a VM beside its GPUs whose nodes nobody has sized by hand."""
+    return _virtual_cores(fitting) if fitting.vm.cores_per_numa_node == 0 else None
 
 
-def _one_virtual_node(fitting: Fitting) -> bool:
-    vm = fitting.vm
-    if fitting.numa is NumaPolicy.NONE or fitting.placement.numa_node is None or vm.vcpus is None:
-        return False
-    sized = vm.cores_per_numa_node in (0, vm.vcpus)
-    return sized and vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
+def _virtual_cores(fitting: Fitting) -> int | None:
+    """Cores of each virtual node, where the VM has as many nodes as it is on; None = that is left to ESXi."""
+    vm, nodes = fitting.vm, fitting.placement.bound_to
+    if fitting.numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes):
+        return None
+    cores = vm.vcpus // len(nodes)
+    new_enough = vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
+    return cores if new_enough and vm.cores_per_numa_node in (0, cores) else None
 
 
 def _affinity(fitting: Fitting) -> dict[str, str]:
     there = (fitting.vm.extra_config or {}).get(AFFINITY_KEY, "")
-    node = fitting.placement.numa_node
-    if fitting.numa is NumaPolicy.REQUIRED:
-        wanted = str(node)
-    elif fitting.moved and there:
-        wanted = "" if node is None else str(node)
-    else:
-        return {}
-    return {} if wanted == there else {AFFINITY_KEY: wanted}
+    nodes = affinity(fitting.placement.bound_to)
+    if fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and there):
+        return {} if nodes == there else {AFFINITY_KEY: nodes}
+    return {}
 
 
 def _rebound(fitting: Fitting) -> str:
-    node = fitting.placement.numa_node
-    return "removed" if node is None else f"now node {node} of {fitting.placement.host.name}"
+    return f"now {nodes_of(fitting.placement)}" if fitting.placement.bound_to else "removed"
 
 
 def _pins(fitting: Fitting) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -11,14 +12,27 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
-from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
+from gpuops.plan.hypothetical import Devices, choices_of_devices, running, unknown_profile, vm_of
 from gpuops.plan.placement.competition import left_without
+from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.rooms import rooms
-from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.scope import Scope, scope_of
+from gpuops.plan.reach import Reach, reach_of
+from gpuops.plan.settings import wider
+
+
+class Steering(StrEnum):
+    """Why a new VM gets the GPUs that its place counts on, although its host chooses them at power-on."""
+
+    ANY_ORDER = "any order"
+    """Whichever GPU the host gives to whom, all of them find one."""
+    PINNED = "pinned"
+    """Each vGPU is bound to its GPU, and there all of them fit in any order."""
+    LISTED_ORDER = "listed order"
+    """The VMs of the host are started in the order of the answer, before suspended ones come back to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,7 @@ class Placed:
     placement: Placement
     warnings: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
+    steering: Steering = Steering.LISTED_ORDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +56,8 @@ class Refusal:
     nearest: str = ""
     """What little less would have found a place, and where; empty = nothing near."""
     choices: tuple[Choice, ...] = ()
+    unknown: bool = False
+    """It asks for a vGPU profile that is none, or for several by one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,7 @@ class Trial:
     catalog: Catalog
     neighbours: Neighbours = field(default_factory=Neighbours)
     explain: bool = False
+    pin: PinPolicy = PinPolicy.AUTO
     only: str | None = None
     without: frozenset[str] = frozenset()
 
@@ -73,49 +91,61 @@ class Trial:
         choices: list[Choice] = []
         for devices in choices_of_devices(self.workload, self.inventory, self.catalog):
             if isinstance(devices, Rejection):
-                return Refusal(self.workload, (devices,))
+                unknown = unknown_profile(self.workload, self.inventory, self.catalog) is not None
+                return Refusal(self.workload, (devices,), unknown=unknown)
             vm = vm_of(self.workload, devices)
-            scope, wanted = self._asked(vm, devices)
-            found = place(wanted, self.inventory, self.catalog) if wanted.hosts else ()
+            reach, wanted = self._asked(vm, devices)
+            found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
-                told = self._choices(wanted, scope, found.choices)
+                if self.workload.device_group is not None:
+                    found = as_group(vm, found, self.inventory, self.catalog)
+                told = self._choices(wanted, reach, found.choices)
                 return Placed(self.workload, vm, found, self._warnings(vm, found), (*choices, *told))
-            rejections += (*scope.refused, *found)
-            choices += self._choices(wanted, scope, tuple(map(_against, found)))
+            rejections += (*reach.refused, *found)
+            choices += self._choices(wanted, reach, tuple(map(_against, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
-    def _asked(self, vm: Vm, devices: Devices) -> tuple[Scope, Wanted]:
+    def _asked(self, vm: Vm, devices: Devices) -> tuple[Reach, Wanted]:
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
-        scope = scope_of(self.workload, vm, apart, self.inventory, self.catalog)
-        hosts = tuple(ref for ref in scope.hosts if self.only in (None, ref) and ref not in self.without)
+        reach = reach_of(self.workload, vm, apart, self.inventory, self.catalog)
+        hosts = tuple(ref for ref in reach.hosts if self.only in (None, ref) and ref not in self.without)
         wanted = Wanted(
             vm,
             demands_of(devices, {}),
             hosts,
             self.workload.numa,
-            PinPolicy.AUTO,
+            self.pin,
             tuple(ref for ref, _ in beside),
             self.explain,
         )
-        return scope, wanted
+        return reach, wanted
 
     def _warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
-        _, doubts = findings(Case(vm, vm.devices or (), grouped=False, host=placement.host, catalog=self.catalog))
+        _, doubts = findings(
+            Case(
+                vm,
+                vm.devices or (),
+                grouped=self.workload.device_group is not None,
+                host=placement.host,
+                catalog=self.catalog,
+            )
+        )
         there = running(vm, placement, self.workload.numa)
         return (
             *doubts,
             *placement.doubts,
             *_unbound(self.workload, vm, placement),
+            *([wider(vm, placement)] if placement.numa_nodes else []),
             *remote(vm, self.workload.numa, placement, self.inventory),
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
 
-    def _choices(self, wanted: Wanted, scope: Scope, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    def _choices(self, wanted: Wanted, reach: Reach, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """Every host and every GPU looked at; none where nobody asked why."""
         if not self.explain:
             return ()
-        told = (*found, *map(_against, (*scope.refused, *scope.elsewhere)))
+        told = (*found, *map(_against, (*reach.refused, *reach.elsewhere)))
         subjects = {choice.subject for choice in told}
         gpus = (
             line
@@ -132,7 +162,8 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
     if workload.numa is not NumaPolicy.REQUIRED or not whole:
         return ()
     addresses = ", ".join(map(str, placement.seats.values()))
-    rule = f"the host may give {vm.name} devices of another NUMA node than {placement.numa_node}"
+    where = ", ".join(map(str, placement.bound_to))
+    rule = f"the host may give {vm.name} devices of another NUMA node than {where}"
     return (f"{rule}: gpuops attach --device names them ({addresses})",)
 
 

@@ -19,6 +19,7 @@ from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.devices import is_gpu
+from gpuops.report.visible import visible
 
 Free = Mapping[str, Slots]
 """Room for more vGPUs, by profile."""
@@ -106,7 +107,7 @@ def _gpu_vms(inventory: Inventory, host: Host | None, profile: str | None) -> tu
 def mode(gpu: PhysicalGpu) -> str:
     """What the GPU takes now, in a few words."""
     if gpu.passthrough is not None and gpu.passthrough.active:
-        return "DirectPath I/O"
+        return f"DirectPath I/O, label {visible(gpu.passthrough.label)}" if gpu.passthrough.label else "DirectPath I/O"
     match gpu.graphics_type:
         case GraphicsType.SHARED_DIRECT:
             return _SHARED_DIRECT[gpu.vgpu_mode]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from gpuops.model.catalog import Catalog
+from gpuops.plan.claims import Claim
+from gpuops.plan.devices import signature
 from gpuops.plan.place import Placements
 from gpuops.plan.plan import Choice
+from gpuops.plan.recipe import recipe
 from gpuops.plan.trial import Placed, Refusal
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 
 
-def placements_document(found: Placements) -> Document:
+def placements_document(found: Placements, catalog: Catalog) -> Document:
     """Each request in the order of placing: the place it would get, or every reason why there is none."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -18,11 +22,22 @@ def placements_document(found: Placements) -> Document:
         "exit_code": found.exit_code,
         "placed": len(found.placed),
         "refused": len(found.refused),
-        "requests": [_answer(answer, found) for answer in found.answers],
+        "requests": [_answer(answer, found, catalog) for answer in found.answers],
+        "claims": [_claim(claim) for claim in found.claims],
+        "warnings": list(found.warnings),
     }
 
 
-def _answer(answer: Placed | Refusal, found: Placements) -> Document:
+def _claim(claim: Claim) -> Document:
+    return {
+        "vm": {"ref": claim.vm.ref, "name": claim.vm.name},
+        "host": {"ref": claim.host.ref, "name": claim.host.name},
+        "gpus": [str(address) for address in claim.gpus],
+        "lost": [rejection_document(one) for one in claim.lost],
+    }
+
+
+def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> Document:
     request = plain(answer.workload)
     name = request.pop("name")
     placed = isinstance(answer, Placed)
@@ -30,7 +45,7 @@ def _answer(answer: Placed | Refusal, found: Placements) -> Document:
         "name": name,
         "request": request,
         "placed": placed,
-        "place": _place(answer, found) if isinstance(answer, Placed) else None,
+        "place": _place(answer, found, catalog) if isinstance(answer, Placed) else None,
         "warnings": list(answer.warnings) if isinstance(answer, Placed) else [],
         "rejections": [] if isinstance(answer, Placed) else [rejection_document(one) for one in answer.rejections],
         "nearest": "" if isinstance(answer, Placed) else answer.nearest,
@@ -38,7 +53,7 @@ def _answer(answer: Placed | Refusal, found: Placements) -> Document:
     }
 
 
-def _place(answer: Placed, found: Placements) -> Document:
+def _place(answer: Placed, found: Placements, catalog: Catalog) -> Document:
     placement = answer.placement
     host = placement.host
     cluster = found.before.clusters.get(host.cluster) if host.cluster else None
@@ -46,10 +61,27 @@ def _place(answer: Placed, found: Placements) -> Document:
         "host": {"ref": host.ref, "name": host.name},
         "cluster": cluster.name if cluster else None,
         "numa_node": placement.numa_node,
+        "numa_nodes": list(placement.bound_to),
         "gpus": [
             {"device": ordinal, "address": str(address), "pinned": ordinal in placement.pins}
             for ordinal, address in sorted(placement.seats.items())
         ],
+        "steering": answer.steering.value,
+        "vm": _vm(answer, catalog),
+    }
+
+
+def _vm(answer: Placed, catalog: Catalog) -> Document:
+    """How the VM is made, so that its place comes true."""
+    made = recipe(answer, catalog)
+    return {
+        "devices": [
+            {"device": signature(device), "guest_numa_node": getattr(device, "numa_node", None)} for device in made.add
+        ],
+        "device_group": made.device_group,
+        "memory_reservation_mib": answer.workload.memory_mib,
+        "extra_config": dict(sorted(made.extra_config.items())),
+        "cores_per_numa_node": made.cores_per_numa_node,
     }
 
 

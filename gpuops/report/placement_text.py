@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.model.workload import Workload
+from gpuops.plan.claims import Claim
 from gpuops.plan.place import Placements
 from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.trial import Placed, Refusal
+from gpuops.plan.trial import Placed, Refusal, Steering
 from gpuops.report.units import count, size
 from gpuops.report.visible import visible
 
@@ -29,36 +30,59 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
         lines.append(_table(found.placed))
     lines += [line for refusal in found.refused for line in _refused(refusal)]
     lines += [_warning(text) for placed in found.placed for text in placed.warnings]
+    lines += [*map(_warning, found.warnings), *_claims(found.claims)]
     return Group(*lines, Text(summary(found), "bold"))
 
 
 def summary(found: Placements) -> str:
-    """`2 of 3 requests placed, if they are started in this order; nothing was changed`."""
+    """`2 of 3 requests placed, if those of one host are started in this order; nothing was changed`."""
     done, total = len(found.placed), len(found.answers)
-    order = ", if they are started in this order" if done > 1 else ""
+    in_turn = [each for each in found.placed if each.steering is Steering.LISTED_ORDER]
+    order = ", if those of one host are started in this order" if in_turn else ""
     return f"{done} of {count(total, 'request')} placed{order}; nothing was changed"
+
+
+def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
+    """Whose GPUs are not given away, and who has none to come back to anyway."""
+    kept = [claim.vm.name for claim in claims if not claim.lost]
+    if kept:
+        text = f"kept for {count(len(kept), 'suspended VM')}: the GPUs of {visible(_some(kept))} (--suspended ignore)"
+        yield Text(text, "dim")
+    for claim in claims:
+        if claim.lost:
+            yield _warning(f"{claim.vm.name} is suspended and would find no GPU on {claim.host.name} even now")
 
 
 def needs(workload: Workload) -> str:
     """`2 x a100-3-20c, 16 vCPUs, 128 GiB`."""
-    kind = workload.profile or f"whole {workload.model or 'GPU'}"
-    number = workload.gpus or workload.count
-    what = kind if number == 1 else f"{number} x {kind}"
+    what = _what(workload)
     return f"{what}, {count(workload.vcpus, 'vCPU')}, {size(workload.memory_mib)}"
+
+
+def _what(workload: Workload) -> str:
+    if workload.device:
+        return f"GPU {', '.join(map(str, workload.device))}"
+    if workload.device_group is not None:
+        return f"group {workload.device_group}"
+    kind = workload.profile or f"whole {workload.model or 'GPU'}"
+    kind += f" labelled {workload.label}" if workload.label else ""
+    number = workload.gpus or workload.count
+    return kind if number == 1 else f"{number} x {kind}"
 
 
 def _table(placed: Sequence[Placed]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("", "request", "host", "GPUs", "NUMA node", "needs"):
+    for column in ("", "request", "host", "GPUs", "NUMA node", "start", "needs"):
         table.add_column(column, overflow="fold")
     for number, answer in enumerate(placed, 1):
-        node = answer.placement.numa_node
+        nodes = answer.placement.bound_to
         table.add_row(
             str(number),
             Text(visible(answer.workload.name)),
             Text(visible(answer.placement.host.name)),
             _gpus(answer),
-            "-" if node is None else str(node),
+            ", ".join(map(str, nodes)) or "-",
+            "in turn" if answer.steering is Steering.LISTED_ORDER else "any time",
             Text(visible(needs(answer.workload)), "dim"),
         )
     return table

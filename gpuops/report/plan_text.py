@@ -45,6 +45,11 @@ def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
         yield from _choices(plan)
     yield from _rejections("refused", plan.rejections, "bold red")
     ended = {_key(outcome.step): outcome for outcome in report.outcomes}
+    planned = {_key(step) for step in plan.steps}
+    settled = [outcome for outcome in report.outcomes if _key(outcome.step) not in planned]
+    if settled:
+        yield Text("found of the run that was cut off", "bold")
+        yield from (Text("  ").append(outcome_line(outcome, report.before)) for outcome in settled)
     for number, (wave, world) in enumerate(stages(plan, report.before), 1):
         if len(plan.waves) > 1:
             yield Text(f"{number}. {visible(wave.title)}", "bold")
@@ -58,6 +63,8 @@ def summary(report: Report) -> str:
     plan = report.plan
     if not plan.feasible:
         return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
+    if not plan.steps and plan.unmet:
+        return f"nothing done: {len(plan.unmet)} left out"
     if not plan.steps:
         return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
     if not report.applied:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +16,7 @@ from gpuops.report.visible import visible
 
 _STYLES = {
     Whereabouts.AWAY: "yellow",
+    Whereabouts.CHANGING: "cyan",
     Whereabouts.BACK: "green",
     Whereabouts.UNTOUCHED: "dim",
     Whereabouts.LOST: "bold red",
@@ -22,20 +25,21 @@ _STYLES = {
     Whereabouts.UNKNOWN: "yellow",
 }
 
-_NO_JOURNAL = "the journal of this machine knows no night of this vCenter: looked for markers alone"
-
 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
     lines: list[RenderableType] = []
+    if status.under_way is not None:
+        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
-    heard = [Text(_NO_JOURNAL, "dim")] if status.policy is None else []
+    heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
-    return Group(*lines, Text(f"{policy}{count(len(status.away), 'VM')} away", "bold"), *heard, _table(status))
+    closing = Text(f"{policy}{count(len(status.away), 'VM')} away{_others(status)}", "bold")
+    return Group(*lines, closing, *heard, _table(status))
 
 
 def status_document(status: RotationStatus) -> Document:
@@ -45,10 +49,36 @@ def status_document(status: RotationStatus) -> Document:
         "kind": "rotation-status",
         "vcenter": status.vcenter,
         "policy": status.policy,
+        "remembered": status.remembered,
+        "under_way": _under_way(status),
         "cut_off": status.cut_off,
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
         "away": len(status.away),
+        "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],
+    }
+
+
+def _others(status: RotationStatus) -> str:
+    """What is neither away nor as it was: `, 2 changing, 1 lost`."""
+    quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
+    numbers = Counter(mine.whereabouts for mine in status.vms if mine.whereabouts not in quiet)
+    return "".join(f", {numbers[kind]} {kind}" for kind in Whereabouts if numbers[kind])
+
+
+def _no_journal(status: RotationStatus) -> str:
+    looked = f"the journal of this machine knows no night of this vCenter: looked for the marker {status.marker} alone"
+    return visible(looked if status.policy else f"{looked}; --policy FILE looks for that of a policy")
+
+
+def _under_way(status: RotationStatus) -> Document | None:
+    holder = status.under_way
+    if holder is None:
+        return None
+    return {
+        "kind": status.doing,
+        "pid": holder.pid,
+        "since": holder.since.isoformat() if holder.since else None,
     }
 
 
@@ -58,7 +88,8 @@ def _since(status: RotationStatus) -> str:
 
 def _table(status: RotationStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("VM", "role", "night", "was on", "now", "why", "next"):
+    idle = status.under_way is None  # while a run is under way, no other command is the next move
+    for column in ("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ())):
         table.add_column(column, overflow="fold")
     for mine in status.vms:
         original = mine.original
@@ -69,7 +100,7 @@ def _table(status: RotationStatus) -> Table:
             Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
             Text(mine.whereabouts.value, _STYLES[mine.whereabouts]),
             Text(visible(mine.reason)),
-            Text(visible(mine.command)),
+            *((Text(visible(mine.command)),) if idle else ()),
         )
     return table
 

@@ -1,4 +1,4 @@
-"""What a cluster is told to do by itself: DRS, its overrides, groups and rules."""
+"""What a cluster is told to do by itself: DRS, its overrides, groups and rules, and what HA keeps free."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ class Rule:
     anti_affine_hosts: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HaAdmission:
+    """HA's admission control, one of three ways: slots for a failover level, percentages, or failover hosts."""
+
+    failover_level: int = 1
+    memory_percent: int | None = None
+    failover_hosts: tuple[str, ...] | None = None
+    """By moid."""
+
+
 @dataclass(slots=True)
 class DrsState:
     """The DRS configuration of one cluster."""
@@ -62,6 +72,8 @@ class DrsState:
     groups: dict[str, Group] = field(default_factory=dict)
     rules: dict[int, Rule] = field(default_factory=dict)
     ha_enabled: bool = False
+    ha_admission: HaAdmission | None = None
+    """None = HA refuses no power-on."""
 
     def behavior_for(self, vm: str) -> Behavior | None:
         """What DRS does for a VM; None = nothing."""

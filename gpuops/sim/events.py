@@ -108,11 +108,21 @@ class Events:
     def latest(self) -> Posted | None:
         return self._posted[-1] if self._posted else None
 
-    def post(self, call: Call | None, kind: str, entity: ManagedObject, *, message: str = "", **fields: Any) -> Posted:
+    def post(
+        self,
+        call: Call | None,
+        kind: str,
+        entity: ManagedObject,
+        *,
+        message: str = "",
+        own: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Posted:
         """Log an event of a type (`VmPoweredOnEvent`) about an entity.
 
         The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
-        own, such as `template=False`; `message` replaces the catalogue's text.
+        own, such as `template=False`, or `own` where one of them is called as an argument here; `message` replaces the
+        catalogue's text.
         """
         arguments = {name: (obj.display_name, obj.ref) for name, obj in _arguments(entity).items()}
         key = next(self._keys)
@@ -132,7 +142,7 @@ class Events:
                 | {reference._moId for _, reference in arguments.values()}
                 | {above.moid for above in ancestors(entity)}
             ),
-            fields=fields,
+            fields={**fields, **(own or {})},
         )
         self._posted.append(posted)
         manager = self.world.find("EventManager")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,11 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values; `at` in ISO 8601."""
         return {**asdict(self), "at": self.at.isoformat()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Entry:
+        """The entry that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+        return cls(**{**values, "at": datetime.fromisoformat(values["at"])})
 
 
 class Ledger:
@@ -69,6 +74,13 @@ class Ledger:
         )
         self._entries.append(entry)
         return entry
+
+    def load(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Go on after the entries of an earlier run. Raises ValueError, KeyError or TypeError for anything else."""
+        entries = [Entry.from_json(values) for values in saved]
+        if [entry.sequence for entry in entries] != list(range(1, len(entries) + 1)):
+            raise ValueError("its ledger has a gap")
+        self._entries = entries
 
     def to_json(self, *, after_sequence: int = 0) -> list[dict[str, Any]]:
         """Entries later than `after_sequence`, oldest first."""

@@ -1,7 +1,7 @@
 """Saved state: how a world differs from its scenario, as JSON, so that the next run goes on where this one stopped.
 
-Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, vCenter
-settings and the time. Not kept: tasks under way, events, the ledger, sessions and tags.
+Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, tags,
+vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.world import World
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 HOST_FIELDS: Final = (
     "connection",
     "power",
@@ -57,6 +57,8 @@ def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) ->
         "datastores": _changed(_space(world), _space(untouched)),
         "fields": [asdict(field) for field in world.custom_fields.fields.values()],
         "options": _changed(world.options.items(), untouched.options.items()),
+        "tags": world.tags.to_json(),
+        "ledger": world.ledger.to_json(),
     }
 
 
@@ -83,6 +85,8 @@ def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> No
         world.get(moid).drs = _drs_adapter().validate_python(values)
     for moid, free_mib in saved["datastores"].items():
         world.get(moid).free_mib = free_mib
+    world.tags.load(saved["tags"])
+    world.ledger.load(saved["ledger"])
 
 
 def _changed(now: Any, before: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Final
+from uuid import NAMESPACE_URL, uuid5
 
 from gpuops.sim import scenario_file
 from gpuops.sim.clock import ClockMode
@@ -40,6 +41,8 @@ def build(
         return build_declared(declared, parameters, seed=seed, clock=clock, api_version=api_version)
 
     world = afresh()
+    # Its own for each scenario and seed: what a client keeps by it (journals, locks) must not mix two vCenters up.
+    world.get("ServiceInstance").instance_uuid = str(uuid5(NAMESPACE_URL, f"gpuops-sim:{spelled}:{seed}"))
     world.state_hooks = (
         lambda: save(world, spelled, seed, afresh),
         lambda saved: restore(world, spelled, seed, saved),

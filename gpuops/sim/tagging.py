@@ -7,7 +7,7 @@ Operation names, parameters and model fields are those of `com.vmware.cis.taggin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -71,6 +71,20 @@ class TagStore:
         if not service.startswith(TAGGING + ".") or handler is None:
             raise TagFault("operation_not_found", f"no operation {operation} in {service}")
         return handler(parameters)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything it keeps, as JSON values."""
+        return {
+            "categories": [asdict(category) for category in self._categories.values()],
+            "tags": [asdict(tag) for tag in self._tags.values()],
+            "objects": {tag_id: sorted(map(list, objects)) for tag_id, objects in self._objects.items()},
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Keep what `to_json` told, and nothing else. Raises KeyError, TypeError or ValueError for anything else."""
+        self._categories = {each["id"]: _Category(**each) for each in saved["categories"]}
+        self._tags = {each["id"]: _Tag(**each) for each in saved["tags"]}
+        self._objects = {tag_id: {(kind, moid) for kind, moid in saved["objects"][tag_id]} for tag_id in self._tags}
 
     # -- categories
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Cluster, Datastore, Host
+from gpuops.model.host import AdmissionControl, Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere import paths
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
+from gpuops.vsphere.elements import XSI_TYPE, child, children, flag, mebibytes, number, text, texts
 from gpuops.vsphere.reader import Found, Reader
 from gpuops.vsphere.session import Session
 
@@ -153,7 +153,26 @@ def _cluster(found: Found, name: str) -> Cluster:
         for each in children(configuration, "drsVmConfig")
         if (vm := text(each, "key"))
     )
-    return Cluster(found.ref, name, flag(drs, "enabled"), text(drs, "defaultVmBehavior"), overrides)
+    admission = _admission(child(configuration, "dasConfig"))
+    return Cluster(found.ref, name, flag(drs, "enabled"), text(drs, "defaultVmBehavior"), overrides, admission)
+
+
+def _admission(das: Any) -> AdmissionControl | None:
+    """What HA keeps free. `failoverLevel` of dasConfig itself is what vCenter before 4.0 had in place of a policy."""
+    if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
+        return None
+    policy = child(das, "admissionControlPolicy")
+    kind = "" if policy is None else (policy.get(XSI_TYPE) or "").rpartition(":")[2]
+    if kind == "ClusterFailoverHostAdmissionControlPolicy":
+        return AdmissionControl(
+            failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text)
+        )
+    level = number(das if policy is None else policy, "failoverLevel")
+    if kind != "ClusterFailoverResourcesAdmissionControlPolicy":
+        return AdmissionControl(failover_level=level)
+    computed = flag(policy, "autoComputePercentages")
+    percent = number(policy, "memoryFailoverResourcesPercent") or None
+    return AdmissionControl(memory_percent=percent, failover_level=level if computed and percent is None else None)
 
 
 def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Place]) -> dict[str, Host]:

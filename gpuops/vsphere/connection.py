@@ -58,7 +58,7 @@ class Connection:
         return with_config_targets(self._session, inventory, hosts)
 
     def with_tags(self, inventory: Inventory) -> Inventory:
-        """The same snapshot with the tags of every VM filled in."""
+        """The same snapshot with the tags of every VM and host filled in."""
         return with_tags(self._session, inventory)
 
     def lacking(

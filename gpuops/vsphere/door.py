@@ -54,9 +54,8 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         try:
             context.load_verify_locations(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise NotTrusted(
-                f"CA file {ca_file}: {error.strerror or 'not a PEM certificate'}", hint="name another with --ca-file"
-            ) from error
+            why = "holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
+            raise NotTrusted(f"CA file {ca_file}: {why}", hint="name another with --ca-file") from error
     return context
 
 

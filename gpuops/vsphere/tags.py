@@ -1,4 +1,4 @@
-"""Tags of VMs, through the vSphere Automation API: the one thing SOAP does not tell before vSphere 9.1.
+"""Tags of VMs and hosts, through the vSphere Automation API: the one thing SOAP does not tell before vSphere 9.1.
 
 `vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when tags are asked for, and only its session and
 tagging bindings, for the whole of it takes longer to load than to answer.
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 OBJECTS_PER_CALL: Final = 1000
-"""VMs in one `list_attached_tags_on_objects`."""
+"""VMs and hosts in one `list_attached_tags_on_objects`."""
 
 
 def with_tags(session: Session, inventory: Inventory) -> Inventory:
-    """The same snapshot with `category:tag` of every VM, sorted; () = it has none.
+    """The same snapshot with `category:tag` of every VM and host, sorted; () = it has none.
 
-    One call per 1,000 VMs, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
+    One call per 1,000 of them, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
     """
     target = session.target
     if not target.tls:
@@ -38,13 +38,18 @@ def with_tags(session: Session, inventory: Inventory) -> Inventory:
             hint="use https://, or custom attributes in place of tags",
         )
     with _quiet(), _translated(target), _http(target) as http, _tagging(target, http) as service:
-        attached = _attached(service, list(inventory.vms))
+        objects = [("HostSystem", ref) for ref in inventory.hosts] + [("VirtualMachine", ref) for ref in inventory.vms]
+        attached = _attached(service, objects)
         names = _names(service, {tag for tags in attached.values() for tag in tags})
-    vms = {
-        ref: replace(vm, tags=tuple(sorted(names[tag] for tag in attached.get(ref, ()) if tag in names)))
-        for ref, vm in inventory.vms.items()
-    }
-    return replace(inventory, vms=vms)
+
+    def of(ref: str) -> tuple[str, ...]:
+        return tuple(sorted(names[tag] for tag in attached.get(ref, ()) if tag in names))
+
+    return replace(
+        inventory,
+        vms={ref: replace(vm, tags=of(ref)) for ref, vm in inventory.vms.items()},
+        hosts={ref: replace(host, tags=of(ref)) for ref, host in inventory.hosts.items()},
+    )
 
 
 @contextmanager
@@ -77,13 +82,13 @@ def _tagging(target: Target, http: requests.Session) -> Iterator[Any]:
             LoginService(configuration).delete()
 
 
-def _attached(service: Any, vms: list[str]) -> Mapping[str, Collection[str]]:
-    """Tag ids by VM, for those that have any."""
+def _attached(service: Any, objects: list[tuple[str, str]]) -> Mapping[str, Collection[str]]:
+    """Tag ids by managed object id, for those that have any."""
     from com.vmware.vapi.std_client import DynamicID
 
     found: dict[str, Collection[str]] = {}
-    for start in range(0, len(vms), OBJECTS_PER_CALL):
-        page = [DynamicID(type="VirtualMachine", id=ref) for ref in vms[start : start + OBJECTS_PER_CALL]]
+    for start in range(0, len(objects), OBJECTS_PER_CALL):
+        page = [DynamicID(type=kind, id=ref) for kind, ref in objects[start : start + OBJECTS_PER_CALL]]
         for each in service.TagAssociation.list_attached_tags_on_objects(page):
             found[each.object_id.id] = each.tag_ids
     return found

@@ -1,6 +1,7 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn, decisions
+python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
+                                        decisions, openb, profiles, departures
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ MODULES = {
     "tasks": "tests.bench.many_tasks",
     "churn": "tests.bench.churn",
     "decisions": "tests.bench.decisions",
+    "openb": "tests.bench.openb",
+    "profiles": "tests.bench.profiles",
+    "departures": "tests.bench.departures",
 }
 
 
 def main(arguments: list[str]) -> int:
     """Run the chosen benchmarks and print their tables; 1 when any budget is broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Speed and memory beside the peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Speed, memory and placement beside the peers."
+    )
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(MODULES)} (default: all)")
     chosen = parser.parse_args(arguments).name or list(MODULES)
     if unknown := set(chosen) - MODULES.keys():

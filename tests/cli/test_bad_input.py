@@ -37,6 +37,12 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
         (["attach", "--vm", "twin", "--profile", "a100-3-20c"], "/lab-dc/vm/misc/a/twin", "path"),
         (["attach", "--vm", "ml-07", "--profile", "a100-3-21c"], "grid_a100-3-20c", "gpuops inventory"),
         (["detach", "--vm", "ml-70"], "did you mean ml-0", "inventory --vms"),
+        (["detach", "--vm", "ml-01", "--profile", "a100-3-20x"], "near: grid_a100-3-20c", "gpuops inventory"),
+        (
+            ["attach", "--vm", "ml-07", "--profile", "a40-8q", "--profile=a40-4q"],
+            "--profile is given 2 times, and takes one value",
+            "--add",
+        ),
         (["inventory", "--host", "esx-99"], "no host 'esx-99'", "gpuops inventory"),
         (["inventory", "--profile", "a41-8q"], "a41-8q", "gpuops inventory"),
     ],
@@ -44,6 +50,118 @@ def one_line(result: Result, exit_code: int, said: str, move: str = "") -> None:
 def test_names_that_mean_nothing_or_too_much(lab: Lab, arguments: list[str], said: str, move: str) -> None:
     one_line(lab.run(*arguments), 2, said, move)
     assert lab.effects == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "move"),
+    [
+        # count and kinds that mean nothing
+        ("ml-07 --profile a100-3-20c --count 0", "--count 0 means nothing here", "1 or more"),
+        ("ml-07 --profile a100-3-20c --count two", "Invalid value for '--count'", "attach --help"),
+        ("ml-07 --device 0000:3b:00.0 --count 2", "--count 2 means nothing here", "1 or more"),
+        ("ml-07", "exactly one of --profile, --device, --dynamic and --device-group", "--add"),
+        ("ml-07 --profile a100-3-20c --dynamic", "exactly one of --profile, --device", "--add"),
+        ("ml-07 --profile a100-3-20c --power maybe", "'maybe' is not one of 'refuse', 'cycle', 'off', 'on'", "--help"),
+        ("ml-07 --profile a100-3-20c --move hot", "'hot' is not one of 'cold'", "attach --help"),
+        # names
+        ("ml-07 --profile h100-40c", "no host offers a vGPU profile 'h100-40c'; near: ", "gpuops inventory"),
+        (
+            "ml-07 --profile a100-3-20c --host esx-99",
+            "no host 'esx-99' in this vCenter; did you mean esx-0",
+            "inventory",
+        ),
+        ("/lab-dc/vm/none/ml-07 --profile a100-3-20c", "did you mean /lab-dc/vm/ml/ml-07?", "inventory --vms"),
+        ("moid:vm-1 --profile a100-3-20c", "no VM 'moid:vm-1'", "inventory --vms"),
+        ("ml-07 --device zz", "'zz' is not a PCI address", "0000:3b:00.0"),
+        ("ml-07 --device-type 10de", "'10de' is not a PCI type", "10de:20f1"),
+    ],
+)
+def test_what_an_attach_cannot_mean(lab: Lab, arguments: str, said: str, move: str) -> None:
+    result = lab.run("attach", "--vm", *arguments.split())
+    one_line(result, 2, said, move)
+    assert "Value error" not in result.stderr
+    assert lab.effects == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            "ml-07 --profile a100-3-20c --count 99",
+            ["ml-07: vGPUs that ESXi 8.0.3 allows in one VM: needs 99, 16 there"],
+        ),
+        (
+            "ml-07 --profile l40s-48q",
+            [
+                "esx-01.lab: does not offer nvidia_l40s-48q",
+                "ml-07: no other host offers nvidia_l40s-48q either",
+                "next: gpuops inventory shows the profiles each host offers",
+            ],
+        ),
+        (
+            "ml-08 --profile a100d-3-40c",
+            [
+                "esx-02.lab 0000:86:00.0: grid_a100d-3-40c needs a GPU in MIG mode: needs 1 slot, 0 there",
+                "esx-02.lab 0000:8a:00.0: grid_a100d-3-40c needs a GPU in MIG mode: needs 1 slot, 0 there",
+                "esx-02.lab: does not offer grid_a100d-3-40c",
+                "ml-08: no other host offers grid_a100d-3-40c either",
+                "next: gpuops inventory shows the profiles each host offers",
+            ],
+        ),
+        (
+            "ml-07 --label l40s-ml",
+            [
+                "esx-01.lab: has no GPU with hardware label l40s-ml",
+                "next: gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels",
+                "ml-07: is registered on esx-01.lab, which cannot take it",
+                "next: esx-02.lab can take it: --move cold moves it there while it is off",
+            ],
+        ),
+        (
+            "ml-07 --device-group Nvidia:2@grid_a100d-80c%NVLink",
+            [
+                "esx-01.lab: does not offer device group Nvidia:2@grid_a100d-80c%NVLink (it offers no group)",
+                "next: --move cold looks at the other hosts too",
+            ],
+        ),
+        ("ml-08 --device 0000:3b:00.0", ["esx-02.lab 0000:3b:00.0: is not switched to passthrough"]),
+        ("ml-08 --device 0000:99:00.0", ["(it has: 0000:5e:00.0, 0000:d8:00.0)"]),
+        ("vdi-11 --profile a40-12q --replace a40-8q --power cycle", ["next: resume it and shut its guest down"]),
+        ("snapped --device 0000:3b:00.0", ["snapped: has 1 snapshot; a VM with DirectPath I/O can have none"]),
+        ("legacy --profile a100-3-20c", ["legacy: firmware for vgpu grid_a100-3-20c: needs EFI, BIOS there"]),
+        ("golden --profile a40-8q", ["golden: is a template", "next: convert it to a virtual machine first"]),
+        ("asking --profile a40-8q --power cycle", ["asking: waits for an answer", "next: answer it in the vSphere"]),
+        ("ml-01 --profile a100-2-10c", ["ml-01: has vgpu grid_a100-3-20c already", "--replace grid_a100-3-20c"]),
+        ("vdi-01 --profile a40-8q --count 2", ["vdi-01: runs; its devices change only while it is off"]),
+    ],
+)
+def test_what_an_attach_cannot_do_is_refused_line_by_line(lab: Lab, arguments: str, lines: list[str]) -> None:
+    """Each line of a refusal names a thing and the reason; the last counts them."""
+    result = lab.run("attach", "--vm", *arguments.split())
+    assert (result.exit_code, result.stderr) == (3, "")
+    said = [line.strip().removeprefix("refused: ") for line in result.stdout.splitlines()]
+    missing = [line for line in lines if not any(line in one for one in said)]
+    assert not missing, result.stdout
+    assert said[-1].startswith("nothing changed: refused for ")
+    assert lab.effects == []
+
+
+def test_a_refusal_does_not_list_gpus_that_could_never_help(lab: Lab) -> None:
+    """esx-02 has GPUs of three models; of two of them no slot could come."""
+    said = lab.run("attach", "--vm", "ml-08", "--profile", "a100d-80c", "--count", "3").stdout
+    assert "needs 3 slots, 2 there" in said
+    assert "0000:86:00.0" in said
+    assert "A40" not in said
+    assert "DirectPath" not in said
+
+
+def test_a_device_that_another_vm_holds(lab: Lab) -> None:
+    assert lab.run("attach", "--vm", "ml-03", "--device", "0000:5e:00.0", "--power", "on").exit_code == 0
+    result = lab.run("attach", "--vm", "ml-08", "--device", "0000:5e:00.0")
+    assert result.exit_code == 3
+    assert "is held by ml-03, which runs" in result.stdout
+    assert "next: stop ml-03, or choose another device" in result.stdout
+    assert lab.effects == ["PowerOnVM_Task ml-03"]
 
 
 def test_malformed_policy(lab: Lab, tmp_path: Path) -> None:
@@ -135,6 +253,27 @@ class TestConnection:
         path.chmod(0o600)
         assert gpuops("inventory", "--password-file", str(path), env=unset).exit_code == 0
 
+    @pytest.mark.parametrize(
+        ("content", "said"), [("junk", "holds no PEM certificate"), (None, "No such file"), ("", "holds no PEM")]
+    )
+    def test_bad_ca_file(
+        self, gpuops: Gpuops, environ: dict[str, str], lab: Lab, tmp_path: Path, content: str | None, said: str
+    ) -> None:
+        path = tmp_path / "ca.pem"
+        if content is not None:
+            path.write_text(content, encoding="utf-8")
+        one_line(gpuops("inventory", "--ca-file", str(path), env=environ), 5, f"CA file {path}: {said}", "--ca-file")
+        assert lab.effects == []
+
+    @pytest.mark.parametrize(("content", "move"), [(None, "name a file"), ("", "holds the password and nothing else")])
+    def test_password_file_without_a_password(
+        self, gpuops: Gpuops, environ: dict[str, str], tmp_path: Path, content: str | None, move: str
+    ) -> None:
+        path = tmp_path / "password"
+        if content is not None:
+            path.touch(0o600)
+        one_line(gpuops("inventory", "--password-file", str(path), env=environ), 2, str(path), move)
+
     def test_untrusted(self, gpuops: Gpuops, environ: dict[str, str], lab: Lab) -> None:
         one_line(gpuops("inventory", env={**environ, "GPUOPS_CA_FILE": ""}), 5, "certificate", "--ca-file")
         assert lab.effects == []
@@ -191,3 +330,12 @@ def test_expired_certificate(expired: SimServer) -> None:
     }
     one_line(CliRunner().invoke(app, ["inventory"], env=environ), 5, "expired")
     assert len(expired.world.ledger) == 0
+
+
+def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
+    one_line(CliRunner().invoke(app, ["demo", "--scenario", "nosuch"]), 2, "no scenario 'nosuch'", "fleet, lab, vdi")
+
+
+def test_an_option_of_a_nested_command_given_twice_is_refused() -> None:
+    twice = ["rotate", "status", "--vcenter", "sim:lab", "--vcenter", "sim:vdi"]
+    one_line(CliRunner().invoke(app, twice), 2, "--vcenter is given 2 times", "once")

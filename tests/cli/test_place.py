@@ -17,7 +17,7 @@ from tests.cli.test_symmetry import options
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"
 ONE = ("place", "--profile", "a100-3-20c", "--vcpu", "16", "--memory", "64GiB")
-WIDE = ("place", "--gpus", "2", "--model", "l40s", "--vcpu", "40", "--memory", "64GiB", "--numa", "required")
+WIDE = ("place", "--gpus", "1", "--model", "l40s", "--vcpu", "40", "--memory", "64GiB", "--numa", "required")
 
 
 def test_one_and_many(lab: Lab, golden: Callable[[str, str], None]) -> None:
@@ -38,7 +38,7 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
     result = lab.run("place", "--file", str(TEMPLATE), "--output", "json")
     document = json.loads(result.stdout)
     assert (document["schema_version"], document["kind"], document["exit_code"]) == (1, "placement", 0)
-    assert (document["placed"], document["refused"]) == (7, 0)
+    assert (document["placed"], document["refused"]) == (8, 0)
     first = document["requests"][0]
     assert (first["name"], first["placed"], first["choices"], first["rejections"]) == ("train-a", True, [], [])
     assert first["request"]["numa"] == "required"
@@ -46,11 +46,28 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
         "host": {"ref": first["place"]["host"]["ref"], "name": "esx-01.lab"},
         "cluster": "lab-cluster",
         "numa_node": 0,
+        "numa_nodes": [0],
         "gpus": [
             {"device": 0, "address": "0000:3b:00.0", "pinned": True},
             {"device": 1, "address": "0000:3b:00.0", "pinned": True},
         ],
+        "steering": "pinned",
+        "vm": {
+            "devices": [{"device": "vgpu grid_a100-3-20c", "guest_numa_node": 0}] * 2,
+            "device_group": None,
+            "memory_reservation_mib": 131072,
+            "extra_config": {
+                "numa.nodeAffinity": "0",
+                "pciPassthru.64bitMMIOSizeGB": "256",
+                "pciPassthru.use64bitMMIO": "TRUE",
+                "pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0",
+                "pciPassthru1.cfg.gpu-pci-id": "0000:3b:00.0",
+            },
+            "cores_per_numa_node": 16,
+        },
     }
+    (claim,) = document["claims"]
+    assert (claim["vm"]["name"], claim["gpus"], claim["lost"]) == ("vdi-11", ["0000:3b:00.0"], [])
     again = yaml.safe_load(lab.run("place", "--file", str(TEMPLATE), "-o", "yaml").stdout)
     assert again["requests"] == document["requests"]
     refused = lab.run(*WIDE, "--explain", "-o", "json")
@@ -99,7 +116,6 @@ def test_a_bad_file_is_one_line(lab: Lab, tmp_path: Path) -> None:
 
 def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> None:
     for words, said in (
-        (("--profile", "a100-3-21c"), "near: grid_a100-3-20c"),
         (("--gpus", "1", "--model", "h100"), "(there: NVIDIA L40S)"),
         (("--gpus", "1", "--cluster", "nowhere"), "clusters with GPUs: lab-cluster"),
         (("--gpus", "1", "--host", "nowhere"), "no host with a GPU is named nowhere"),
@@ -109,9 +125,16 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         assert said in result.stdout
 
 
+def test_a_profile_that_is_none_has_the_code_it_has_with_every_verb(lab: Lab) -> None:
+    result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", "--profile", "a100-3-21c")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert "near: grid_a100-3-20c" in result.stdout
+    assert "next: as grid_a100-3-20c it fits on esx-01.lab" in result.stdout
+
+
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    assert [name for name in shown if name not in RequestSection.model_fields] == ["file"]
+    assert [name for name in shown if name not in RequestSection.model_fields] == ["pin", "suspended", "file"]
     by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
@@ -119,7 +142,7 @@ def test_an_option_is_a_key_of_the_file() -> None:
 def test_what_many_gpus_say_alike_is_said_once(lab: Lab, gpuops: Callable[..., Result]) -> None:
     words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
     full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
-    result = gpuops(*words, "--vcenter", "sim:vdi")
+    result = gpuops(*words, "--suspended", "ignore", "--vcenter", "sim:vdi")
     assert result.exit_code == 3
     assert f"esx-01.vdi 0000:5e:00.0, esx-01.vdi 0000:af:00.0, esx-02.vdi 0000:3b:00.0 and 11 more: {full}" in (
         result.stdout
@@ -136,5 +159,5 @@ def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     result = lab.run("place", "--file", str(path), "--explain")
-    assert result.exit_code == 3
+    assert result.exit_code == 2
     assert "\x1b" not in result.stdout

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,8 +14,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from gpuops.api import wall_clock
 from gpuops.cli.app import app
 from gpuops.config.places import cache_dir
+from gpuops.execute.journal import Journal
+from gpuops.execute.state import default_state_dir
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]
@@ -163,7 +167,30 @@ def test_a_night_and_a_morning(lab: Lab) -> None:
     assert lab.run("rotate", "status").stdout.startswith("no night is open")
     assert power_states(lab) == powers
     nothing = lab.run("rotate", "resume", "--yes", "--output", "json")
-    assert (nothing.exit_code, json.loads(nothing.stdout)["changed"]) == (0, False)
+    document = json.loads(nothing.stdout)
+    assert document.keys() == json.loads(night.stdout).keys(), "one document shape, whatever there was to do"
+    assert (nothing.exit_code, document["exit_code"], document["changed"], document["request"]) == (0, 0, False, None)
+    assert (document["vcenter"], document["because"]) == (status["vcenter"], ["no run was cut off"])
+    assert lab.run("rotate", "resume", "--yes").stdout == "nothing to do: no run was cut off\n"
+    with_policy = json.loads(lab.run("rotate", "status", "--policy", policy, "--output", "json").stdout)
+    assert (with_policy["policy"], with_policy["remembered"], with_policy["under_way"]) == ("lab-night", True, None)
+
+
+def test_a_night_whose_window_has_closed_is_not_gone_on_with(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    text = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
+    opens, closes = (wall_clock() + timedelta(minutes=minutes) for minutes in (-61, -1))
+    policy.write_text(f'{text}\nwindow: {{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}\n')
+    vcenter = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vcenter"]
+    journal = Journal.open(default_state_dir(), vcenter, wall_clock)
+    journal.begin("rotate night", night="any", policy=policy.read_text())
+    journal.close()
+    refused = lab.run("rotate", "resume", "--yes")
+    assert refused.exit_code == 3
+    assert "outside the window" in refused.stdout
+    assert "gpuops rotate day brings back what a night took" in refused.stdout
+    told = " ".join(lab.run("rotate", "resume", "--help").stdout.split())
+    assert "exit code 3, and `gpuops rotate day` brings back what it took" in told
 
 
 def test_an_unattended_night_needs_yes(lab: Lab) -> None:

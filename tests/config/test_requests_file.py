@@ -58,7 +58,7 @@ def test_csv_has_the_same_keys_and_an_empty_cell_is_a_key_not_given(tmp_path: Pa
         ("version: 1\nrequests: [" + A.replace("4,", "0,") + "]", "requests.0.vcpu: Input should be greater"),
         ("version: 1\nrequests: [" + A.replace("}", ", gpus: 1}") + "]", "either `profile` (vGPUs) or `gpus`"),
         ("version: 1\nrequests: [" + A.replace("profile: a40-8q,", "") + "]", "either `profile` (vGPUs) or `gpus`"),
-        ("version: 1\nrequests: [" + A.replace("}", ", model: a40}") + "]", "`model` goes with `gpus`"),
+        ("version: 1\nrequests: [" + A.replace("}", ", model: a40}") + "]", "`model` and `label` go with `gpus`"),
         ("version: 1\nrequests: [" + A.replace("profile: a40-8q", "gpus: 1, count: 2") + "]", "`count` is the number"),
         ("version: 1\nrequests: [" + A.replace("}", ", numa: maybe}") + "]", "requests.0.numa: Input should be"),
         (f"version: 1\nrequests: [{A}, {A}]", "the request 'a' is there twice"),
@@ -121,6 +121,9 @@ def test_no_sizes_of_memory(text: str) -> None:
 def test_what_the_command_line_lacks_is_named_as_options() -> None:
     with pytest.raises(UsageError, match="place needs --vcpu and --memory, or --file"):
         request_of({"profile": "a40-8q"})
-    with pytest.raises(UsageError, match=r"^say either profile \(vGPUs\) or gpus \(whole GPUs\)$"):
+    with pytest.raises(
+        UsageError,
+        match=r"^say either profile \(vGPUs\) or gpus \(whole GPUs\) or device \(given ones\) or device_group$",
+    ):
         request_of({"vcpu": 1, "memory": "1GiB"})
     assert request_of({"gpus": 2, "vcpu": 1, "memory": "1GiB"}) == Workload("request", 1, 1024, gpus=2)

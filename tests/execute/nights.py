@@ -51,9 +51,9 @@ class Night:
         with self._site(kill_at) as site:
             return rotate(half, POLICY, site, apply=apply, consent=agreed)
 
-    def resume(self, *, kill_at: int | None = None) -> Report | None:
+    def resume(self, *, kill_at: int | None = None, apply: bool = True) -> Report:
         with self._site(kill_at) as site:
-            return resume(site, apply=True, consent=agreed)
+            return resume(site, apply=apply, consent=agreed)
 
     def killed(self, half: Half | None, kill_at: int) -> bool:
         """Whether that half (None = resume) was killed at that point; False = it ended before reaching it."""

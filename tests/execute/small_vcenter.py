@@ -18,6 +18,7 @@ from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
+    ReconfigureVm,
     RelocateVm,
     ResumeVm,
     SetAttribute,
@@ -28,6 +29,15 @@ from gpuops.plan.steps import (
 
 ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
 SLOTS = {"nvidia_a40-24q": 2, "nvidia_a40-48q": 1, "nvidia_a40-48c": 1, "nvidia_a40-12q": 4}
+METHODS = {
+    SuspendVm: "SuspendVM_Task",
+    PowerOnVm: "PowerOnVM_Task",
+    ResumeVm: "PowerOnVM_Task",
+    PowerOffVm: "PowerOffVM_Task",
+    RelocateVm: "RelocateVM_Task",
+    ReconfigureVm: "ReconfigVM_Task",
+}
+"""TaskInfo.name: the method that made the task."""
 START = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 
 
@@ -49,6 +59,8 @@ class _Task:
     step: Step
     op_id: str
     queued: datetime
+    version: str | None = None
+    """The changeVersion that the request went by."""
     error: GpuopsError | None = None
     ended: bool = False
 
@@ -97,7 +109,7 @@ class World:
     def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
         others = self.vms[vm].tasks
         ours = [(ref, task) for ref, task in self.tasks.items() if task.step.vm == vm and not task.ended]
-        return (*others, *(RunningTask(ref.ref, type(task.step).__name__, "running") for ref, task in ours))
+        return (*others, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
 
     def _gpus(self, host: Host) -> tuple[PhysicalGpu, ...]:
         holders = {vm: place for vm, place in self.on_gpu.items() if place[0] == host.ref}
@@ -118,6 +130,8 @@ class World:
             task.ended = True
             vm = task.step.vm
             task.error = self.failing.get(vm)
+            if isinstance(task.step, ReconfigureVm) and task.version != self.vms[vm].change_version:
+                task.error = StepFailed("it was changed by somebody else meanwhile")  # ConcurrentAccess
             if task.error is None and vm not in self.lying:
                 task.error = self.apply(task.op_id, task.step)
         return task
@@ -148,6 +162,8 @@ class World:
                 self._set_power(step.vm, OFF)
             case RelocateVm(host=host):
                 self.set(step.vm, host=host)
+            case ReconfigureVm(change=change):
+                self.set(step.vm, memory_locked=change.memory_locked, change_version=f"{len(self.ledger)} changes")
             case SetAttribute(name=name, value=value):
                 kept = {key: old for key, old in vm.attributes.items() if key != name}
                 self.set(step.vm, attributes=kept | ({name: value} if value else {}))
@@ -231,14 +247,15 @@ class SmallVcenter:
         if kind in world.lose_before:
             world.lose_before.discard(kind)
             raise OutcomeUnknown("connection reset")
-        ref = self._receive(step, op_id)
+        ref = self.receive(step, op_id, inventory.vms[step.vm].change_version)
         self.point(f"sent, no reply yet: {step}")
         if kind in world.lose_after:
             world.lose_after.discard(kind)
             raise OutcomeUnknown("connection reset")
         return ref
 
-    def _receive(self, step: Step, op_id: str) -> TaskRef | None:
+    def receive(self, step: Step, op_id: str, version: str | None = None) -> TaskRef | None:
+        """A request arrives."""
         world = self.world
         if isinstance(step, ShutDownGuest):
             if world.vms[step.vm].tools_running is False:
@@ -249,7 +266,7 @@ class SmallVcenter:
             world.apply(op_id, step)
             return None
         ref = TaskRef(f"task-{len(world.tasks) + 1}")
-        world.tasks[ref] = _Task(step, op_id, world.tick())
+        world.tasks[ref] = _Task(step, op_id, world.tick(), version)
         world.in_flight_most = max(world.in_flight_most, sum(not task.ended for task in world.tasks.values()))
         return ref
 
@@ -346,6 +363,7 @@ def _vm(ref: str, name: str, folder: str, profile: str, host: str, power: PowerS
         memory_mib=16384,
         memory_reservation_mib=16384,
         memory_locked=True,
+        change_version="0 changes",
         cpu_usage_mhz=50 if power is ON else 0,
         console_connections=0,
         datastores=("ds-1",),

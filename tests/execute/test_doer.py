@@ -21,6 +21,7 @@ from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
+    RelocateVm,
     ResumeVm,
     SetAttribute,
     ShutDownGuest,
@@ -97,12 +98,64 @@ def test_a_request_that_never_arrived_is_sent_once_more_after_looking(do: Do, wo
     assert len(world.ledger) == 1
 
 
-def test_a_change_of_devices_is_never_sent_twice(do: Do, world: World) -> None:
-    step = ReconfigureVm("vm-92", VmChange(memory_locked=False))
+CHANGE = ReconfigureVm("vm-92", VmChange(memory_locked=False))
+
+
+def test_a_reconfiguration_that_never_arrived_is_sent_once_more_for_the_same_configuration(
+    do: Do, world: World
+) -> None:
     world.lose_before.add(ReconfigureVm)
-    [outcome] = do((step,))
+    [outcome] = do((CHANGE,))
+    assert outcome.verdict is Verdict.DONE
+    assert world.requests == [CHANGE] * 2
+    assert len(world.ledger) == 1
+
+
+@pytest.mark.parametrize("arrives", ["before the second", "while the second is refused for it"])
+def test_a_reconfiguration_that_arrives_late_and_again_has_one_effect(do: Do, world: World, arrives: str) -> None:
+    vcenter = SmallVcenter(world)
+    world.lose_before.add(ReconfigureVm)
+
+    def first_arrives(step: Step) -> None:
+        if not world.requests:
+            return
+        ref = vcenter.receive(step, "gpuops-late", world.vms["vm-92"].change_version)
+        assert ref is not None
+        if arrives == "before the second":
+            world.finish(ref)
+        else:
+            raise StepFailed("another task is running on it")
+
+    world.on_submit = first_arrives
+    [outcome] = do((CHANGE,))
+    assert outcome.verdict is Verdict.DONE
+    assert len(world.ledger) == 1
+
+
+def test_a_lost_reconfiguration_is_not_repeated_over_somebody_elses(do: Do, world: World, journal: Journal) -> None:
+    world.lose_before.add(ReconfigureVm)
+    world.on_submit = lambda step: world.set("vm-92", change_version="theirs")
+    [outcome] = do((CHANGE,))
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reason.startswith("the reply was lost, and its configuration was changed by somebody else since")
+    assert world.requests == [CHANGE]
+    [run] = journal.open_runs(["test"])
+    assert journal.open_intents(run) == (), "it can have no effect any more"
+
+
+def test_a_second_lost_request_is_unknown(do: Do, world: World) -> None:
+    world.on_submit = lambda step: world.lose_before.add(ReconfigureVm)
+    [outcome] = do((CHANGE,))
     assert outcome.verdict is Verdict.UNKNOWN
     assert "neither task nor effect" in outcome.reason
+    assert world.requests == [CHANGE] * 2
+
+
+def test_a_cold_move_is_never_sent_twice(do: Do, world: World) -> None:
+    step = RelocateVm("vm-92", "host-1")
+    world.lose_before.add(RelocateVm)
+    [outcome] = do((step,))
+    assert outcome.verdict is Verdict.UNKNOWN
     assert world.requests == [step]
 
 

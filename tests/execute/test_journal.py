@@ -248,9 +248,19 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     state.mkdir(mode=0o700)
     target.write_text("precious")
     (state / FILE_NAME).symlink_to(target)
-    with pytest.raises(StateDamaged):
+    with pytest.raises(
+        StateDamaged, match=f"{FILE_NAME} is a symbolic link, and links are not followed here"
+    ) as refused:
         Journal.open(state, "vc-1", Ticking())
+    assert refused.value.hint.startswith(f"put the file itself into {state}")
     assert target.read_text() == "precious"
+
+
+def test_a_linked_directory_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    with pytest.raises(StateDamaged, match=r"state directory .*link is a symbolic link"):
+        Journal.open(tmp_path / "link", "vc-1", Ticking())
 
 
 def test_a_hard_link_and_a_wide_mode_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
 from gpuops.errors import Locked
-from gpuops.execute.lock import locked
+from gpuops.execute.lock import locked, rotating
+from gpuops.model.rotation import LockHolder
 
 NOW = datetime(2026, 11, 20, 21, 5, tzinfo=UTC)
 
@@ -23,7 +26,7 @@ def test_a_second_rotation_is_told_who_holds_the_lock(tmp_path: Path) -> None:
         locked(tmp_path, "vc-1", NOW, alone=True),
     ):
         pass
-    assert refused.value.message == f"pid {os.getpid()} since 2026-11-20T21:05:00Z is changing this vCenter"
+    assert refused.value.message == f"pid {os.getpid()} since 2026-11-20 21:05:00 UTC is changing this vCenter"
     assert refused.value.exit_code == 6
 
 
@@ -51,6 +54,27 @@ def test_the_lock_is_free_again_afterwards(tmp_path: Path) -> None:
     for _ in range(2):
         with locked(tmp_path, "vc-1", NOW, alone=True):
             pass
+
+
+def test_who_rotates_is_told_to_whoever_asks(tmp_path: Path) -> None:
+    assert rotating(tmp_path, "vc-1") is None
+    with locked(tmp_path, "vc-1", NOW, alone=True):
+        assert rotating(tmp_path, "vc-1") == LockHolder(os.getpid(), NOW)
+        assert rotating(tmp_path, "vc-2") is None
+    assert rotating(tmp_path, "vc-1") is None, "what the file says is of a run that ended"
+    with locked(tmp_path, "vc-1", NOW, alone=False):
+        assert rotating(tmp_path, "vc-1") is None, "a single change is no rotation"
+
+
+def test_a_question_in_the_same_instant_does_not_stop_a_rotation(tmp_path: Path, mocker: MockerFixture) -> None:
+    """Whoever asks shares the lock for an instant; the run that meets it tries again."""
+    with locked(tmp_path, "vc-1", NOW, alone=False):
+        pass
+    asking = os.open(next(tmp_path.iterdir()), os.O_RDWR)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    mocker.patch("time.sleep", side_effect=lambda seconds: os.close(asking))
+    with locked(tmp_path, "vc-1", NOW, alone=True):
+        assert rotating(tmp_path, "vc-1") is not None
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:

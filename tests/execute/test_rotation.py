@@ -14,7 +14,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
 from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import Half, rotate, status
+from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate, status
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
@@ -108,10 +108,14 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, th
         if then != "resume while tasks still run":
             night.world.settle()
         if then != "day at once" and not ended:
+            sent = len(night.world.requests)
+            foreseen = night.resume(apply=False)
+            assert (foreseen.applied, len(night.world.requests)) == (False, sent)
             finished = night.resume()
-            assert finished is None or finished.exit_code == 0
-            assert night.resume() is None, "a second resume has nothing to do"
-            if finished is not None:
+            assert finished.exit_code == 0
+            assert foreseen.plan.steps == finished.plan.steps, "the dry run shows what is then done"
+            assert night.resume().plan == NOTHING_CUT_OFF, "a second resume has nothing to do"
+            if finished.plan != NOTHING_CUT_OFF:
                 assert night.powers()["ml-01"] is PowerState.ON
                 assert night.powers()["desktop-03"] is PowerState.ON
         assert night.run(Half.DAY).exit_code == 0
@@ -130,8 +134,9 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) 
         if kill_at % 2:
             night.world.settle()
         if not ended:
-            night.resume()
-            assert night.resume() is None
+            foreseen = night.resume(apply=False)
+            assert foreseen.plan.steps == night.resume().plan.steps
+            assert night.resume().plan == NOTHING_CUT_OFF
             night.run(Half.DAY)
         morning_is_good(night)
         shutil.rmtree(tmp_path / str(kill_at))
@@ -246,6 +251,27 @@ def test_a_user_who_comes_while_the_night_begins_keeps_the_desktop(night: Night)
     morning_is_good(night)
 
 
+def test_where_an_ml_vm_is_left_running_the_other_desktops_return(night: Night) -> None:
+    """What templates/policy.yaml says of `leave-running`: every desktop is tried, those without room are named."""
+    policy = parse_policy(POLICY_TEXT.replace("power-off", "leave-running"), "gentle")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    night.world.stubborn.add("vm-91")
+    report = rotate(Half.DAY, None, site, apply=True, consent=agreed)
+    tried = [outcome for outcome in report.outcomes if isinstance(outcome.step, ResumeVm)]
+    assert {outcome.step.vm for outcome in tried} == {"vm-1", "vm-2"}
+    assert {outcome.verdict for outcome in tried} == {Verdict.FAILED}, "the GPU of both is the one that is kept"
+    assert all("held by desktop-03, desktop-04, desktop-05, ml-01" in outcome.reason for outcome in tried)
+    assert (report.exit_code, night.world.power("ml-01"), night.world.power("ml-02")) == (
+        4,
+        PowerState.ON,
+        PowerState.OFF,
+    )
+    night.world._set_power("vm-91", PowerState.OFF)
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    morning_is_good(night)
+
+
 def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night) -> None:
     night.run(Half.NIGHT)
     night.world.stubborn.add("vm-91")
@@ -283,6 +309,34 @@ def test_the_morning_obeys_the_policy_of_the_night(night: Night) -> None:
                     apply=True, consent=agreed)  # fmt: skip
     assert report.exit_code == 0
     assert next(step for step in report.plan.steps if isinstance(step, ShutDownGuest)).grace_s == 60
+    morning_is_good(night)
+
+
+def test_a_morning_under_another_policy_is_not_the_one_remembered(night: Night) -> None:
+    """It returned what it covers; the rest is still of the night's own policy."""
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    night.run(Half.NIGHT)
+    narrow = parse_policy(POLICY_TEXT.replace("desktop-*", "desktop-01"), "narrow")
+    report = rotate(Half.DAY, narrow, site, apply=True, consent=agreed)
+    assert [(left.subject, left.hint) for left in report.plan.unmet] == [
+        ("desktop-02", "gpuops rotate day --policy FILE, the policy of that night")
+    ]
+    assert status(site).policy == "small"
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    morning_is_good(night)
+
+
+def test_a_night_does_not_begin_over_a_morning_that_was_cut_off(night: Night) -> None:
+    night.run(Half.NIGHT)
+    assert night.killed(Half.DAY, kill_at=30)
+    sent = len(night.world.requests)
+    for apply in (False, True):
+        with pytest.raises(Refused, match=r"the morning that began at 2026-11-20 .* UTC did not end") as refused:
+            night.run(Half.NIGHT, apply=apply)
+        assert refused.value.hint.startswith("gpuops rotate resume")
+    assert len(night.world.requests) == sent
+    assert status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick)).cut_off == "rotate day"
+    night.resume()
     morning_is_good(night)
 
 

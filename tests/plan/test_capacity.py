@@ -18,10 +18,11 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.capacity.place import Device, Level, Place
-from gpuops.plan.capacity.question import STANDALONE, Scope, capacity
+from gpuops.plan.capacity.question import STANDALONE, capacity
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, demands_of
 from gpuops.plan.project import project
+from gpuops.plan.scope import Scope
 from gpuops.plan.steps import PowerOnVm
 from tests.plan.snapshots import FIRST, MEMORY_MIB, SECOND, catalog, gpu, host, inventory, lab, on_gpu, vm, whole
 from tests.plan.test_properties import NAMES, fleets
@@ -57,7 +58,7 @@ def desk(number: int, **fields: Any) -> Vm:
 
 class TestPlaces:
     def test_a_host_is_its_nodes_and_a_cluster_its_hosts(self) -> None:
-        now = capacity(lab(), catalog(), Scope(profile="a40-8q")).now
+        now = capacity(lab(), catalog(), profile="a40-8q").now
         assert (now.level, now.hosts, now.gpus) == (Level.ALL, 2, 4)
         assert named(now, "gpu").fits[A40].slots == Slots(21, 21)
         esx_02 = named(now, "esx-02")
@@ -74,15 +75,19 @@ class TestPlaces:
         one = capacity(lab(), catalog(), Scope(host="esx-05")).now
         assert [place.name for place in everywhere(one)] == ["all", "gpu", "esx-05", "NUMA node 0", "NUMA node 1"]
         assert capacity(lab(), catalog(), Scope(cluster="gpu")).now.hosts == 5
+        assert capacity(lab(), catalog(), Scope(host="esx-0[25]")).now.hosts == 2
+        tagged = changed(lab(), "esx-05", lambda host: replace(host, tags=("zone:a", "zone:b")))
+        assert capacity(tagged, catalog(), Scope(tag=("zone:a",))).now.hosts == 1
 
     def test_hosts_of_no_cluster_come_last(self) -> None:
         world = changed(lab(), "esx-01", lambda host: replace(host, cluster=None))
         assert [cluster.name for cluster in capacity(world, catalog()).now.parts] == ["gpu", STANDALONE]
 
     def test_names_that_mean_nothing_here(self) -> None:
-        for scope, error in ((Scope(host="esx-99"), HostNotFound), (Scope(profile="a41-8q"), ProfileUnknown)):
-            with pytest.raises(error):
-                capacity(lab(), catalog(), scope)
+        with pytest.raises(HostNotFound):
+            capacity(lab(), catalog(), Scope(host="esx-99"))
+        with pytest.raises(ProfileUnknown):
+            capacity(lab(), catalog(), profile="a41-8q")
         with pytest.raises(UsageError, match=r"no cluster .gqu. in this vCenter; did you mean gpu\?"):
             capacity(lab(), catalog(), Scope(cluster="gqu"))
 

@@ -13,14 +13,17 @@ from pydantic import TypeAdapter
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload
+from gpuops.plan.claims import SuspendedPolicy
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import running
 from gpuops.plan.place import Place, Placements
 from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.trial import Placed, Refusal
 from tests.plan.case import Case, cases, said, snapshot
 from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole
@@ -31,7 +34,8 @@ SMALL = {"vcpus": 4, "memory_mib": 16 * 1024}
 
 
 def workload(name: str, **fields: Any) -> Workload:
-    return TypeAdapter(Workload).validate_python({**SMALL, "name": name, **fields})
+    device = tuple(map(PciAddress.parse, fields.pop("device", ())))
+    return TypeAdapter(Workload).validate_python({**SMALL, "name": name, "device": device, **fields})
 
 
 def told(answer: Placed | Refusal, expected: Any) -> Any:
@@ -53,13 +57,21 @@ def told(answer: Placed | Refusal, expected: Any) -> Any:
 def test_case(case: Case) -> None:
     asked: Mapping[str, Any] = case.request["place"]
     workloads = tuple(workload(name, **fields) for name, fields in asked.items())
-    found = Place(workloads, explain="choices" in case.expect).placements(snapshot(case), catalog())
+    # Most cases are about other things than the suspended desktop of the lab.
+    suspended = SuspendedPolicy(str(case.request.get("suspended", "ignore")))
+    pin = PinPolicy(str(case.request.get("pin", "auto")))
+    request = Place(workloads, explain="choices" in case.expect, pin=pin, suspended=suspended)
+    found = request.placements(snapshot(case), catalog())
     expect = dict(case.expect)
     places = expect.pop("places")
     assert {a.workload.name: told(a, places.get(a.workload.name)) for a in found.answers} == places
     assert [answer.workload.name for answer in found.answers] == list(places), "the order of placing"
-    assert [line for placed in found.placed for line in placed.warnings] == expect.pop("warnings", [])
-    assert found.exit_code == (3 if any(isinstance(text, list) for text in places.values()) else 0)
+    warnings = [line for placed in found.placed for line in placed.warnings]
+    assert [*warnings, *found.warnings] == expect.pop("warnings", [])
+    if "start" in expect:
+        assert {placed.workload.name: placed.steering.value for placed in found.placed} == expect.pop("start")
+    code = 2 if any(refusal.unknown for refusal in found.refused) else 3
+    assert found.exit_code == (code if any(isinstance(text, list) for text in places.values()) else 0)
     if "choices" in expect:
         marks = {(True, True): "+", (False, True): "=", (False, False): "-"}
         lines = [f"{marks[c.chosen, c.feasible]} {c.subject}: {c.reason}" for a in found.answers for c in a.choices]
@@ -152,7 +164,7 @@ def test_nothing_is_promised_twice(data: st.DataObject) -> None:
         assert len(placed.placement.seats) == wanted
         if placed.workload.numa is NumaPolicy.REQUIRED:
             nodes = {placed.placement.host.gpu(address).numa_node for address in placed.placement.seats.values()}  # type: ignore[union-attr]
-            assert nodes == {placed.placement.numa_node}
+            assert nodes == set(placed.placement.bound_to)
 
 
 @FAST

@@ -10,7 +10,7 @@ import pytest
 from gpuops.catalog import load
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.rotation import MlStop, Original, Policy, Pool, QueuedVm, Role, Selector
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation_day import RotateDay, is_returned
 from gpuops.plan.rotation_ours import Whereabouts, ours
@@ -51,6 +51,31 @@ def journal(world: World) -> tuple[Original, ...]:
 
 def plan(world: World, originals: tuple[Original, ...] = (), policy: Policy = POLICY) -> Plan:
     return RotateDay(policy, originals).plan(world.snapshot(), CATALOG, MORNING)
+
+
+@pytest.mark.parametrize(
+    ("ref", "power", "method", "said"),
+    [
+        ("vm-1", PowerState.ON, "SuspendVM_Task", "is being suspended"),
+        ("vm-1", PowerState.SUSPENDED, "PowerOnVM_Task", "is being resumed"),
+        ("vm-91", PowerState.OFF, "PowerOnVM_Task", "is being started"),
+        ("vm-91", PowerState.ON, "PowerOffVM_Task", "is being powered off"),
+    ],
+)
+def test_what_is_on_its_way_is_named_and_stays_marked(
+    world: World, ref: str, power: PowerState, method: str, said: str
+) -> None:
+    """Where it ends up is not known yet: called back now, it would be forgotten where it then is."""
+    world.set(ref, power=power, tasks=(RunningTask("task-1", method, "running"),))
+    found = plan(world, journal(world))
+    assert [refusal.rule for refusal in found.unmet] == [said]
+    assert ref not in {step.vm for step in found.steps}
+    assert not any(is_returned(each, world.snapshot()) for each in journal(world) if each.vm == ref)
+
+
+def test_another_task_is_no_way_to_somewhere(world: World) -> None:
+    world.set("vm-1", power=PowerState.ON, tasks=(RunningTask("task-1", "CreateSnapshot_Task", "running"),))
+    assert plan(world, journal(world)).unmet == ()
 
 
 @pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])

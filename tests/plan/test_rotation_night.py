@@ -266,6 +266,16 @@ def test_a_vm_that_may_move_goes_where_it_costs_no_desktop() -> None:
     assert reasons(found)["ml-01"] == "starts on esx-02: there is room without any desktop, after a cold move"
 
 
+@pytest.mark.parametrize("key", ["pciPassthru0.cfg.gpu-pci-id", "numa.nodeAffinity"])
+def test_a_vm_bound_to_its_host_is_not_moved_by_a_night(key: str) -> None:
+    """Its pin or its node would mean another GPU or node there; the one-desktop way on its own host stays open."""
+    world = small_world()
+    value = "0" if key.startswith("numa") else "0000:3b:00.0"
+    world.set("vm-91", extra_config={**(world.vms["vm-91"].extra_config or {}), key: value})
+    found = plan(world, replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
+    assert not any(isinstance(step, RelocateVm) for step in found.steps)
+
+
 def test_an_empty_queue_suspends_nothing() -> None:
     found = plan(small_world(), replace(POLICY, ml=()))
     assert found.steps == ()

@@ -171,3 +171,22 @@ def test_an_error_is_a_document_too() -> None:
         "hint": "gpuops inventory --vms",
         "exit_code": 2,
     }
+
+
+def test_a_morning_that_leaves_everything_out_has_done_nothing(inventory: Inventory) -> None:
+    report = Report(None, inventory, Plan(unmet=(Rejection("vm-1", "not covered"),)), applied=True)
+    assert (summary(report), report.exit_code) == ("nothing done: 1 left out", 4)
+
+
+def test_what_a_cut_off_run_had_begun_is_shown_before_the_plan(inventory: Inventory, plain: Render) -> None:
+    plan = Plan(waves=(Wave("suspend idle desktops", (SuspendVm("vm-1"),)),))
+    outcomes = (
+        Outcome(SuspendVm("vm-2"), Verdict.DONE, "found done after the run was cut off"),
+        Outcome(SuspendVm("vm-1"), Verdict.DONE),
+    )
+    text = plain(report_text(Report(None, inventory, plan, outcomes, applied=True)))
+    assert text.splitlines()[:3] == [
+        "found of the run that was cut off",
+        "  done     suspend train  found done after the run was cut off",
+        "  done     suspend ml-01",
+    ]

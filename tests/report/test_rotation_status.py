@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import RenderableType
 
-from gpuops.model.rotation import Original, Role
+from gpuops.model.rotation import LockHolder, Original, Role
 from gpuops.plan.rotation_ours import Ours, Whereabouts
 from gpuops.plan.rotation_status import RotationStatus
 from gpuops.report.rotation_status import status_document, status_text
@@ -25,10 +25,15 @@ STATUS = RotationStatus(
     policy="office",
     cut_off="rotate night",
     cut_off_since=datetime(2026, 11, 2, 20, 0, tzinfo=UTC),
+    remembered=True,
+    marker="gpuops.rotation",
+    under_way=None,
+    doing=None,
     vms=(
         Ours(ORIGINAL, None, Whereabouts.AWAY, "suspended", "gpuops rotate day"),
         Ours(LOST, None, Whereabouts.LOST, "is powered off\nby somebody"),
         Ours(replace(ORIGINAL, role=Role.ML, name="ml-01"), None, Whereabouts.BACK, "stopped"),
+        Ours(replace(ORIGINAL, role=Role.ML, name="ml-02"), None, Whereabouts.CHANGING, "is being started"),
     ),
     names={"host-1": "esx-01"},
 )
@@ -42,13 +47,42 @@ def test_document(golden: Golden) -> None:
     golden("rotation-status.json", json.dumps(status_document(STATUS), indent=2) + "\n")
 
 
+def test_what_no_policy_covers_is_counted(plain: Render) -> None:
+    foreign = Ours(ORIGINAL, None, Whereabouts.FOREIGN, "not touched")
+    assert "policy office: 0 VMs away, 2 foreign" in plain(status_text(replace(STATUS, vms=(foreign, foreign))))
+
+
 def test_nothing_open(plain: Render) -> None:
-    status = RotationStatus("uuid", None, None, None, (), {})
+    status = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
     assert plain(status_text(status)).startswith("no night is open")
     assert status_document(status)["away"] == 0
 
 
-@pytest.mark.parametrize("policy", [None, "vdi-night"])
-def test_without_a_journal_it_says_what_was_looked_at(plain: Render, policy: str | None) -> None:
-    status = RotationStatus("uuid", policy, None, None, (), {})
-    assert ("looked for markers alone" in plain(status_text(status))) is (policy is None)
+def test_without_a_journal_it_says_what_was_looked_at(plain: Render) -> None:
+    blank = replace(STATUS, policy=None, cut_off=None, cut_off_since=None, vms=())
+    assert "looked for" not in plain(status_text(blank))
+    told = plain(status_text(replace(blank, remembered=False)))
+    assert "looked for the marker gpuops.rotation alone; --policy FILE looks for that of a policy" in told
+    told = plain(status_text(replace(blank, remembered=False, policy="office", marker="office.night")))
+    assert told.endswith("looked for the marker office.night alone\n")
+
+
+HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("holder", "doing", "said"),
+    [
+        (HOLDER, "rotate night", "rotate night is under way: pid 4711 since 2026-11-02 20:05:09 UTC"),
+        (LockHolder(None, None), None, "a rotation is under way: another run"),
+    ],
+)
+def test_a_run_under_way_is_not_cut_off(plain: Render, holder: LockHolder, doing: str | None, said: str) -> None:
+    status = replace(STATUS, cut_off=None, cut_off_since=None, under_way=holder, doing=doing)
+    text = plain(status_text(status))
+    assert text.startswith(said)
+    assert "did not end" not in text
+    assert "gpuops rotate day" not in text, "it would be refused now"
+    assert "1 VM away, 1 changing, 1 lost" in text
+    told = status_document(status)
+    assert (told["cut_off"], told["under_way"]["kind"], told["under_way"]["pid"]) == (None, doing, holder.pid)

@@ -91,6 +91,49 @@ def test_next_run_goes_on_where_the_last_stopped(tmp_path: Path) -> None:
         assert clone.config.uuid not in uuids
 
 
+def test_the_ledger_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """What a night did in one run is still told in the next, and new effects come after it."""
+    state = tmp_path / "state.json"
+    with run("lab", state) as lab:
+        lab.run(lab.vm("vdi-01").SuspendVM_Task())
+        before = lab.world.ledger.to_json()
+    assert [(entry["sequence"], entry["name"]) for entry in before] == [(1, "vdi-01")]
+    with run("lab", state) as lab:
+        assert lab.world.ledger.to_json() == before
+        lab.run(lab.vm("vdi-02").SuspendVM_Task())
+        assert [(entry.sequence, entry.name) for entry in lab.world.ledger] == [(1, "vdi-01"), (2, "vdi-02")]
+        assert [entry["name"] for entry in lab.world.ledger.to_json(after_sequence=1)] == ["vdi-02"]
+
+
+def tagged(lab: Lab, name: str) -> list[str]:
+    """The names of the tags of a VM, as a client of the tagging service reads them."""
+    store, vm = lab.world.tags, {"object_id": {"type": "VirtualMachine", "id": lab.vm(name)._moId}}
+    ids = store.invoke("com.vmware.cis.tagging.tag_association", "list_attached_tags", vm)
+    return [store.invoke("com.vmware.cis.tagging.tag", "get", {"tag_id": each}).fields["name"] for each in ids]
+
+
+def test_tags_are_kept_and_can_be_changed_after(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    tagging = "com.vmware.cis.tagging"
+    with run("lab", state) as lab:
+        store = lab.world.tags
+        spec = {"name": "rotation", "cardinality": "MULTIPLE", "associable_types": ["VirtualMachine"]}
+        category = store.invoke(f"{tagging}.category", "create", {"create_spec": spec})
+        made = {"create_spec": {"name": "night", "category_id": category}}
+        tag = store.invoke(f"{tagging}.tag", "create", made)
+        vm = {"type": "VirtualMachine", "id": lab.vm("vdi-01")._moId}
+        store.invoke(f"{tagging}.tag_association", "attach", {"tag_id": tag, "object_id": vm})
+        shown = store.invoke(f"{tagging}.category", "get", {"category_id": category})
+    with run("lab", state) as lab:
+        store = lab.world.tags
+        assert (tagged(lab, "vdi-01"), tagged(lab, "vdi-02")) == (["night"], [])
+        assert store.invoke(f"{tagging}.category", "get", {"category_id": category}) == shown
+        other = store.invoke(f"{tagging}.tag", "create", {"create_spec": {"name": "day", "category_id": category}})
+        assert other != tag
+        store.invoke(f"{tagging}.tag_association", "detach", {"tag_id": tag, "object_id": vm})
+        assert tagged(lab, "vdi-01") == []
+
+
 def test_only_what_changed_is_written(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     with run("vdi", state) as lab:
@@ -101,7 +144,19 @@ def test_only_what_changed_is_written(tmp_path: Path) -> None:
     assert (saved["hosts"], saved["clusters"], saved["removed"]) == ({}, {}, [])
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 1, "scenario": "vdi", "seed": 0}'])
+def test_a_ledger_that_was_cut_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    with run("lab", state) as lab:
+        for name in ("vdi-01", "vdi-02"):
+            lab.run(lab.vm(name).SuspendVM_Task())
+    document = json.loads(state.read_text(encoding="utf-8"))
+    del document["ledger"][0]
+    state.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(StateDamaged, match="its ledger has a gap"):
+        start("lab", tls=False, state=state)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "not json", '{"format": 2, "scenario": "vdi", "seed": 0}'])
 def test_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.sim.test_property_collector import view_spec
@@ -209,3 +210,17 @@ def test_a_user_may_log_an_event(si: Any) -> None:
     si.content.eventManager.LogUserEvent(machine(si), "checked by hand")
     latest = si.content.eventManager.latestEvent
     assert (type(latest), latest.fullFormattedMessage) == (vim.event.GeneralUserEvent, "checked by hand")
+
+
+def test_an_event_with_a_message_of_its_own_may_be_posted(si: Any) -> None:
+    event = vim.event.GeneralUserEvent(message="looked at", userName="", key=0, chainId=0, createdTime=si.CurrentTime())
+    si.content.eventManager.PostEvent(event)
+    latest = si.content.eventManager.latestEvent
+    assert (latest.message, latest.fullFormattedMessage) == ("looked at", "looked at")
+
+
+def test_every_scenario_and_seed_is_a_vcenter_of_its_own() -> None:
+    spelled = [("lab", 0), ("lab", 0), ("lab", 1), ("vdi", 0)]
+    told = [build(name, seed=seed).get("ServiceInstance").instance_uuid for name, seed in spelled]
+    assert told[0] == told[1]
+    assert len(set(told)) == 3

@@ -33,6 +33,14 @@ def test_a_host_that_sees_the_files_takes_the_vm(lab: SimServer, lab_target: Tar
     assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
 
 
+def test_a_device_that_only_another_host_has_is_looked_for_there(
+    lab: SimServer, lab_target: Target, tmp_path: Path
+) -> None:
+    report = attached(lab_target, tmp_path, Attach(vm="ml-07", device=("0000:5e:00.0",), move=MoveMode.COLD))
+    assert report.exit_code == 0
+    assert [entry.method for entry in lab.world.ledger] == ["RelocateVM_Task", "ReconfigVM_Task"]
+
+
 def test_a_host_that_does_not_see_the_files_is_refused_naming_the_datastore(
     lab: SimServer, lab_target: Target, tmp_path: Path
 ) -> None:

@@ -15,7 +15,9 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.attach import Attach
+from gpuops.plan.claims import SuspendedPolicy
 from gpuops.plan.place import Place
+from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.power import PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -73,7 +75,8 @@ def test_a_power_on_ends_on_the_gpu_that_was_foreseen(serve: Serve, tmp_path: Pa
         site = site_of(connection, tmp_path)
         before = connection.inventory()
         off = [vm for vm in before.vms.values() if vm.power is PowerState.OFF and len(vm.profiles) == 1]
-        found = place(Place(tuple(shape(vm, before) for vm in off)), site)
+        shapes = tuple(shape(vm, before) for vm in off)
+        found = place(Place(shapes, pin=PinPolicy.NEVER, suspended=SuspendedPolicy.IGNORE), site)
         assert found.placed
         for answer in found.answers:
             vm = before.find_vm(answer.workload.name)

@@ -18,10 +18,15 @@ from sqlalchemy import select
 
 from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, rotate_status, wall_clock
 from gpuops.config.policy import load_policy, parse_policy
+from gpuops.errors import Locked
 from gpuops.execute import tables
 from gpuops.execute.journal import Journal
+from gpuops.execute.rotation import NOTHING_CUT_OFF
 from gpuops.model.rotation import Policy
-from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.rotation_ours import Whereabouts
+from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.steps import SetAttribute, SuspendVm
 from gpuops.sim import ready_file
 from gpuops.sim.ledger import Entry
 from gpuops.sim.scenario import build
@@ -59,14 +64,21 @@ class Wire:
     state_dir: Path
     policy: Policy
 
-    def night(self, *, apply: bool = True) -> Report:
-        return self._with(lambda site: rotate_night(self.policy, site, apply=apply))
+    def night(self, *, apply: bool = True, watch: Callable[[Outcome], None] = lambda outcome: None) -> Report:
+        def begin(site: Site) -> Report:
+            site.progress = watch
+            return rotate_night(self.policy, site, apply=apply)
+
+        return self._with(begin)
+
+    def status(self, policy: Policy | None = None) -> RotationStatus:
+        return self._with(lambda site: rotate_status(site, policy))
 
     def day(self) -> Report:
         return self._with(lambda site: rotate_day(self.policy, site, apply=True))
 
-    def resume(self) -> Report | None:
-        return self._with(rotate_resume)
+    def resume(self, *, apply: bool = True) -> Report:
+        return self._with(lambda site: rotate_resume(site, apply=apply))
 
     def _with(self, corridor: Callable[[Site], Made]) -> Made:
         with Connection(target_of(self.server)) as connection:
@@ -123,6 +135,8 @@ def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:
     assert lab_wire.to_power("poweredOn") == Counter(ML)
     assert lab_wire.day().exit_code == 0
     lab_wire.check_morning()
+    [moved] = [entry for entry in lab_wire.entries() if entry.method == "RelocateVM_Task"]
+    assert moved.name == "ml-06", "and the morning leaves it where it was moved to"
 
 
 def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -> None:
@@ -194,6 +208,86 @@ def test_a_full_datastore_keeps_the_desktop_running_and_the_ml_vm_off(lab_wire: 
     assert lab_wire.to_power("poweredOn").keys() >= DESKTOPS - {"vdi-08"}
 
 
+def test_status_and_dry_runs_beside_a_live_night(lab_wire: Wire) -> None:
+    """Asked when one desktop is suspended, and another still on its way."""
+    lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=20.0)
+    told: list[RotationStatus] = []
+    planned: list[Report] = []
+
+    def look(outcome: Outcome) -> None:
+        if isinstance(outcome.step, SuspendVm) and not told:
+            told.append(lab_wire.status())
+            planned.append(lab_wire.night(apply=False))
+            with pytest.raises(Locked, match=f"pid {os.getpid()} since .* nothing is cut off"):
+                lab_wire.resume(apply=False)
+
+    assert lab_wire.night(watch=look).exit_code == 0
+    [status] = told
+    assert (status.cut_off, status.doing) == (None, "rotate night")
+    assert status.under_way is not None
+    assert status.under_way.pid == os.getpid()
+    where = {mine.original.name: (mine.whereabouts, mine.reason) for mine in status.vms}
+    assert where["vdi-08"] == (Whereabouts.CHANGING, "is being suspended")
+    assert where["vdi-07"][0] is Whereabouts.AWAY
+    assert where["ml-01"] == (Whereabouts.UNTOUCHED, "has not been started by gpuops")
+    [plan] = [report.plan for report in planned]
+    assert "until it ends, this would be refused" in plan.warnings[-1]
+    assert lab_wire.status().under_way is None
+
+
+def test_a_dry_resume_shows_what_resume_then_does(lab_wire: Wire) -> None:
+    """Cut off while one desktop is on its way: the dry run reads, plans as if it had arrived, and writes nothing."""
+    lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=20.0)
+
+    class Killed(BaseException):
+        """What `kill -9` is to a run."""
+
+    def kill(outcome: Outcome) -> None:
+        if isinstance(outcome.step, SuspendVm):
+            raise Killed
+
+    with pytest.raises(Killed):
+        lab_wire.night(watch=kill)
+    journal = (lab_wire.state_dir / "journal.sqlite").read_bytes()
+    before = lab_wire.entries()
+    foreseen = lab_wire.resume(apply=False)
+    assert lab_wire.entries() == before
+    assert (lab_wire.state_dir / "journal.sqlite").read_bytes() == journal
+    assert any(note.startswith("vdi-08: its suspend is in flight (task-") for note in foreseen.plan.because)
+    finished = lab_wire.resume()
+    assert finished.exit_code == 0
+    assert foreseen.plan.steps == finished.plan.steps != ()
+    assert not any(isinstance(step, SetAttribute) for step in finished.plan.steps), "they are marked already"
+    assert lab_wire.to_power("poweredOn") == Counter(ML)
+
+
+def test_a_suspend_that_outlasts_its_time_is_named_and_not_forgotten(lab_wire: Wire) -> None:
+    lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=250.0)
+    assert lab_wire.night().exit_code == 4
+    for _ in range(2):  # each waits for it again, half an hour long
+        report = lab_wire.day()
+        assert report.exit_code == 4
+        [left] = [refusal for refusal in report.plan.unmet if refusal.subject == "vdi-08"]
+        assert (left.rule, left.hint) == ("is being suspended", "gpuops rotate day")
+    while lab_wire.to_power("suspended")["vdi-08"] == 0:
+        lab_wire.server.world.clock.advance(600)
+    assert [mine.original.name for mine in lab_wire.status().away] == ["vdi-08"]
+    assert lab_wire.day().exit_code == 0
+    assert lab_wire.to_power("poweredOn")["vdi-08"] == 1
+
+
+def test_status_finds_markers_of_another_name_by_the_policy(lab_wire: Wire, tmp_path: Path) -> None:
+    text = LAB_POLICY.read_text().replace("marker: gpuops.rotation", "")
+    lab_wire.policy = parse_policy(f"{text}\nmarker: site.night\n", "other")
+    assert lab_wire.night().exit_code == 0
+    lab_wire.state_dir = tmp_path / "another machine"
+    blind = lab_wire.status()
+    assert (blind.vms, blind.marker, blind.remembered) == ((), "gpuops.rotation", False)
+    found = lab_wire.status(lab_wire.policy)
+    assert {mine.original.name for mine in found.away} == DESKTOPS | ML
+    assert (found.policy, found.marker) == (lab_wire.policy.name, "site.night")
+
+
 def gpuops(*arguments: str, state_dir: Path, ready: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "gpuops", *arguments, "--yes", "--vcenter", f"sim@{ready}"],
@@ -237,7 +331,7 @@ def killed_and_resumed(tmp_path: Path, effect: int, command: tuple[str, ...]) ->
         assert happened >= effect
         assert exit_of(gpuops("rotate", "resume", state_dir=state_dir, ready=ready)) == 0
         assert wire.to_power("poweredOn") == Counter(ML), "the night is as it would have been"
-        assert wire.resume() is None, "a second resume has nothing to do"
+        assert wire.resume().plan == NOTHING_CUT_OFF, "a second resume has nothing to do"
         assert wire.day().exit_code == 0
         wire.check_morning()
         assert server.world.bugs == []

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from gpuops.errors import LoginRefused, NotTrusted, ProtocolError, Refused
+from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
+from gpuops.model.workload import Workload
+from gpuops.plan.place import Place
 from gpuops.sim import certificates
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
@@ -37,7 +40,7 @@ def inventory(session: Session) -> Inventory:
     return collect.inventory(session)
 
 
-def tag(server: SimServer, category: str, name: str, *refs: str) -> None:
+def tag(server: SimServer, category: str, name: str, *refs: str, kind: str = "VirtualMachine") -> None:
     """Makes a tag in a category of its own and attaches it."""
 
     def invoke(service: str, operation: str, **parameters: Any) -> Any:
@@ -46,7 +49,7 @@ def tag(server: SimServer, category: str, name: str, *refs: str) -> None:
     with server.world.changed:
         category_id = invoke("category", "create", create_spec={"name": category, "cardinality": "MULTIPLE"})
         tag_id = invoke("tag", "create", create_spec={"name": name, "category_id": category_id})
-        objects = [{"type": "VirtualMachine", "id": ref} for ref in refs]
+        objects = [{"type": kind, "id": ref} for ref in refs]
         invoke("tag_association", "attach_tag_to_multiple_objects", tag_id=tag_id, object_ids=objects)
 
 
@@ -122,3 +125,14 @@ def test_the_sdk_is_loaded_only_when_tags_are_asked_for() -> None:
 
 def test_the_target_of_the_fixture_is_verified(lab: SimServer) -> None:
     assert target_of(lab).verify
+
+
+def test_hosts_have_their_tags_too(lab: SimServer, session: Session, inventory: Inventory) -> None:
+    host = inventory.find_host("esx-02.lab").ref
+    tag(lab, "site", "north", host, kind="HostSystem")
+    tagged = with_tags(session, inventory)
+    assert (tagged.hosts[host].tags, tagged.find_host("esx-01.lab").tags) == (("site:north",), ())
+    asked = Place((Workload("a", 4, 8192, "a40-8q", tag=("site:north",)),))
+    assert asked.needs_tags
+    (placed,) = asked.placements(tagged, catalog_of(tagged)).placed
+    assert placed.placement.host.name == "esx-02.lab"

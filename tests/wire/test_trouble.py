@@ -47,7 +47,7 @@ class Wire:
     server: SimServer
     state_dir: Path
 
-    def __call__(self, corridor: Callable[[Site], Report | None]) -> int:
+    def __call__(self, corridor: Callable[[Site], Report]) -> int:
         """The exit code a command would have."""
         try:
             with Connection(target_of(self.server)) as connection:
@@ -56,7 +56,7 @@ class Wire:
             return error.exit_code
         finally:
             assert list(self.server.world.sessions) == []
-        return report.exit_code if report else 0
+        return report.exit_code
 
     def attach(self) -> int:
         return self(lambda site: run(ATTACH, site, apply=True))
@@ -112,6 +112,14 @@ def test_a_read_that_breaks_off_once_does_not_stop_an_attach(wire: Wire, method:
 @pytest.mark.parametrize("method", CHANGES)
 def test_a_change_of_which_nothing_is_heard_happens_once(wire: Wire, method: str, trouble: str) -> None:
     wire.strike(BROKEN_OFF[trouble], method)
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("trouble", ["reset", "503"])
+def test_a_reconfiguration_lost_on_the_way_is_sent_once_more_with_its_change_version(wire: Wire, trouble: str) -> None:
+    wire.strike(BROKEN_OFF[trouble], "ReconfigVM_Task")
     assert wire.attach() == 0
     assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
     assert wire.left_open() == []

@@ -29,6 +29,9 @@ def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
     if host.in_maintenance is not False:
         known = host.in_maintenance is True
         yield Bar("is in maintenance mode" if known else "whether it is in maintenance mode cannot be read", known)
+    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
+    if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
+        yield Bar("is a failover host of HA", True)
     if free_on(host, inventory).memory_at_most_mib == 0:
         yield Bar("has no memory left to reserve", True)
     if host.profiles is None:

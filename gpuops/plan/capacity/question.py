@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import Host
@@ -18,19 +16,10 @@ from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.place import Level, Place, place_of
 from gpuops.plan.project import project
 from gpuops.plan.rotation_room import around
+from gpuops.plan.scope import Scope
 from gpuops.plan.steps import SuspendVm
 
 STANDALONE = "standalone hosts"
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What is asked about; None = everything."""
-
-    profile: str | None = None
-    """As people write it: `a100-3-20c`."""
-    cluster: str | None = None
-    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +37,22 @@ class Capacity:
 
 
 def capacity(
-    inventory: Inventory, catalog: Catalog, scope: Scope | None = None, desktops: Sequence[Vm] | None = None
+    inventory: Inventory,
+    catalog: Catalog,
+    scope: Scope | None = None,
+    desktops: Sequence[Vm] | None = None,
+    *,
+    profile: str | None = None,
 ) -> Capacity:
-    """How many more vGPUs and whole GPUs fit. `desktops` are those a night may suspend, None = no night is asked about.
+    """How many more vGPUs and whole GPUs fit on the hosts of the scope; of one `profile` alone, where one is given.
 
+    `desktops` are those a night may suspend, None = no night is asked about.
     Raises HostNotFound, ProfileUnknown, ProfileAmbiguous, and UsageError for a cluster that is not there.
     """
     scope = scope or Scope()
-    profile = None if scope.profile is None else resolve(scope.profile, inventory.offered_profiles)
-    hosts = [host for host in _hosts(scope, inventory) if _answers_for(host, profile)]
+    scope.check(inventory)
+    profile = None if profile is None else resolve(profile, inventory.offered_profiles)
+    hosts = [host for host in scope.hosts(inventory) if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
     now = _tree(hosts, before, inventory)
@@ -72,25 +68,6 @@ def capacity(
             after[host.ref] = room.of(world.hosts[host.ref], world)
     taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
     return Capacity(inventory, profile, now, _tree(hosts, after, inventory), taken)
-
-
-def _hosts(scope: Scope, inventory: Inventory) -> list[Host]:
-    wanted = [inventory.find_host(scope.host)] if scope.host is not None else list(inventory.hosts.values())
-    if scope.cluster is not None:
-        refs = _clusters(scope.cluster, inventory)
-        wanted = [host for host in wanted if host.cluster in refs]
-    return sorted((host for host in wanted if host.gpus), key=lambda host: (host.name, host.ref))
-
-
-def _clusters(name: str, inventory: Inventory) -> set[str]:
-    """Refs of the clusters of that name (datacentres may share one)."""
-    refs = {ref for ref, cluster in inventory.clusters.items() if name in (cluster.name, ref)}
-    if not refs:
-        names = sorted({cluster.name for cluster in inventory.clusters.values()})
-        near = get_close_matches(name, names, n=3)
-        meant = f"; did you mean {', '.join(near)}?" if near else ""
-        raise UsageError(f"no cluster {name!r} in this vCenter{meant}", hint="gpuops capacity shows the clusters")
-    return refs
 
 
 def _answers_for(host: Host, profile: str | None) -> bool:

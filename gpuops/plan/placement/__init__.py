@@ -11,11 +11,15 @@ Feasible, rank, select; each reads in a minute:
 * `waste.py`      the GPU memory that a place makes useless to the VMs the site knows
 * `select.py`     `place`: all of it in order
 * `fleet/`         the same choice over an index of thousands of GPUs, where nobody asks for every reason
+* `wide.py`       VMs wider than a NUMA node: GPUs on as many nodes as they need
+* `groups.py`     device groups: given whole, and pinned to nothing
 * `competition.py` which VMs that wait would find no slot once this one runs
 * `remote.py`     what is short beside the GPUs where locality is only preferred
 * `rooms.py`      the room on every GPU of a host, one line each, for who asks why
 
 Why seats are predicted and not given: the host chooses the GPU at power-on. gpuops chooses the host, foresees the
-GPU by the host's documented policy, and pins one only where a promise depends on it (`--numa required`).
-Why a powered-off VM holds nothing: slots are taken at power-on. Who would compete is said, not reserved.
+GPU by the host's documented policy, and pins one only where a promise depends on it: `--numa required`, a VM wider
+than a node, and new VMs whose order of power-on would matter (`plan/steering.py`).
+Why a powered-off VM holds nothing: slots are taken at power-on. Who would compete is said, not reserved;
+`place` alone keeps what suspended VMs need for their return (`plan/claims.py`).
 """

@@ -45,9 +45,9 @@ def cores_of(node: NumaNode, host: Host) -> int:
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
     bound = sum(
-        _most_mib(other) or 0
+        -(-(_most_mib(other) or 0) // len(nodes))
         for other in inventory.vms_on(host)
-        if other.ref != vm.ref and _may_run(other) and _bound_to(other) == str(node.id)
+        if other.ref != vm.ref and _may_run(other) and str(node.id) in (nodes := _bound_to(other))
     )
     return node.memory_mib - bound
 
@@ -96,8 +96,14 @@ def node_of(seats: Iterable[int | None]) -> int | None:
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def _bound_to(vm: Vm) -> str | None:
-    return (vm.extra_config or {}).get(AFFINITY_KEY)
+def affinity(nodes: Iterable[int]) -> str:
+    """The value of `numa.nodeAffinity` that names these nodes."""
+    return ",".join(map(str, nodes))
+
+
+def _bound_to(vm: Vm) -> list[str]:
+    """The nodes that the VM is bound to; it is taken to be on each of them in equal parts."""
+    return [node.strip() for node in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if node.strip()]
 
 
 def _may_run(vm: Vm) -> bool:

@@ -13,7 +13,7 @@ from gpuops.plan.placement.wanted import Placement
 
 def remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
     """What is short beside the GPUs, where locality is only preferred."""
-    if numa is not NumaPolicy.PREFERRED or placement.numa_node is not None:
+    if numa is not NumaPolicy.PREFERRED or placement.bound_to:
         return
     gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.gpu(address)) is not None]
     nodes = {gpu.numa_node for gpu in gpus} - {None}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from gpuops.advise.occupancy import GpuState, Tenant, gpu_states
+from gpuops.advise.occupancy import GpuState, Tenant, gpu_states, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
@@ -90,12 +90,18 @@ def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject
 def _seat_vgpu(
     demand: WantsVgpu, vm: Vm, states: Mapping[PciAddress, GpuState], host: Host, subject: str, catalog: Catalog
 ) -> tuple[PciAddress | tuple[Rejection, ...], str]:
-    """The first GPU in the host's order that surely has a slot, else the first that may have one."""
+    """The first GPU in the host's order that surely has a slot, else the first that may have one.
+
+    A GPU of another model is no reason: a host has many of them, and none of them could help.
+    """
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None
-    for state in in_order_of_choice(states.values(), host, catalog):
-        if demand.pin not in (None, state.gpu.address):
-            continue
+    there = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
+    alike = [state for state in there if may_run(state.gpu, demand.profile, catalog) is not False]
+    if there and not alike:
+        models = ", ".join(sorted({state.gpu.name for state in there}))
+        return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
+    for state in in_order_of_choice(alike, host, catalog):
         answer = slot_on(state, demand, vm, host, catalog)
         if answer == "":
             return state.gpu.address, ""

@@ -85,6 +85,13 @@ class Placement:
     doubts: tuple[str, ...] = ()
     """What could not be checked, or fits only if it lies well: worth a line, no reason to refuse."""
     choices: tuple[Choice, ...] = ()
+    numa_nodes: tuple[int, ...] = ()
+    """The nodes of a VM that is wider than one: its GPUs, cores and memory are spread over them; () = it is not."""
+
+    @property
+    def bound_to(self) -> tuple[int, ...]:
+        """The nodes that the VM is beside its GPUs on; () = none for certain."""
+        return self.numa_nodes or (() if self.numa_node is None else (self.numa_node,))
 
 
 def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciAddress]) -> tuple[Demand, ...]:

@@ -57,7 +57,8 @@ class EventManager(ManagedObject):
             for info in type(eventToPost)._GetPropertyList()
             if info.name not in vim.event.Event._propInfo and getattr(eventToPost, info.name) is not None
         }
-        self.world.events.post(call, kind, entity, message=eventToPost.fullFormattedMessage or "", **own)
+        text = eventToPost.fullFormattedMessage or own.get("message") or ""
+        self.world.events.post(call, kind, entity, own=own, message=text)
 
 
 def _detail(kind: str) -> Any:

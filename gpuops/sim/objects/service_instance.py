@@ -57,7 +57,7 @@ class ServiceInstance(ManagedObject):
 
     def __init__(self, world: World) -> None:
         super().__init__(world, MOID)
-        self._instance_uuid = world.sessions.unique_id()
+        self.instance_uuid = world.sessions.unique_id()
 
     @prop("content")
     def _content(self) -> Any:
@@ -87,7 +87,7 @@ class ServiceInstance(ManagedObject):
             productLineId="vpx",
             apiType="VirtualCenter",
             apiVersion=self.world.api_version,
-            instanceUuid=self._instance_uuid,
+            instanceUuid=self.instance_uuid,
             licenseProductName="VMware VirtualCenter Server",
             licenseProductVersion=f"{major.split('.')[0]}.0",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.drs import Behavior, DrsState, Group, Override, Rule
+from gpuops.sim.drs import Behavior, DrsState, Group, HaAdmission, Override, Rule
 from gpuops.sim.operations import faults
 
 if TYPE_CHECKING:
@@ -84,6 +84,22 @@ def _drs(drs: DrsState, config: Any) -> None:
 def _ha(drs: DrsState, config: Any) -> None:
     if config.enabled is not None:
         drs.ha_enabled = config.enabled
+    if config.admissionControlEnabled is False:
+        drs.ha_admission = None
+    elif config.admissionControlEnabled or config.admissionControlPolicy is not None:
+        drs.ha_admission = _admission(config.admissionControlPolicy)
+
+
+def _admission(policy: Any) -> HaAdmission:
+    match policy:
+        case vim.cluster.FailoverHostAdmissionControlPolicy():
+            return HaAdmission(failover_hosts=tuple(host._moId for host in policy.failoverHosts))
+        case vim.cluster.FailoverResourcesAdmissionControlPolicy():
+            return HaAdmission(memory_percent=policy.memoryFailoverResourcesPercent)
+        case None:
+            return HaAdmission()
+        case _:
+            return HaAdmission(failover_level=policy.failoverLevel)
 
 
 def _overrides(drs: DrsState, specs: list[Any]) -> None:

@@ -51,6 +51,13 @@ def no_memory(unreserved_mib: int, requested_mib: int) -> Exception:
     )
 
 
+def no_failover_resources(vm: str) -> Exception:
+    return _fault(
+        vim.fault.InsufficientFailoverResourcesFault,
+        f"Insufficient resources to satisfy the configured failover level for vSphere HA: {vm} is not powered on.",
+    )
+
+
 def no_cpu(unreserved_mhz: int, requested_mhz: int) -> Exception:
     return _fault(
         vim.fault.InsufficientCpuResourcesFault,

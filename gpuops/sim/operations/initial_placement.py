@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim, vmodl
 
 from gpuops.sim.operations import faults
+from gpuops.sim.operations.failover import refuse_over_failover
 from gpuops.sim.operations.host_admission import Admission, admission
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def place(vm: VirtualMachine, asked: HostSystem | None) -> tuple[HostSystem, Adm
     for host in candidates:
         try:
             refuse_against_rules(vm, host)
+            refuse_over_failover(vm, host)
             return host, admission(vm, host)
         except vmodl.MethodFault as refusal:
             refusals.append((host.ref, refusal))

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.drs import DrsState, Group, Rule
+from gpuops.sim.drs import DrsState, Group, HaAdmission, Rule
 from gpuops.sim.filled import filled
 
 
@@ -64,9 +64,29 @@ def _ha(drs: DrsState) -> Any:
         vmMonitoring="vmMonitoringDisabled",
         hostMonitoring="enabled",
         vmComponentProtecting="disabled",
-        failoverLevel=1,
-        admissionControlEnabled=drs.ha_enabled,
+        failoverLevel=drs.ha_admission.failover_level if drs.ha_admission else 1,
+        admissionControlEnabled=drs.ha_admission is not None,
+        admissionControlPolicy=None if drs.ha_admission is None else _admission(drs.ha_admission),
         hBDatastoreCandidatePolicy="allFeasibleDsWithUserPreference",
+    )
+
+
+def _admission(admission: HaAdmission) -> Any:
+    if admission.failover_hosts is not None:
+        hosts = [vim.HostSystem(moid) for moid in admission.failover_hosts]
+        return vim.cluster.FailoverHostAdmissionControlPolicy(
+            resourceReductionToToleratePercent=100, failoverHosts=hosts, failoverLevel=len(hosts)
+        )
+    if admission.memory_percent is not None:
+        return vim.cluster.FailoverResourcesAdmissionControlPolicy(
+            resourceReductionToToleratePercent=100,
+            cpuFailoverResourcesPercent=admission.memory_percent,
+            memoryFailoverResourcesPercent=admission.memory_percent,
+            failoverLevel=admission.failover_level,
+            autoComputePercentages=False,
+        )
+    return vim.cluster.FailoverLevelAdmissionControlPolicy(
+        resourceReductionToToleratePercent=100, failoverLevel=admission.failover_level
     )
 
 

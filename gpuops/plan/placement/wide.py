@@ -1,0 +1,121 @@
+"""Wide: a VM that no NUMA node of a host can hold gets GPUs on as many nodes as it needs, the same number on each.
+
+ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
+nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
+A host does not look at nodes when it chooses GPUs, so each vGPU is pinned to its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode, NumaPolicy
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.filters import refusals
+from gpuops.plan.placement.nodes import cores_of, short_beside
+from gpuops.plan.placement.seating import Seating, seat
+from gpuops.plan.placement.select import place
+from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsVgpu
+from gpuops.plan.plan import Choice, Rejection
+
+
+def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
+    """The best place; where locality counts and the VM is wider than a node, one with its GPUs beside all of its nodes.
+
+    Where nothing is wide this is `place`.
+    """
+    found = place(wanted, inventory, catalog)
+    local = isinstance(found, Placement) and found.numa_node is not None
+    if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
+        return found
+    rejections: list[Rejection] = []
+    for host in _in_order(wanted, found, inventory):
+        spread = spread_over_nodes(wanted, host, inventory, catalog)
+        if isinstance(spread, Placement):
+            return spread
+        rejections += spread
+    if isinstance(found, Placement):
+        return found
+    return tuple(dict.fromkeys((*found, *rejections)))
+
+
+def nodes_needed(vm: Vm, host: Host) -> int:
+    """How many NUMA nodes of this host the VM's cores and memory take up at the least; 0 = more than it has."""
+    nodes = host.numa_nodes
+    if not nodes or vm.vcpus is None or vm.memory_mib is None:
+        return 0
+    cores, memory_mib = min(cores_of(node, host) for node in nodes), min(node.memory_mib for node in nodes)
+    if not cores or not memory_mib:
+        return 0
+    needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), 1)
+    return needed if needed <= len(nodes) else 0
+
+
+def spread_over_nodes(
+    wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
+) -> Placement | tuple[Rejection, ...]:
+    """A place on this host with GPUs on each node that the VM needs, or why there is none; () = it is not wide."""
+    count = nodes_needed(wanted.vm, host)
+    if count < 2 or len(wanted.demands) < count:
+        return ()
+    refused = refusals(wanted, host, inventory)
+    if refused:
+        return refused
+    rejections: list[Rejection] = []
+    for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
+        part = share(wanted.vm, count)
+        short = [reason for node in nodes for reason in short_beside(part, node, host, inventory)]
+        seating = _seated(wanted, nodes, host, inventory, catalog)
+        if not short and seating.complete:
+            return _placement(wanted, host, nodes, seating)
+        rejections += (*short, *seating.rejections)
+    return tuple(dict.fromkeys(rejections))
+
+
+def _may_be_spread(wanted: Wanted) -> bool:
+    named = any(isinstance(demand, WantsDirectPath) for demand in wanted.demands)
+    pins = any(isinstance(demand, WantsVgpu) for demand in wanted.demands) and wanted.pin is PinPolicy.NEVER
+    return len(wanted.demands) > 1 and not named and not pins
+
+
+def _in_order(wanted: Wanted, found: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
+    """The host that would be taken anyway first; a VM that exists is not moved for this."""
+    first = found.host.ref if isinstance(found, Placement) else None
+    if first is not None:
+        yield inventory.hosts[first]
+        if wanted.vm.host is not None:
+            return
+    yield from (inventory.hosts[ref] for ref in wanted.hosts if ref != first)
+
+
+def share(vm: Vm, count: int) -> Vm:
+    """What of the VM is on each of so many nodes; asked only where `nodes_needed` has an answer."""
+    assert vm.vcpus is not None and vm.memory_mib is not None, "nodes_needed knew them"
+    return replace(vm, vcpus=-(-vm.vcpus // count), memory_mib=-(-vm.memory_mib // count))
+
+
+def _seated(wanted: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog) -> Seating:
+    """The demands dealt to the nodes in turn, each seated on its own."""
+    parts = []
+    for number, node in enumerate(nodes):
+        dealt: list[Demand] = list(wanted.demands[number :: len(nodes)])
+        parts.append(seat(wanted.vm, dealt, host, inventory, catalog, node.id))
+    return Seating(
+        seats={ordinal: address for part in parts for ordinal, address in part.seats.items()},
+        rejections=tuple(dict.fromkeys(reason for part in parts for reason in part.rejections)),
+        doubts=tuple(dict.fromkeys(doubt for part in parts for doubt in part.doubts)),
+    )
+
+
+def _placement(wanted: Wanted, host: Host, nodes: Sequence[NumaNode], seating: Seating) -> Placement:
+    pins = {demand.ordinal: seating.seats[demand.ordinal] for demand in wanted.demands if isinstance(demand, WantsVgpu)}
+    ids = tuple(node.id for node in nodes)
+    gpus = ", ".join(sorted({str(address) for address in seating.seats.values()}))
+    reason = f"GPU {gpus}: wider than a NUMA node, with GPUs on nodes {', '.join(map(str, ids))}"
+    chosen = (Choice(host.name, chosen=True, reason=reason, feasible=True),) if wanted.explain else ()
+    return Placement(host, seating.seats, pins, doubts=seating.doubts, choices=chosen, numa_nodes=ids)

@@ -1,0 +1,37 @@
+"""Recipe: how the VM of a placed workload is made, so that its place comes true: as attach would make it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
+from gpuops.plan.baseline import KEY
+from gpuops.plan.goal import Goal
+from gpuops.plan.hypothetical import vm_of
+from gpuops.plan.settings import Fitting, change_of
+from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.plan.trial import Placed
+
+
+def recipe(placed: Placed, catalog: Catalog) -> VmChange:
+    """The devices and settings that a new VM is to have beside its vCPUs and memory; all memory is reserved."""
+    bare = replace(vm_of(placed.workload), memory_locked=None, memory_reservation_mib=None, cores_per_numa_node=0)
+    goal = Goal(kept=(), add=tuple(map(_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
+    change = change_of(Fitting(bare, goal, placed.placement, placed.workload.numa, catalog))
+    return replace(change, extra_config={key: value for key, value in change.extra_config.items() if key != KEY})
+
+
+def _new(device: GpuDevice) -> NewDevice:
+    match device:
+        case VgpuDevice(profile=profile):
+            return NewVgpu(profile)
+        case DirectPathDevice(address=address):
+            return NewDirectPath(address, "", "", device.vendor_id, device.device_id)
+        case DynamicDevice(allowed=allowed, label=label):
+            return NewDynamic(allowed, label)
+        case OtherPassthrough():
+            raise AssertionError("no workload asks for one")
+        case _:
+            assert_never(device)

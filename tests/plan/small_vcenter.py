@@ -1,0 +1,111 @@
+"""A vCenter of a few hosts whose admission is the simulator's own: what it shows, and what it lets start.
+
+The rules of the planner and those of the simulator are written twice, from the same documents, so that each can find
+the other wrong. Only the GPUs, the memory and the whole devices of the simulated hosts are here, no wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from gpuops.model.gpu import AssignmentPolicy, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, PowerState, Vm
+from gpuops.plan.placement.wanted import pins_of
+from gpuops.sim import boards
+from gpuops.sim.board import Mode
+from gpuops.sim.gpu_admission import Gpu, Policy, Refusal, Seat, Wish, admit
+from tests.plan.snapshots import catalog
+
+MODES = {
+    VgpuMode.SAME_SIZE: Mode.SAME_SIZE,
+    VgpuMode.MIXED_SIZE: Mode.MIXED_SIZE,
+    VgpuMode.MULTI_INSTANCE: Mode.MULTI_INSTANCE,
+}
+
+
+@dataclass
+class SmallVcenter:
+    """Hosts as the planner knows them; `running` are the VMs that were let start, with their seats."""
+
+    hosts: dict[str, Host]
+    vms: dict[str, Vm] = field(default_factory=dict)
+    running: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
+
+    def start(self, vm: Vm) -> str:
+        """Powers the VM on, on its host; why not, or nothing."""
+        host = self.hosts[vm.host or ""]
+        on = [self.vms[ref] for ref in self.running if self.vms[ref].host == host.ref]
+        if sum(each.memory_mib or 0 for each in (*on, vm)) > (host.memory_mib or 0):
+            return f"{vm.name}: no memory"
+        whole = self._whole(vm)
+        if len(set(whole)) < len(whole) or set(whole) & {address for each in on for address in self._whole(each)}:
+            return f"{vm.name}: a whole device is held"
+        pins = pins_of(vm)
+        wishes = [Wish(p, str(pins[n]) if n in pins else None) for n, p in enumerate(vm.profiles)]
+        policy = (
+            Policy.CONSOLIDATION if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else Policy.PERFORMANCE
+        )
+        found = admit(vm.ref, wishes, self.gpus(host), policy) if wishes else ()
+        if isinstance(found, Refusal):
+            return f"{vm.name}: {found}"
+        self.vms[vm.ref] = replace(vm, power=PowerState.ON)
+        self.running[vm.ref] = found
+        return ""
+
+    def suspend(self, vm: Vm) -> None:
+        self.vms[vm.ref] = replace(self.vms[vm.ref], power=PowerState.SUSPENDED)
+        del self.running[vm.ref]
+
+    def gpus(self, host: Host) -> list[Gpu]:
+        """The host's GPUs for vGPUs, with what runs on them."""
+        seats = [seat for ref, seats in self.running.items() if self.vms[ref].host == host.ref for seat in seats]
+        return [
+            Gpu(
+                str(gpu.address),
+                boards.board(_key(gpu)),
+                MODES[gpu.vgpu_mode],
+                serves_vgpus=True,
+                seats=tuple(seat for seat in seats if seat.pci_id == str(gpu.address)),
+            )
+            for gpu in host.gpus
+            if gpu.vgpu_mode is not None
+        ]
+
+    def inventory(self, seen: Inventory) -> Inventory:
+        """What the planner is shown."""
+        hosts = []
+        for host in self.hosts.values():
+            on = {ref: seats for ref, seats in self.running.items() if self.vms[ref].host == host.ref}
+            gpus = tuple(
+                gpu
+                if gpu.vms is None
+                else replace(
+                    gpu,
+                    vms=tuple(ref for ref, seats in on.items() if any(s.pci_id == str(gpu.address) for s in seats)),
+                )
+                for gpu in host.gpus
+            )
+            hosts.append(replace(host, gpus=gpus))
+        return replace(seen, hosts={host.ref: host for host in hosts}, vms=dict(self.vms))
+
+    def could_start(self, vm: Vm) -> bool:
+        """Whether any way to pin its vGPUs to GPUs of its host would be admitted."""
+        addresses = [gpu.pci_id for gpu in self.gpus(self.hosts[vm.host or ""])]
+        for pins in product(addresses, repeat=len(vm.profiles)):
+            named = {f"pciPassthru{n}.cfg.gpu-pci-id": pin for n, pin in enumerate(pins)}
+            again = SmallVcenter(self.hosts, dict(self.vms), dict(self.running))
+            if not again.start(replace(vm, extra_config=named)):
+                return True
+        return False
+
+    def _whole(self, vm: Vm) -> list[PciAddress]:
+        return [device.address for device in vm.devices or () if isinstance(device, DirectPathDevice)]
+
+
+def _key(gpu: PhysicalGpu) -> str:
+    board = catalog().board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    assert board is not None
+    return board.key

@@ -1,0 +1,65 @@
+"""HA admission control over the wire: it is read as it is set, and what gpuops refuses over it vCenter refuses too."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyVmomi import vim
+
+from gpuops.api import run
+from gpuops.execute.site import Site
+from gpuops.model.host import AdmissionControl
+from gpuops.plan.attach import Attach
+from gpuops.plan.power import PowerPolicy
+from gpuops.sim.drs import HaAdmission
+from gpuops.sim.operations.failover import refuse_over_failover
+from gpuops.sim.server import SimServer
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+
+def named(server: SimServer, kind: str, name: str) -> Any:
+    return next(each for each in server.world.by_type(kind) if each.name == name)
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (HaAdmission(failover_level=1), AdmissionControl(failover_level=1)),
+        (HaAdmission(memory_percent=96), AdmissionControl(memory_percent=96)),
+        (HaAdmission(failover_hosts=("esx-01.lab",)), AdmissionControl(failover_hosts=("esx-01.lab",))),
+        (HaAdmission(memory_percent=10), AdmissionControl(memory_percent=10)),
+    ],
+)
+def test_what_is_refused_here_is_refused_there(
+    lab: SimServer, tmp_path: Path, said: HaAdmission, read: AdmissionControl
+) -> None:
+    host, vm = named(lab, "HostSystem", "esx-01.lab"), named(lab, "VirtualMachine", "ml-07")
+    if said.failover_hosts:
+        said, read = HaAdmission(failover_hosts=(host.moid,)), AdmissionControl(failover_hosts=(host.moid,))
+    with lab.world.changed:
+        cluster = host.compute_resource()
+        cluster.drs.ha_enabled, cluster.drs.ha_admission = True, said
+        cluster.touch("configurationEx")
+    with Connection(target_of(lab)) as connection:
+        site = Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
+        (seen,) = connection.inventory().clusters.values()
+        assert seen.admission == read
+        report = run(Attach(vm="ml-07", profile="a100-3-20c", power=PowerPolicy.ON), site, apply=True)
+    reasons = [str(each) for each in report.plan.rejections]
+    if report.plan.feasible:
+        assert report.exit_code == 0, "and the power-on was let through"
+        return
+    assert any("HA" in line for line in reasons), reasons
+    vm.state.memory_locked = True
+    with pytest.raises(vim.fault.InsufficientFailoverResourcesFault):
+        refuse_over_failover(vm, host)
+
+
+def test_without_admission_control_nothing_is_kept(lab: SimServer) -> None:
+    with Connection(target_of(lab)) as connection:
+        (seen,) = connection.inventory().clusters.values()
+    assert seen.admission is None
