@@ -4,32 +4,29 @@ Order: priority, then size (GPU memory, memory, vCPUs), then name. Workloads of 
 turn with its largest, all on one host or none. Nothing is ever written: the answer is a value, and so is the snapshot.
 
 Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
-the VMs are made in this order. A solver over the whole queue can do better; it would be another function beside this.
+the VMs are made in this order. With `optimize` a solver looks at the whole queue (`batch/`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
+from gpuops.plan.batch.whole import Optimum, place_whole
 from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
-from gpuops.plan.contradiction import contradictions
-from gpuops.plan.holding import take
-from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
-from gpuops.plan.nearest import nearest
 from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.plan import Rejection
+from gpuops.plan.queue import Queue
 from gpuops.plan.reach import scope_of
 from gpuops.plan.settings import nodes_of, trade_off
 from gpuops.plan.steering import in_turn, steered
-from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
+from gpuops.plan.trial import Placed, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +41,8 @@ class Placements:
     """What may not come true although each has its place."""
     bindings: tuple[str, ...] = ()
     """What it costs to bind them to NUMA nodes."""
+    optimum: Optimum | None = None
+    """How near to the best this is; None = nobody asked for it."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,6 +73,8 @@ class Place:
     explain: bool = False
     pin: PinPolicy = PinPolicy.AUTO
     suspended: SuspendedPolicy = SuspendedPolicy.CLAIM
+    optimize: bool = False
+    """All of them at once, by a solver."""
 
     def __post_init__(self) -> None:
         """Results are told by name, so each is there once. Raises UsageError."""
@@ -98,14 +99,17 @@ class Place:
         """A place for each of them on this snapshot, or every reason why there is none."""
         claim = self.suspended is SuspendedPolicy.CLAIM
         world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
-        queue = _Queue(world, catalog, self)
-        for unit in _units(self.workloads, world, catalog):
-            queue = queue.after(unit)
+        queue = Queue(world, catalog, self.explain, self.pin)
+        optimum = None
+        if self.optimize:
+            queue, optimum = place_whole(queue, self.workloads)
+        else:
+            queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
         doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
-        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())))
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum)
 
 
 def _bound(placed: Iterable[Placed]) -> Iterator[str]:

@@ -28,6 +28,13 @@ class Queue:
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
 
+    def with_all(self, workloads: Iterable[Workload]) -> Queue:
+        """After all of these, in the order of placing."""
+        queue = self
+        for unit in units(workloads, self.inventory, self.catalog):
+            queue = queue.after(unit)
+        return queue
+
     def after(self, unit: Sequence[Workload]) -> Queue:
         return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
 
@@ -96,9 +103,11 @@ class Queue:
         return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
     def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
-        return Trial(
-            workload, self.inventory, self.catalog, self.neighbours, self.explain, self.pin, only, without
-        )
+        return Trial(workload, self.inventory, self.catalog, self.neighbours, self.explain, self.pin, only, without)
+
+    def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
+        """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""
+        return replace(self, inventory=inventory, answers=(*self.answers, *placed))
 
     def _with(self, answer: Placed | Refusal) -> Queue:
         answers = (*self.answers, answer)

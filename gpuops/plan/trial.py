@@ -100,7 +100,7 @@ class Trial:
                 if self.workload.device_group is not None:
                     found = as_group(vm, found, self.inventory, self.catalog)
                 told = self._choices(wanted, reach, found.choices)
-                return Placed(self.workload, vm, found, self._warnings(vm, found), (*choices, *told))
+                return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
             rejections += (*reach.refused, *found)
             choices += self._choices(wanted, reach, tuple(map(_against, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
@@ -121,7 +121,8 @@ class Trial:
         )
         return reach, wanted
 
-    def _warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
+    def warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
+        """What is worth a line about the VM in this place."""
         _, doubts = findings(
             Case(
                 vm,

@@ -35,7 +35,7 @@ class GpuGroup:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Equal hosts. `ways`: by the number of the kind of VM; a kind without a way does not go there. Remote ways come last."""
+    """Equal hosts. `ways`: by the number of the kind of VM, remote ones last; a kind without one does not go there."""
 
     count: int
     capacity: tuple[int, ...]
@@ -46,10 +46,11 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What one host of a shape holds: (kind, number of its way, VMs), and how many GPUs of each group are filled how."""
+    """What one host of a shape holds, and how its GPUs are filled for it."""
 
     shape: int
     vms: tuple[tuple[int, int, int], ...]
+    """(kind, number of its way, VMs)."""
     gpus: tuple[tuple[int, int, int], ...]
     """(group, number of the filling, GPUs)."""
 
@@ -73,7 +74,7 @@ class Problem:
     """What it costs to use a host that could stay empty."""
 
     def value(self, pattern: Pattern) -> float:
-        """What the pattern is worth: the GPU memory that it places, less a little for what is remote and for the host."""
+        """What the pattern is worth: its GPU memory, less a little for what is remote and for the host."""
         placed = sum(count * self.worth_of(pattern.shape, kind, way) for kind, way, count in pattern.vms)
         return placed - self.touching
 
@@ -96,5 +97,3 @@ class Solution:
     """Patterns with the number of hosts each is on."""
 
     patterns: tuple[tuple[Pattern, int], ...]
-    most: float
-    """GPU memory that no solution can place more than, in the unit of the worths."""
