@@ -27,6 +27,7 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "batch": "tests.bench.batch",
 }
 
 

@@ -102,12 +102,13 @@ def _after_listed(order: list[Placed | Vm], placed: Placed) -> int:
     return max(there, default=-1) + 1
 
 
-def come_true(data: st.DataObject) -> None:
+def come_true(data: st.DataObject, *, optimize: bool = False) -> None:
     world = data.draw(vcenters())
     asked = Place(
         data.draw(requests(world)),
         pin=data.draw(st.sampled_from([PinPolicy.AUTO, PinPolicy.AUTO, PinPolicy.NEVER])),
         suspended=data.draw(st.sampled_from(list(SuspendedPolicy))),
+        optimize=optimize,
     )
     found = asked.placements(world.inventory(inventory([], [])), catalog())
     # A plan that names what it is not certain of is not held to it.

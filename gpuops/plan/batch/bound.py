@@ -11,7 +11,7 @@ from gpuops.plan.batch.solve import ROUNDS, WORK
 from gpuops.plan.batch.topping import loose
 
 _FINE: Final = 0.002
-_MANY: Final = 64
+_MANY: Final = 32
 """Shapes of hosts: of so many, hosts in parts say as much as hosts one by one."""
 
 

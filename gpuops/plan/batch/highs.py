@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _RELATIVE_SLACK: Final = 1e-3
 _MOST_NODES: Final = 300
+_AT_LEAST: Final = 50
+"""Iterations that take as long as the rest of a small program."""
 
 
 def installed() -> bool:
@@ -96,4 +98,4 @@ class Program:
         value = float(point @ gains)
         bound = float(info.mip_dual_bound) if self._integer else value
         prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(found.row_dual))
-        return Answer(point, value, max(value, bound), prices, max(1, int(info.simplex_iteration_count)))
+        return Answer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))

@@ -17,6 +17,8 @@ from gpuops.plan.batch.problem import Problem
 ENOUGH: Final = 2e-4
 """Of the worth: what is closer to its bound is left."""
 _SMOOTH: Final = 0.5
+_AT_ONCE: Final = 32
+"""Shapes looked at for one pricing: of a fleet without two equal hosts, a part in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Search:
     def __init__(self, problem: Problem, work: int, slack: float = SLACK) -> None:
         self.problem, self.work = problem, work
         self._columns = Columns(problem)
+        self._turn = -_AT_ONCE
         self._hosts = [OneHost(number, problem, slack) for number in range(len(problem.shapes))]
 
     def priced(
@@ -45,7 +48,8 @@ class Search:
         most = float(sum(count * worth for count, worth in zip(left, self.problem.worth, strict=True)))
         shares = self._columns.shares(left, hosts)
         center, best = center or shares.kind_prices, float("inf")
-        for _ in range(rounds):
+        in_vain, turns = 0, -(-sum(map(bool, hosts)) // _AT_ONCE)
+        for _ in range(rounds * turns):
             if self.work <= 0 or most - shares.value <= ENOUGH * most:
                 break
             found = False
@@ -56,7 +60,8 @@ class Search:
                 if found:
                     break
             most = min(most, best)
-            if not found:
+            in_vain = 0 if found else in_vain + 1
+            if in_vain >= turns:
                 break
             shares = self._columns.shares(left, hosts)
         return Priced(shares, most)
@@ -64,20 +69,29 @@ class Search:
     def _look(
         self, prices: Sequence[float], shares: Shares, left: Sequence[int], hosts: Sequence[int]
     ) -> tuple[float, bool]:
-        """A bound at these prices, and whether a pattern was found that is worth more than it costs now."""
+        """A bound at these prices, infinite where not every shape was looked at; and whether a better pattern is found.
+
+        Better: it is worth more than what its VMs and its host cost now.
+        """
+        live = [program for program in self._hosts if hosts[program.number]]
         bound = sum(price * count for price, count in zip(prices, left, strict=True))
         found = False
-        for program, count in zip(self._hosts, hosts, strict=True):
-            if not count:
-                continue
+        for program in self._in_turn(live):
             best = program.best(prices, left)
             self.work -= best.work
-            bound += count * max(0.0, best.bound)
+            bound += hosts[program.number] * max(0.0, best.bound)
             cost = sum(shares.kind_prices[kind] * n for kind, n in best.pattern.counts)
             gain = self.problem.value(best.pattern) - cost - shares.host_prices[program.number]
             if gain > 1e-6 * max(self.problem.worth):
                 found |= self._columns.add(best.pattern)
-        return bound, found
+        return bound if len(live) <= _AT_ONCE else float("inf"), found
+
+    def _in_turn(self, live: Sequence[OneHost]) -> Sequence[OneHost]:
+        """So many as are looked at at once, after those that were looked at last."""
+        if len(live) <= _AT_ONCE:
+            return live
+        self._turn = (self._turn + _AT_ONCE) % len(live)
+        return (*live, *live)[self._turn : self._turn + _AT_ONCE]
 
 
 def _between(center: Sequence[float], now: Sequence[float]) -> tuple[float, ...]:

@@ -41,6 +41,7 @@ class Seated:
 
     placed: tuple[Placed, ...]
     inventory: Inventory
+    pinned: bool
 
 
 def seats(world: World, pattern: Pattern, host: HostGpus) -> tuple[Seat, ...]:
@@ -58,18 +59,32 @@ def seats(world: World, pattern: Pattern, host: HostGpus) -> tuple[Seat, ...]:
 
 
 def seated(
-    proposed: Sequence[tuple[Seat, Workload]], ref: str, inventory: Inventory, catalog: Catalog, pin: PinPolicy
+    proposed: Sequence[tuple[Seat, Workload]],
+    ref: str,
+    inventory: Inventory,
+    catalog: Catalog,
+    pin: PinPolicy,
+    *,
+    pin_at_once: bool = False,
 ) -> Seated:
-    """The proposed VMs that the host takes for certain, each beside the earlier ones."""
+    """The proposed VMs that the host takes for certain, each beside the earlier ones.
+
+    `pin_at_once` where an equal host spoilt the same pattern when it was left to choose.
+    """
     host = inventory.hosts[ref]
     # Only what the host knows is copied from step to step: a fleet has other VMs in thousands.
     alone = replace(inventory, hosts={ref: host}, vms={vm.ref: vm for vm in inventory.vms_on(host)})
     admits = _Admission(inventory, catalog, ref, pin)
+    if pin is not PinPolicy.NEVER and pin_at_once:
+        return admits.all_of(proposed, alone, pinned=True)
     free = admits.all_of(proposed, alone, pinned=False)
-    if pin is PinPolicy.NEVER or _as_proposed(free.placed, proposed):
+    if _as_proposed(free.placed, proposed):
         return free
-    bound = admits.all_of(proposed, alone, pinned=True)
-    return bound if len(bound.placed) >= len(free.placed) else free
+    if pin is PinPolicy.NEVER:
+        other = admits.all_of(_one_per_gpu_first(proposed), alone, pinned=False)
+    else:
+        other = admits.all_of(proposed, alone, pinned=True)
+    return other if len(other.placed) >= len(free.placed) else free
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +103,7 @@ class _Admission:
             if answer is not None:
                 placed.append(answer)
                 alone = take(running(answer.vm, answer.placement, workload.numa), alone, self.catalog)
-        return Seated(tuple(placed), alone)
+        return Seated(tuple(placed), alone, pinned)
 
     def _one(self, seat: Seat, workload: Workload, alone: Inventory, pinned: bool) -> Placed | None:
         vm = seat.kind.vm(workload)
@@ -114,6 +129,18 @@ class _Admission:
             return False
         now = replace(self.fleet, vms={**self.fleet.vms, **alone.vms})
         return Headroom(seat.kind.vm(workload), now).refusal(host) is not None
+
+
+def _one_per_gpu_first(proposed: Sequence[tuple[Seat, Workload]]) -> list[tuple[Seat, Workload]]:
+    """Started so, each GPU has its size before a host that spreads VMs over GPUs gives it another."""
+    there: dict[PciAddress, int] = {}
+    turns = []
+    for seat, _ in proposed:
+        turns.append(max(there.get(gpu, 0) for gpu in seat.gpus) if seat.gpus else 0)
+        for gpu in seat.gpus:
+            there[gpu] = there.get(gpu, 0) + 1
+    order = sorted(range(len(proposed)), key=lambda at: (turns[at], at))
+    return [proposed[at] for at in order]
 
 
 def _as_proposed(placed: Sequence[Placed], proposed: Sequence[tuple[Seat, Workload]]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import floor
 from typing import Final
 
 from gpuops.model.catalog import Catalog
@@ -41,7 +42,16 @@ class Optimum:
     by_solver: int = 0
     """Requests that the solver placed; the rule placed the others."""
     note: str = ""
-    """Why the solver placed none or less than it could; empty = it did."""
+    """Why the solver's plan is not the answer; empty = it is."""
+
+    @property
+    def placed_percent(self) -> float | None:
+        """Of what was asked for; None = nobody knows how much that is."""
+        return _percent(self.placed_mib, self.asked_mib)
+
+    @property
+    def most_percent(self) -> float | None:
+        return None if self.most_mib is None else _percent(self.most_mib, self.asked_mib)
 
 
 def place_whole(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Optimum]:
@@ -98,6 +108,11 @@ def placed_mib(queue: Queue, catalog: Catalog, among: Collection[str] | None = N
     return sum(framebuffer_mib(each.vm.devices or (), catalog) for each in counted)
 
 
+def _percent(part: int, whole: int) -> float | None:
+    """Rounded down to tenths: nothing is all that is not."""
+    return floor(1000 * part / whole) / 10 if whole else None
+
+
 def _solved(kinds: Sequence[Kind], queue: Queue) -> tuple[tuple[Placed, ...], Inventory]:
     """What the solver proposes, as far as the hosts take it; and the snapshot with it."""
     inventory, catalog = queue.inventory, queue.catalog
@@ -107,12 +122,15 @@ def _solved(kinds: Sequence[Kind], queue: Queue) -> tuple[tuple[Placed, ...], In
     placed: list[Placed] = []
     changed: list[Seated] = []
     for pattern, times in solve(world.problem).patterns:
+        spoilt = False
         for _ in range(times):
             host = next(hosts[pattern.shape])
             proposed = [(seat, next(waiting[seat.kind.first.name])) for seat in seats(world, pattern, host)]
-            done = seated(proposed, host.ref, _with(inventory, changed), catalog, queue.pin)
+            now = _with(inventory, changed)
+            done = seated(proposed, host.ref, now, catalog, queue.pin, pin_at_once=spoilt)
             placed += done.placed
             changed.append(done)
+            spoilt = done.pinned
     return tuple(placed), _merged(inventory, changed)
 
 

@@ -71,6 +71,7 @@ class _Reader:
         self._column = {device: 1 + at for at, device in enumerate(self.devices)}
         self._width = 1 + len(self.devices)
         self._fillings = Fillings(profiles, catalog, certain)
+        self._wanted = {kind: Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds}
         self._unit_mib = gcd(*(kind.first.memory_mib for kind in kinds))
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
@@ -135,8 +136,7 @@ class _Reader:
 
     def _ways(self, kind: Kind, host: Host, nodes: Sequence[int]) -> tuple[Way, ...]:
         """On each node that has the cores, then anywhere on the host where locality is not required."""
-        vm = replace(kind.vm(kind.first), host=host.ref)
-        if refusals(Wanted(vm, demands_of(kind.devices, {}), (host.ref,)), host, self.inventory):
+        if refusals(self._wanted[kind], host, self.inventory):
             return ()
         memory, column = kind.first.memory_mib // self._unit_mib, self._column[kind.device]
         anywhere: Amounts = ((len(nodes) * self._width, memory), (len(nodes) * self._width + column, kind.count))
