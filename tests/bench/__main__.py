@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures
+                                        decisions, openb, profiles, departures, batch
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A whole queue at once: how near to the bound, in which CPU time and memory; and twelve scenarios of the trace.
 
 The fleets are made up: 1,000 hosts of eight GPUs and 3,000 VMs, once all hosts empty and so alike, once no two alike.
-The scenarios need the trace (`make bench OPENB=DIR`); with `BASELINES=DIR` they are held against the bounds known there,
+The scenarios need the trace (`make bench OPENB=DIR`); with `BASELINES=DIR` they are held against the bounds there,
 else against our own.
 """
 
@@ -148,6 +148,7 @@ def problem_of(of: Scenario, seed: int) -> Problem:
 def _ways(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterator[Way]:
     """Beside the GPUs on one node; a VM wider than a node half on each; or anywhere on the host."""
     cpu, memory, device, count = kind
+    slots = 2 + device
     whole = tuple(each // NODES for each in HOSTS[shape])
 
     def rows(block: int, part: int, gpus: int) -> Amounts:
@@ -155,7 +156,7 @@ def _ways(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterator[W
         return (
             (block * width, -(-cpu // part)),
             (block * width + 1, -(-memory // part)),
-            (block * width + 2 + device, gpus),
+            (block * width + slots, gpus),
         )
 
     anywhere = rows(NODES, 1, count)

@@ -62,9 +62,9 @@ def place_whole(queue: Queue, workloads: Sequence[Workload]) -> tuple[Queue, Opt
         note = "the solver is not installed (pip install 'gpuops[optimize]'): placed one after another"
         after = queue.with_all(workloads)
         return after, Optimum(asked_mib, placed_mib(after, catalog), None, note=note)
-    most_mib = most(workloads, inventory, catalog)
     after, count = by_solver(queue, workloads)
     done_mib = placed_mib(after, catalog)
+    most_mib = asked_mib if done_mib == asked_mib else most(workloads, inventory, catalog)
     many = len(workloads) * len(inventory.hosts) > _FEW
     if done_mib < most_mib * (1 - _NEAR) or (done_mib < most_mib and not many):
         rule = queue.with_all(workloads)

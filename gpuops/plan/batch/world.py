@@ -71,7 +71,7 @@ class _Reader:
         self._column = {device: 1 + at for at, device in enumerate(self.devices)}
         self._width = 1 + len(self.devices)
         self._fillings = Fillings(profiles, catalog, certain)
-        self._wanted = {kind: Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds}
+        self._wanted = [Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds]
         self._unit_mib = gcd(*(kind.first.memory_mib for kind in kinds))
         self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
 
@@ -111,7 +111,7 @@ class _Reader:
         ways = {
             number: ways
             for number, kind in enumerate(self.kinds)
-            if host.ref in kind.hosts and (ways := self._ways(kind, host, nodes))
+            if host.ref in kind.hosts and (ways := self._ways(number, kind, host, nodes))
         }
         ordered = sorted(groups.items())
         shape = Shape(1, tuple(capacity), tuple(GpuGroup(len(gpus), each) for each, gpus in ordered), ways)
@@ -134,9 +134,9 @@ class _Reader:
             for filling in fillings
         )
 
-    def _ways(self, kind: Kind, host: Host, nodes: Sequence[int]) -> tuple[Way, ...]:
+    def _ways(self, number: int, kind: Kind, host: Host, nodes: Sequence[int]) -> tuple[Way, ...]:
         """On each node that has the cores, then anywhere on the host where locality is not required."""
-        if refusals(self._wanted[kind], host, self.inventory):
+        if refusals(self._wanted[number], host, self.inventory):
             return ()
         memory, column = kind.first.memory_mib // self._unit_mib, self._column[kind.device]
         anywhere: Amounts = ((len(nodes) * self._width, memory), (len(nodes) * self._width + column, kind.count))
