@@ -80,11 +80,11 @@ class Site:
                 yield journal
 
     @contextmanager
-    def remembering(self, vcenter: str) -> Iterator[Journal | None]:
-        """The journal of this vCenter, to read from without the lock; None = there is none."""
+    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        """The journal of this vCenter, to read from without the lock; None = there is none. Raises StateDamaged."""
         from gpuops.execute.journal import Journal
 
-        journal = Journal.look_into(self.state_dir, vcenter, self.clock, url=self.journal_url)
+        journal = Journal.look_into(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
         if journal is None:
             yield None
             return

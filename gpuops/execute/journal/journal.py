@@ -14,6 +14,7 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.lasting import LastingStore
+from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
@@ -74,10 +75,14 @@ class Journal:
 
     @classmethod
     def look_into(
-        cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = ""
+        cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
     ) -> Journal | None:
         """The same, to read from alone: nothing is made or changed; None = there is none."""
-        store = look_into_store(state_dir, url, vcenter)
+
+        def opening() -> Store:
+            return look_into_store(state_dir, url, vcenter) or MemoryStore()
+
+        store = LastingStore(opening) if returning else look_into_store(state_dir, url, vcenter)
         return cls(store, vcenter, clock) if store is not None else None
 
     def close(self) -> None:

@@ -68,15 +68,18 @@ def _originals(connection: Connection, vcenter: str) -> Iterator[_Found]:
 
 
 def _intents(connection: Connection, vcenter: str) -> Iterator[_Found]:
-    mine = select(one.runs.c.id).where(one.runs.c.vcenter == vcenter)
-    rows = connection.execute(select(one.intents).where(one.intents.c.run.in_(mine)).order_by(one.intents.c.seq))
-    for row in rows:
+    runs, intents = one.runs, one.intents
+    query = select(intents, runs.c.started).join(runs, runs.c.id == intents.c.run)
+    for row in connection.execute(query.where(runs.c.vcenter == vcenter).order_by(intents.c.seq)):
         yield from _intent(row)
 
 
 def _intent(row: Row[Any]) -> Iterator[_Found]:
-    """An effect's records. When its task was named was not kept: it counts as named at once."""
-    intended = _moment(row.intended)
+    """An effect's records. When its task was named was not kept: it counts as named at once.
+
+    No intent comes before its run, even where somebody set the clock back in between.
+    """
+    intended = max(_moment(row.intended), _moment(row.started))
     what = {"step": json.loads(row.step), "seen": row.seen, "before": json.loads(row.before)}
     yield intended, Kind.INTENT, row.run, {"op": row.op_id, **what}
     if row.task is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuops.errors import StateDamaged
@@ -27,15 +27,17 @@ class SqlStore:
         """The last record that this process has read or written, and its checksum."""
 
     def read(self, after: int | None) -> Sequence[Record]:
-        with self._database.reading() as connection:
-            head = head_of(connection, self._vcenter)
-            begin, previous = self._begin(connection, after, head.checkpoint)
-            try:
-                chain = Chain(self._vcenter, begin, previous)
-                found = [chain.follow(row) for row in _rows(connection, self._vcenter, begin, head.seq)]
+        try:
+            with self._database.reading() as connection:
+                head = head_of(connection, self._vcenter)
+                chain = Chain(self._vcenter, *self._begin(connection, after, head.checkpoint))
+                found = [chain.follow(row) for row in _rows(connection, self._vcenter, chain.seq, head.seq)]
                 chain.ends_at(head.seq, head.checksum)
-            except Broken as broken:
-                raise self._damaged(broken) from broken
+        except Broken as broken:
+            raise StateDamaged(
+                f"the journal {self._database.name} was changed by something else than gpuops: {broken}",
+                hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
+            ) from broken
         self._last = (chain.seq, chain.checksum)
         return found
 
@@ -69,14 +71,8 @@ class SqlStore:
             select(table.c.checksum).where(table.c.vcenter == self._vcenter, table.c.seq == begin)
         )
         if found is None:
-            raise self._damaged(Broken(begin, "it is missing"))
+            raise Broken(begin, "it is missing")
         return begin, found
-
-    def _damaged(self, broken: Broken) -> StateDamaged:
-        return StateDamaged(
-            f"the journal {self._database.name} was changed by something else than gpuops: {broken}",
-            hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
-        )
 
 
 class Broken(Exception):
@@ -138,9 +134,17 @@ class _NoHead:
 
 
 def head_of(connection: Connection, vcenter: str) -> Head:
-    """What was last written of this vCenter; of one that is not known, the place before the first record."""
+    """What was last written of this vCenter; of one that is not known, the place before the first record.
+
+    Raises Broken where there are records and no head.
+    """
     found = connection.execute(select(tables.heads).where(tables.heads.c.vcenter == vcenter)).one_or_none()
-    return _NoHead() if found is None else found
+    if found is not None:
+        return found
+    first = connection.scalar(select(func.min(tables.records.c.seq)).where(tables.records.c.vcenter == vcenter))
+    if first is not None:
+        raise Broken(first, "it is there, and gpuops wrote none")
+    return _NoHead()
 
 
 def _rows(connection: Connection, vcenter: str, after: int, last: int) -> Iterator[Row[Any]]:
