@@ -47,8 +47,8 @@ def defrag_document(found: Defragmentation) -> Document:
 
 
 def _heading(found: Defragmentation) -> str:
-    inventory = found.inventory
-    return f"vCenter {visible(inventory.api_version)}: {count(found.gpus, 'GPU')}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+    inventory, gpus = found.inventory, count(found.gpus, "GPU")
+    return f"vCenter {visible(inventory.api_version)}: {gpus}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
 
 
 def _figures(found: Defragmentation) -> str:
@@ -102,7 +102,8 @@ def _hosts(found: Defragmentation) -> Table:
     for host in found.hosts:
         table.add_row(Text(visible(host.host.name)), f"{host.before} free", f"{host.after} free")
         for gpu in host.gpus:
-            table.add_row(Text(f"  {gpu.address}"), *(_held(held, found) for held in (gpu.before, gpu.after)))
+            alike = "" if gpu.certain else " or one like it"
+            table.add_row(Text(f"  {gpu.address}{alike}"), *(_held(held, found) for held in (gpu.before, gpu.after)))
     return table
 
 
@@ -170,7 +171,12 @@ def _host(change: HostChange) -> Document:
 
 
 def _gpu(change: GpuChange) -> Document:
-    return {"address": str(change.address), "before": _vgpus(change.before), "after": _vgpus(change.after)}
+    return {
+        "address": str(change.address),
+        "address_certain": change.certain,
+        "before": _vgpus(change.before),
+        "after": _vgpus(change.after),
+    }
 
 
 def _vgpus(held: Held) -> Document:

@@ -64,6 +64,8 @@ class GpuChange:
     address: PciAddress
     before: Held
     after: Held
+    certain: bool
+    """False: it may be another GPU of the host that was like it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,12 @@ def _changes(area: Area, after: Table) -> Iterator[HostChange]:
     for was, now in zip(area.start.table, after, strict=True):
         stand = ground.stands[was.number]
         gpus = [
-            GpuChange(gpu.address, _held(area, was.number, at, was.contents[at]), _held(area, now.number, at, there))
+            GpuChange(
+                address=gpu.address,
+                before=_held(area, was.number, at, was.contents[at]),
+                after=_held(area, now.number, at, there),
+                certain=at not in now.blurred,
+            )
             for at, (gpu, there) in enumerate(zip(stand.gpus, now.contents, strict=True))
             if was.contents[at] != there or at in now.blurred
         ]

@@ -17,6 +17,7 @@ from gpuops.plan.defrag.table import Table
 TABLES: Final = 4000
 """The exact search looks at no more of them: about two seconds, and all there are where a dozen GPUs take part."""
 _ROOM_FOR_OTHERS: Final = 2000
+_OPENINGS: Final = 20_000
 _REPLAYS: Final = 50
 
 
@@ -44,7 +45,7 @@ def explored(ground: Ground, table: Table, limit: int, tables: int = TABLES) -> 
     start, bound = Line(table), most(ground, table)
     if not bound or not limit:
         return Area(ground, (start,), bound, limit)
-    found = Greedy(ground, limit, _ROOM_FOR_OTHERS).lines(start)
+    found = Greedy(ground, limit, _ROOM_FOR_OTHERS, _OPENINGS).lines(start)
     found = frontier_of([*found, *_shortened(ground, found[-1], start)])
     branches = sum(piece.movable for piece in ground.pieces) * (len(table) - 1)
     if branches > tables:  # not even one move could be looked at in every way

@@ -7,7 +7,7 @@ before one is begun that will be wanted empty. Where nobody has room for it, one
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
@@ -24,11 +24,13 @@ _PAIRS: Final = 8
 
 @dataclass(slots=True)
 class Greedy:
-    """One search. `room_for_others` bounds how often a VM is looked for that makes room for another."""
+    """One search. `room_for_others` bounds how often a VM is looked for that makes room for another, `openings` how
+    often a free GPU is given up to empty more of them."""
 
     ground: Ground
     limit: int
     room_for_others: int
+    openings: int
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
 
     def lines(self, line: Line) -> Frontier:
@@ -38,8 +40,41 @@ class Greedy:
         while again:
             before = found[-1].worth
             found += self._once(found[-1])
+            found += self._opened(found[-1])
             again = found[-1].worth > before
         return frontier_of(found)
+
+    def _opened(self, line: Line) -> list[Line]:
+        """Each host filled in turn, those with least to lose first: it loses a free GPU, and others win more."""
+        found: list[Line] = []
+        for host in sorted(line.table, key=lambda now: (now.worth, now.number)):
+            wishes = sorted(wish for now in line.table for wish in self._wishes(now) if now.number != host.number)
+            by_kind: dict[tuple[str, ...], list[_Wish]] = {}
+            for wish in wishes:
+                by_kind.setdefault(self.ground.pieces[wish.vms[0]].profiles, []).append(wish)
+            tried = [self._filled(line, host.number, alike) for alike in by_kind.values()] if host.worth else []
+            better = [after for after in tried if after.worth > line.worth]
+            if better:
+                line = min(better, key=lambda after: (after.moves - line.moves) / (after.worth - line.worth))
+                found.append(line)
+        return found
+
+    def _filled(self, line: Line, host: int, wishes: Sequence[_Wish]) -> Line:
+        """The best line on the way, when one wish after the other is granted by this host alone."""
+        best = now = line
+        for wish in wishes:
+            if self.openings <= 0 or now.moves + len(wish.vms) > self.limit:
+                break
+            self.openings -= 1
+            after: Line | None = now
+            for vm in wish.vms:
+                after = None if after is None else _with(self.ground, after, Hop(vm, host))
+            if after is None:
+                break
+            now = after
+            if now.worth > best.worth:
+                best = now
+        return best
 
     def _once(self, line: Line) -> list[Line]:
         """Each set of VMs tried once, the cheapest first; where the host has changed meanwhile it is judged anew."""

@@ -63,15 +63,23 @@ class Ground:
         welcome = frozenset(piece.kind for piece in self.pieces if number in piece.allowed)
         return self._number("host", stand.policy, welcome)
 
-    def host_now(self, number: int, contents: tuple[Content, ...], free_mib: int, blurred: frozenset[int]) -> HostNow:
+    def host_now(
+        self,
+        number: int,
+        contents: tuple[Content, ...],
+        free_mib: int,
+        blurred: frozenset[int] = frozenset(),
+        lost: frozenset[int] = frozenset(),
+    ) -> HostNow:
         """The host with what is on it."""
         return HostNow(
             number,
             contents,
             free_mib,
             blurred,
+            lost,
             worth=sum(self.worth(number, gpu, content) for gpu, content in enumerate(contents)),
-            key=self._key(number, contents, free_mib, blurred),
+            key=self._key(number, contents, free_mib, lost),
         )
 
     def worth(self, host: int, gpu: int, content: Content) -> int:
@@ -108,12 +116,15 @@ class Ground:
         on_it = sorted((self.pieces[seat[0]].kind, seat[1], seat[2]) for seat in content)
         return (self._kinds[host][gpu], tuple(on_it))
 
-    def _key(self, number: int, contents: Iterable[Content], free_mib: int, blurred: frozenset[int]) -> int:
+    def _key(self, number: int, contents: Iterable[Content], free_mib: int, lost: frozenset[int]) -> int:
         gpus = (
-            self._number("content", self.kind_of_gpu(number, gpu, content), gpu in blurred)
+            self._number("content", self.kind_of_gpu(number, gpu, content), self._lost(content, lost))
             for gpu, content in enumerate(contents)
         )
         return self._number("now", self._sorts[number], free_mib, *sorted(gpus))
+
+    def _lost(self, content: Content, lost: frozenset[int]) -> tuple[int, ...]:
+        return tuple(sorted(self.pieces[seat[0]].kind for seat in content if seat[0] in lost)) if lost else ()
 
     def _number(self, *facts: object) -> int:
         return self._numbers.setdefault(facts, len(self._numbers))

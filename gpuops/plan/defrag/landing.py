@@ -42,8 +42,8 @@ class _Spot:
 
 
 def leave(ground: Ground, now: HostNow, piece: Piece) -> HostNow | None:
-    """The host without the VM; None where it lies on one of several GPUs that cannot be told apart since."""
-    if any(seat[0] == piece.number for gpu in now.blurred for seat in now.contents[gpu]):
+    """The host without the VM; None where it is not known what it leaves behind."""
+    if piece.number in now.lost:
         return None
     contents = tuple(
         tuple(seat for seat in content if seat[0] != piece.number)
@@ -51,33 +51,37 @@ def leave(ground: Ground, now: HostNow, piece: Piece) -> HostNow | None:
         else content
         for content in now.contents
     )
-    return ground.host_now(now.number, contents, now.free_mib + piece.reserved_mib, now.blurred)
+    return ground.host_now(now.number, contents, now.free_mib + piece.reserved_mib, now.blurred, now.lost)
 
 
 def arrive(ground: Ground, now: HostNow, piece: Piece) -> Arrival | None:
     """The host with the VM; None = it may not take it, or not for certain."""
     if piece.memory_mib > now.free_mib:
         return None
-    contents, blurred = list(now.contents), now.blurred
+    contents, blurred, lost = list(now.contents), now.blurred, now.lost
     touched: list[int] = []
     basis = Basis.ONLY
     for profile in piece.profiles:
-        spot = _spot(ground, now.number, contents, blurred, profile)
+        spot = _spot(ground, now.number, contents, profile)
         if spot is None:
             return None
+        if spot.basis is Basis.ALIKE:
+            # Take the first for the one it is: the others keep their names, but not what is known of who is on them.
+            blurred |= set(spot.gpus)
+            lost |= {seat[0] for gpu in spot.gpus for seat in contents[gpu]}
         one = spot.gpus if spot.basis is Basis.ANY else spot.gpus[:1]
         sure = MAYBE if spot.basis is Basis.ANY else CERTAIN
         for gpu in one:
             contents[gpu] = (*contents[gpu], (piece.number, profile, sure))
-        if spot.basis is Basis.ALIKE:
-            blurred |= set(spot.gpus)
         touched += spot.gpus
         basis = max(basis, spot.basis, key=list(Basis).index)
-    after = ground.host_now(now.number, tuple(contents), now.free_mib - piece.memory_mib, blurred)
+    after = ground.host_now(now.number, tuple(contents), now.free_mib - piece.memory_mib, blurred, lost)
+    if now.blurred & set(touched):
+        touched, basis = [*touched, *now.blurred], max(basis, Basis.ALIKE, key=list(Basis).index)
     return Arrival(after, tuple(sorted(set(touched))), basis)
 
 
-def _spot(ground: Ground, host: int, contents: list[Content], blurred: frozenset[int], profile: str) -> _Spot | None:
+def _spot(ground: Ground, host: int, contents: list[Content], profile: str) -> _Spot | None:
     """Where one vGPU goes. Suspended VMs count for their slots, not for the host's choice: it does not know them."""
     real = [tuple(seat for seat in content if ground.pieces[seat[0]].running) for content in contents]
     slots = [ground.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
@@ -95,8 +99,7 @@ def _spot(ground: Ground, host: int, contents: list[Content], blurred: frozenset
         return _Spot(chosen, Basis.ONLY if len(open_to_host) == 1 else Basis.POLICY)
     kinds = {ground.kind_of_gpu(host, gpu, contents[gpu]) for gpu in chosen}
     certain = all(seat[2] == CERTAIN for gpu in chosen for seat in contents[gpu])
-    together = len({gpu in blurred for gpu in chosen}) == 1
-    if len(kinds) == 1 and certain and together and by_policy:
+    if len(kinds) == 1 and certain and by_policy:
         return _Spot(chosen, Basis.ALIKE)
     return _Spot(chosen, Basis.ANY)
 

@@ -73,8 +73,8 @@ def movable_on(ground: Ground, now: HostNow) -> Iterator[Piece]:
     for gpu, content in enumerate(now.contents):
         for number in dict.fromkeys(seat[0] for seat in content):
             piece = ground.pieces[number]
-            alike = (piece.kind, ground.kind_of_gpu(now.number, gpu, content), gpu in now.blurred)
-            if piece.movable and alike not in known:
+            alike = (piece.kind, ground.kind_of_gpu(now.number, gpu, content))
+            if piece.movable and number not in now.lost and alike not in known:
                 known.add(alike)
                 yield piece
 

@@ -62,7 +62,7 @@ class Defrag:
         for hosts in _by_cluster(self.scope.hosts(inventory), inventory):
             found = standings(inventory, hosts, catalog, (OPT_OUT,))
             targets = Targets(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
-            states = {host.ref: gpu_states(host, world, catalog) for host in hosts}
+            states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
             seats = gpus_of(state for each in states.values() for state in each)
             pieces = pieces_of(found, seats, targets, ways)
             stays += _stays(found, pieces, targets, ways)
@@ -100,7 +100,6 @@ def _table(ground: Ground, states: Mapping[str, Sequence[GpuState]], world: Inve
             number,
             contents_of(states[stand.host.ref], numbers),
             surely_unreserved(world.hosts[stand.host.ref], _NOBODY, world) or 0,
-            frozenset(),
         )
         for number, stand in enumerate(ground.stands)
     )

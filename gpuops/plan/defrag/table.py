@@ -17,7 +17,9 @@ class HostNow:
     free_mib: int
     """Memory that a VM may still reserve, whatever could not be read."""
     blurred: frozenset[int]
-    """GPUs that were alike when a VM came to one of them: which is which is not known since."""
+    """GPUs that were alike when a VM came to one of them: which of them is which is not known since."""
+    lost: frozenset[int]
+    """Numbers of the VMs that were on such GPUs then: it is not known which of them has company since."""
     worth: int
     """What is free of what is wanted, on this host."""
     key: int
