@@ -39,6 +39,7 @@ def defrag_document(found: Defragmentation) -> Document:
         "profile": found.profile,
         "free": {"before": found.before, "after": found.after, "at_most": found.bound},
         "proven": found.proven,
+        "no_better_plan_up_to_moves": None if found.proven else found.settled,
         "moves": [_move(move) for move in found.moves],
         "frees_more_at": [{"moves": moves, "free": free} for moves, free in found.steps_of_gain],
         "hosts": [_host(host) for host in found.hosts],
@@ -71,9 +72,10 @@ def _nothing(found: Defragmentation) -> str:
 def _quality(found: Defragmentation) -> str:
     if found.proven:
         return "no other moves free more, and no fewer as much"
+    looked = f"{count(found.settled, 'move')} and fewer were looked at in every way" if found.settled else ""
     if found.after == found.bound:
-        return "more cannot be free; whether fewer moves would do was not looked at to the end"
-    return f"more than {found.bound} cannot be free, whatever is moved"
+        return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
+    return f"more than {found.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
 
 
 def _moves(moves: Sequence[Move]) -> Table:

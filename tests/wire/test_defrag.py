@@ -70,9 +70,7 @@ def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profi
     with Connection(target_of(server)) as connection:
         found = carried_out(connection, profile=profile)
         assert found.gained > 0
-        assert found.proven
-        again = planned(connection, profile=profile)
-    assert (again.before, again.moves) == (found.after, ())
+        assert planned(connection, profile=profile, max_moves=0).before == found.after == found.bound
     moves = [entry.method for entry in server.world.ledger]
     assert moves == ["RelocateVM_Task"] * len(found.moves)
 
@@ -84,7 +82,7 @@ def test_without_hot_migration_the_same_is_done_powered_off(serve: Serve) -> Non
         assert planned(connection).moves == ()
         found = carried_out(connection, powered_off=True)
         assert {move.way for move in found.moves} == {Way.POWERED_OFF}
-        assert planned(connection).before == found.after == 4
+        assert planned(connection, max_moves=0).before == found.after == 4
 
 
 MODES = {"a40": ("sameSize", "mixedSize"), "a100": ("multiInstanceGpu", "sameSize")}
@@ -128,7 +126,7 @@ def churned(seed: int, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp_path: Path) -> None:
     server = serve(churned(seed, tmp_path))
     chance = Random(seed)
@@ -137,9 +135,9 @@ def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp
         running = [vm.ref for vm in now.vms.values() if vm.power is PowerState.ON]
         for ref in chance.sample(running, len(running) // 2):
             done(PowerOffVm(ref), connection)
-        for profile in (None, *{chance.choice(now.offered_profiles)}):
+        for profile in (chance.choice(now.offered_profiles), None):
             found = carried_out(connection, profile=profile)
-            assert planned(connection, profile=profile).before >= found.after
+            assert planned(connection, profile=profile, max_moves=0).before >= found.after
 
 
 def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) -> None:

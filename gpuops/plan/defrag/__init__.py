@@ -7,7 +7,8 @@
 * `landing.py`    on which GPU a host puts a VM that arrives, as far as that is certain
 * `table.py`      who is where in a cluster, one value per host
 * `line.py`       moves one after another, and the table they lead to
-* `goal.py`       what is to be freed, and how much there can be at most
+* `goal.py`       what is to be freed
+* `bound.py`      how much can be free at the most
 * `greedy.py`     GPU by GPU, the cheapest first, with one VM making room for another: fleets
 * `exact.py`      all orders of moves, shortest first: few GPUs
 * `frontier.py`   the best plan for each number of moves, of one cluster and of all

@@ -94,6 +94,8 @@ class Defragmentation:
     """More than this are not free after any moves."""
     proven: bool
     """No other moves free more, and no fewer as much; under the limit, where one was given."""
+    settled: int
+    """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
     stays: tuple[Stay, ...]
     steps_of_gain: tuple[tuple[int, int], ...]
     """(number of moves, what is free then) for each move from which on more is free than ever before."""
@@ -131,6 +133,7 @@ def answer(
         after=free,
         bound=before + sum(area.most for area in areas),
         proven=all(line is asked for line, asked in zip(chosen, lines, strict=True)) and _proven(areas, lines, limit),
+        settled=min((area.settled for area in areas), default=limit),
         stays=stays,
         steps_of_gain=tuple(_gains(before, moves)),
     )

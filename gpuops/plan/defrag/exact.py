@@ -8,14 +8,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from fractions import Fraction
+from itertools import combinations
+from math import ceil
+from typing import Final
 
 from gpuops.plan.defrag.ground import Ground
 from gpuops.plan.defrag.landing import arrive, leave
 from gpuops.plan.defrag.line import Frontier, Line, frontier_of, movable_on, one_of_each
+from gpuops.plan.defrag.pieces import Content
 from gpuops.plan.defrag.table import Hop, Table, with_host
+
+Ladders = dict[tuple[object, ...], tuple[tuple[Fraction, int], ...]]
+"""What moves free on GPUs that are alike."""
+_FEW: Final = 8
+"""Of so many VMs on one GPU every part is thought gone; of more only all of them, at the price of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +41,25 @@ def searched(ground: Ground, known: Frontier, most: int, limit: int, budget: int
     start = known[0]
     best, layer, moves = known, [start], 0
     seen = {_key(start.table)}
+    ladders: Ladders = {}
     while layer and moves < limit:
-        following: list[Line] = []
-        for after in _following(ground, layer):
+        found: list[Line] = []
+        for after in following(ground, layer):
             key = _key(after.table)
             if key in seen:
                 continue
             if len(seen) >= budget:
-                return Searched(frontier_of([*best, *following]), moves)
+                return Searched(frontier_of([*best, *found]), moves)
             seen.add(key)
-            following.append(after)
+            found.append(after)
         moves += 1
-        best = frontier_of([*best, *following])
-        layer = [line for line in following if _may_win(ground, line, best, start.worth + most, limit)]
+        best = frontier_of([*best, *found])
+        layer = [line for line in found if _may_win(ground, line, best, start.worth + most, limit, ladders)]
     return Searched(best, limit)
 
 
-def _following(ground: Ground, layer: Sequence[Line]) -> Iterator[Line]:
+def following(ground: Ground, layer: Sequence[Line]) -> Iterator[Line]:
+    """These lines with one more move, every one there is but for those that are like another one."""
     for line in layer:
         for source in one_of_each(line.table):
             for piece in movable_on(ground, source):
@@ -66,10 +77,10 @@ def _key(table: Table) -> tuple[int, ...]:
     return tuple(sorted(now.key for now in table))
 
 
-def _may_win(ground: Ground, line: Line, best: Frontier, most: int, limit: int) -> bool:
+def _may_win(ground: Ground, line: Line, best: Frontier, most: int, limit: int, ladders: Ladders) -> bool:
     """Whether more moves from here on can free as much as a known plan with fewer of them, or more than all do."""
     worths = [known.worth for known in best]
-    for more, moves in enumerate(_fewest(ground, line.table), 1):
+    for more, moves in enumerate(_fewest(ground, line.table, ladders), 1):
         if line.moves + moves > limit or line.worth + more > most:
             return False
         at = bisect_right(worths, line.worth + more - 1)
@@ -78,20 +89,45 @@ def _may_win(ground: Ground, line: Line, best: Frontier, most: int, limit: int) 
     return False
 
 
-def _fewest(ground: Ground, table: Table) -> Iterator[int]:
+def _fewest(ground: Ground, table: Table, known: Ladders) -> Iterator[int]:
     """No fewer moves than these free one more, two more and so on, wherever there is room."""
-    whole = ground.goal.profile is None
-    gains: list[tuple[int, int]] = []
+    steps: list[tuple[Fraction, int]] = []
     shared = 1
     for now in table:
         spread = Counter(vm for content in now.contents for vm in {seat[0] for seat in content})
         shared = max(shared, *spread.values(), 1)
         for gpu, content in enumerate(now.contents):
-            left = tuple(seat for seat in content if not ground.pieces[seat[0]].movable)
-            gain = ground.worth(now.number, gpu, left) - ground.worth(now.number, gpu, content)
-            if gain > 0:
-                # A whole GPU takes all of its VMs; of its slots a single VM may have been in the way of many.
-                gains.append((-1 if whole else -gain, len({seat[0] for seat in content}) if whole else 1))
-    gains.sort(key=lambda each: (each[1], each[0]))
-    for (gain, _), total in zip(gains, accumulate(moves for _, moves in gains), strict=True):
-        yield from (-(-total // shared) for _ in range(-gain))
+            alike = ground.kind_of_gpu(now.number, gpu, content)
+            if alike not in known:
+                known[alike] = tuple(_ladder(ground, now.number, gpu, content))
+            steps += known[alike]
+    total = Fraction()
+    for moves, gain in sorted(steps):
+        for _ in range(gain):
+            total += moves
+            yield ceil(total / shared)
+
+
+def _ladder(ground: Ground, host: int, gpu: int, content: Content) -> Iterator[tuple[Fraction, int]]:
+    """(moves for each, how many) of what leaving VMs free on one GPU, the cheapest first: no other order is cheaper."""
+    start = ground.worth(host, gpu, content)
+    movable = list(dict.fromkeys(seat[0] for seat in content if ground.pieces[seat[0]].movable))
+    best = [0]
+    for moves in range(1, len(movable) + 1):
+        sets = _parts(movable, moves, whole=ground.goal.profile is None)
+        worths = [ground.worth(host, gpu, tuple(seat for seat in content if seat[0] not in gone)) for gone in sets]
+        best.append(max(worths, default=start) - start)
+    at = 0
+    while at < len(best) - 1:
+        slope, to = max((Fraction(best[to] - best[at], to - at), to) for to in range(at + 1, len(best)))
+        if slope <= 0:
+            return
+        yield 1 / slope, best[to] - best[at]
+        at = to
+
+
+def _parts(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
+    """The VMs that so many moves may take away; a GPU is whole only when all are gone."""
+    if whole:
+        return [tuple(movable)] if moves == len(movable) else []
+    return combinations(movable, moves) if len(movable) <= _FEW else [tuple(movable)]

@@ -18,6 +18,8 @@ from gpuops.plan.defrag.line import Frontier, Line, frontier_of, host_of, movabl
 from gpuops.plan.defrag.pieces import Content, Piece
 from gpuops.plan.defrag.table import Hop, HostNow, Table
 
+_ROOM_FOR_OTHERS: Final = 2000
+_OPENINGS: Final = 20_000
 _PAIRS: Final = 8
 """Of so many VMs on a GPU each two are thought of together; of more only one, or all."""
 
@@ -29,9 +31,13 @@ class Greedy:
 
     ground: Ground
     limit: int
-    room_for_others: int
-    openings: int
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
+    room_for_others: int = _ROOM_FOR_OTHERS
+    openings: int = _OPENINGS
+
+    def anew(self) -> Greedy:
+        """The same search with all of its budget, and what it has learnt."""
+        return Greedy(self.ground, self.limit, self._fits)
 
     def lines(self, line: Line) -> Frontier:
         """A line for each gain that was found, from this one on."""

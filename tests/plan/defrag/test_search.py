@@ -6,7 +6,7 @@ follows all the worlds there may be then, and counts what is free in the worst o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -47,10 +47,14 @@ def whole(now: Now) -> int:
     return sum(not there for gpus in now for there in gpus)
 
 
-def best(start: Now, policy: AssignmentPolicy, limit: int) -> tuple[int, int]:
-    """(the most GPUs that are free, the fewest moves for that), by following all orders of moves."""
+def slots_of_24(now: Now) -> int:
+    return sum(ROOM[24] - len(there) for gpus in now for there in gpus if all(size == 24 for _, size in there))
+
+
+def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[Now], int] = whole) -> tuple[int, int]:
+    """(the most that is free, the fewest moves for that), by following all orders of moves."""
     first: Worlds = frozenset({start})
-    layer, seen, found = {first}, {first}, (whole(start), 0)
+    layer, seen, found = {first}, {first}, (free_in(start), 0)
     for moves in range(1, limit + 1):
         following: set[Worlds] = set()
         for worlds in layer:
@@ -63,7 +67,7 @@ def best(start: Now, policy: AssignmentPolicy, limit: int) -> tuple[int, int]:
                         following.add(frozenset(now for end in ends for now in end))
         layer = following - seen
         seen |= layer
-        top = max((min(map(whole, worlds)) for worlds in layer), default=0)
+        top = max((min(map(free_in, worlds)) for worlds in layer), default=0)
         found = (top, moves) if top > found[0] else found
     return found
 
@@ -79,10 +83,9 @@ def confirmed(found: Defragmentation, now: Inventory) -> None:
     assert found.before <= found.after <= found.bound
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(12))
 def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> None:
-    chance = Random(seed)
-    sizes = by_chance(chance, hosts=5, gpus=1)
+    sizes = by_chance(Random(seed), hosts=5, gpus=1)
     now, limit = world(*sizes), 5
     found = planned(now, limit)
     assert found.proven
@@ -91,12 +94,21 @@ def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> No
 
 
 @pytest.mark.parametrize("policy", AssignmentPolicy)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(8), 111, 118, 142])
 def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, policy: AssignmentPolicy) -> None:
-    chance = Random(seed)
-    sizes = by_chance(chance, hosts=3, gpus=2, sizes=(24, 8))
+    sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
     now, limit = world(*sizes, policy=policy), 4
     found = planned(now, limit)
     assert found.proven
     assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit)
     confirmed(found, now)
+
+
+@pytest.mark.parametrize("policy", AssignmentPolicy)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy) -> None:
+    sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
+    now, limit = world(*sizes, policy=policy), 4
+    found = planned(now, limit, "nvidia_a40-24q")
+    assert found.proven
+    assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
