@@ -1,4 +1,4 @@
-"""A defragmentation carried out, move by move, on the simulated vCenter: by its own admission, and it ends as planned."""
+"""A defragmentation carried out move by move on the simulated vCenter: it admits each, and all ends as planned."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def carried_out(connection: Connection, **asked: Any) -> Defragmentation:
         now = connection.inventory()
         vm, host = now.vms[move.vm.ref], now.hosts[move.target.ref]
         assert (vm.host, vm.power) == (host.ref, PowerState.ON)
-        assert any(vm.ref in (host.gpu(address).vms or ()) for address in move.gpus if host.gpu(address))  # type: ignore[union-attr]
+        assert any(vm.ref in (host.gpu(address).vms or ()) for address in move.gpus if host.gpu(address))
     return found
 
 
 def set_policy(server: SimServer, policy: str) -> None:
     for host in server.world.by_type("HostSystem"):
-        host.state.policy = type(host.state.policy)(policy)  # type: ignore[attr-defined]
+        host.state.policy = type(host.state.policy)(policy)
         host.touch("config")
 
 
@@ -144,7 +144,7 @@ def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) 
     server = serve("scattered")
     hosts = {host.name: host for host in server.world.by_type("HostSystem")}
     vms = {vm.name: vm for vm in server.world.by_type("VirtualMachine")}
-    cluster = hosts["esx-01.scattered"].compute_resource()  # type: ignore[attr-defined]
+    cluster = hosts["esx-01.scattered"].compute_resource()
     with server.world.changed:
         cluster.drs.groups = {
             "cads": Group("cads", False, (vms["cad-01"].moid,)),
