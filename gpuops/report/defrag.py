@@ -25,6 +25,7 @@ def defrag_text(found: Defragmentation) -> RenderableType:
     if found.moves:
         lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
     lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
+    lines += _unclear(found)
     return Group(*lines, Text(_closing(found), "bold"))
 
 
@@ -44,6 +45,9 @@ def defrag_document(found: Defragmentation) -> Document:
         "frees_more_at": [{"moves": moves, "free": free} for moves, free in found.steps_of_gain],
         "hosts": [_host(host) for host in found.hosts],
         "vms_that_stay": [_stay(stay) for stay in found.stays],
+        "gpus_not_counted": [
+            {"host": gpu.host.name, "address": str(gpu.address), "because": gpu.because} for gpu in found.unclear
+        ],
     }
 
 
@@ -135,6 +139,16 @@ def _stays(stays: Sequence[Stay]) -> Iterator[Text]:
     )
     only = "moves only powered off" if stays[0].way is Way.POWERED_OFF else "stays"
     yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}", "default")
+
+
+def _unclear(found: Defragmentation) -> Iterator[Text]:
+    """One line for the GPUs of a host that are not counted for the same reason."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for gpu in found.unclear:
+        alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
+    for (host, because), addresses in alike.items():
+        where = f"{visible(host)} {', '.join(addresses)}"
+        yield Text("not counted: ", "yellow").append(f"{where}: {visible(because)}", "default")
 
 
 def _closing(found: Defragmentation) -> str:

@@ -35,7 +35,7 @@ LEAVING: Final = (0.3, 0.3, 0.5)
 """Share of the VMs that leave at the end of each round; new ones fill the room, but after the last."""
 SHARE: Final = 0.01
 """VMs that may be migrated, of those there are (GRMU, arXiv 2502.01909)."""
-SECONDS: Final = 30.0
+SECONDS: Final = 10.0
 
 
 def run() -> Result:

@@ -52,7 +52,7 @@ def carried_out(connection: Connection, **asked: Any) -> Defragmentation:
         now = connection.inventory()
         vm, host = now.vms[move.vm.ref], now.hosts[move.target.ref]
         assert (vm.host, vm.power) == (host.ref, PowerState.ON)
-        assert any(vm.ref in (host.gpu(address).vms or ()) for address in move.gpus if host.gpu(address))
+        assert any(vm.ref in (gpu.vms or ()) for gpu in host.gpus if gpu.address in move.gpus)
     return found
 
 

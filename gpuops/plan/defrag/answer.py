@@ -79,6 +79,15 @@ class HostChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Unclear:
+    """A GPU that is not counted on, and why."""
+
+    host: Host
+    address: PciAddress
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class Defragmentation:
     """The plan, and how good it is."""
 
@@ -97,6 +106,7 @@ class Defragmentation:
     settled: int
     """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
     stays: tuple[Stay, ...]
+    unclear: tuple[Unclear, ...]
     steps_of_gain: tuple[tuple[int, int], ...]
     """(number of moves, what is free then) for each move from which on more is free than ever before."""
 
@@ -135,8 +145,16 @@ def answer(
         proven=all(line is asked for line, asked in zip(chosen, lines, strict=True)) and _proven(areas, lines, limit),
         settled=min((area.settled for area in areas), default=limit),
         stays=stays,
+        unclear=tuple(each for area in areas for each in _unclear(area)),
         steps_of_gain=tuple(_gains(before, moves)),
     )
+
+
+def _unclear(area: Area) -> Iterator[Unclear]:
+    for stand in area.ground.stands:
+        for gpu, why in zip(stand.gpus, stand.unclear, strict=True):
+            if why:
+                yield Unclear(stand.host, gpu.address, why)
 
 
 def _confirmed(area: Area, line: Line, inventory: Inventory, catalog: Catalog) -> Line:

@@ -24,7 +24,7 @@ class Stand:
     gpus: tuple[PhysicalGpu, ...]
     """By address."""
     unclear: tuple[str, ...]
-    """By GPU: why nobody can say what runs on it; empty = the search knows."""
+    """By GPU: why nobody can say what is or would be free there; empty = the search knows."""
     counted: tuple[bool, ...]
     """By GPU: whether it is worth anything when it is free."""
 

@@ -83,14 +83,12 @@ def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]
 
 
 def _stand(host: Host, states: Sequence[GpuState], profile: str | None) -> Stand:
-    usable = host.connected is True and host.in_maintenance is False
-    usable = usable and (profile is None or host.offers(profile) is not None)
-    return Stand(
-        host=host,
-        gpus=tuple(state.gpu for state in states),
-        unclear=tuple(state.unclear for state in states),
-        counted=tuple(usable and not state.unclear and serves_vgpus(state.gpu) for state in states),
-    )
+    out = "" if host.connected is True else "its host is not connected, or does not tell"
+    out = out or ("" if host.in_maintenance is False else "its host is in maintenance mode, or does not tell")
+    unclear = tuple(out or state.unclear for state in states)
+    offered = profile is None or host.offers(profile) is not None
+    counted = (offered and not why and serves_vgpus(state.gpu) for state, why in zip(states, unclear, strict=True))
+    return Stand(host, tuple(state.gpu for state in states), unclear, tuple(counted))
 
 
 def _table(ground: Ground, states: Mapping[str, Sequence[GpuState]], world: Inventory) -> Table:

@@ -43,7 +43,8 @@ class Targets:
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
         """Refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
         rules = self._rules(vm)
-        alike = (vm.host, vm.profiles, vm.vcpus, vm.memory_mib, vm.datastores, vm.vapp, vm.unreadable, rules, running)
+        # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files.
+        alike = (vm.profiles, vm.vcpus, vm.memory_mib, vm.datastores, vm.vapp, vm.unreadable, rules, running)
         if alike not in self._known:
             headroom = Headroom(vm, self.inventory)
             refused = {host.ref: next(self._refusals(vm, host, headroom, running), None) for host in self.hosts}

@@ -260,6 +260,18 @@ def test_a_suspended_vm_keeps_its_place() -> None:
     assert planned(crowded).moves == (), "the slot is kept for its return"
 
 
+def test_a_gpu_that_cannot_be_read_is_neither_free_nor_filled() -> None:
+    now = world([[]], [[8]], [[8]])
+    hidden = tuple(replace(gpu, vms=None) for gpu in now.hosts["host-1"].gpus)
+    now = now.with_hosts([replace(now.hosts["host-1"], gpus=hidden), replace(now.hosts["host-3"], in_maintenance=True)])
+    found = planned(now)
+    assert (found.before, found.after, found.moves) == (0, 0, ())
+    assert [(each.host.name, each.because) for each in found.unclear] == [
+        ("esx-01", "the host does not tell which VMs run on it"),
+        ("esx-03", "its host is in maintenance mode, or does not tell"),
+    ]
+
+
 def test_only_hosts_of_the_scope_take_part() -> None:
     now = world([[8]], [[8, 8]], [[8]])
     assert told(planned(now, scope=Scope(host="esx-0[13]")).moves) == [("vm-1-1-1", "esx-01", "esx-03")]
