@@ -134,7 +134,8 @@ def test_a_profile_that_is_none_has_the_code_it_has_with_every_verb(lab: Lab) ->
 
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    assert [name for name in shown if name not in RequestSection.model_fields] == ["pin", "suspended", "file"]
+    of_all = ["pin", "suspended", "file", "optimize"]
+    assert [name for name in shown if name not in RequestSection.model_fields] == of_all
     by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
