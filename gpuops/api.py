@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
-    from gpuops.plan.rotation_status import RotationStatus
+    from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
 
 __all__ = [
@@ -180,7 +180,7 @@ def capacity(
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is ever moved.
 
-    Raises UsageError for a profile, host or cluster that is not there.
+    Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
     """
     return request.planned(inventory, catalog_of(inventory))
 

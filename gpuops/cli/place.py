@@ -72,6 +72,10 @@ def place(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
+    optimize: Annotated[
+        bool,
+        typer.Option("--optimize", help="All at once, by a solver; tells how much more is possible."),
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False,
     saved: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
@@ -86,6 +90,7 @@ def place(
       gpuops place --profile a100-3-20c --vcpu 16 --memory 64GiB --vcenter sim:lab
       gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
+      gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
     """
     one: dict[str, object] = {
         "--profile": profile,
@@ -112,7 +117,7 @@ def place(
     from gpuops.report.placement_text import placements_text
 
     with open_site(common, saved=saved) as site:
-        found = api.place(Place(workloads, explain=explain, pin=pin, suspended=suspended), site)
+        found = api.place(Place(workloads, explain=explain, pin=pin, suspended=suspended, optimize=optimize), site)
     if saved is None:
         remember(common, found.before)
     output.show(placements_text(found, explain=explain), placements_document(found, api.catalog_of(found.before)))

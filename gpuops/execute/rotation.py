@@ -22,11 +22,11 @@ from gpuops.model.rotation import LockHolder, Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
-from gpuops.plan.rotation_day import RotateDay, explained, is_returned
-from gpuops.plan.rotation_desktops import Survey
-from gpuops.plan.rotation_night import RotateNight
-from gpuops.plan.rotation_ours import marker_of, ours
-from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.rotation.day import RotateDay, explained, is_returned
+from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.ours import marker_of, ours
+from gpuops.plan.rotation.status import RotationStatus
 
 
 class Half(StrEnum):

@@ -4,32 +4,30 @@ Order: priority, then size (GPU memory, memory, vCPUs), then name. Workloads of 
 turn with its largest, all on one host or none. Nothing is ever written: the answer is a value, and so is the snapshot.
 
 Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
-the VMs are made in this order. A solver over the whole queue can do better; it would be another function beside this.
+the VMs are made in this order. With `optimize` a solver looks at the whole queue (`batch/`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
+from gpuops.plan.batch.whole import Optimum, place_whole
 from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
-from gpuops.plan.contradiction import contradictions
-from gpuops.plan.holding import take
-from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
-from gpuops.plan.nearest import nearest
 from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.plan import Rejection
+from gpuops.plan.queue import Queue
 from gpuops.plan.reach import scope_of
+from gpuops.plan.rehearsal import in_turn
 from gpuops.plan.settings import nodes_of, trade_off
-from gpuops.plan.steering import in_turn, steered
-from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
+from gpuops.plan.steering import steered
+from gpuops.plan.trial import Placed, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,8 @@ class Placements:
     """What may not come true although each has its place."""
     bindings: tuple[str, ...] = ()
     """What it costs to bind them to NUMA nodes."""
+    optimum: Optimum | None = None
+    """How near to the best this is; None = nobody asked for it."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -60,9 +60,7 @@ class Placements:
 
     @property
     def exit_code(self) -> int:
-        """3 when one of them has no place, 2 when one asks for a profile that nothing here has."""
-        if any(refusal.unknown for refusal in self.refused):
-            return 2
+        """3 when one of them has no place, for whatever reason."""
         return 3 if self.refused else 0
 
 
@@ -74,6 +72,8 @@ class Place:
     explain: bool = False
     pin: PinPolicy = PinPolicy.AUTO
     suspended: SuspendedPolicy = SuspendedPolicy.CLAIM
+    optimize: bool = False
+    """All of them at once, by a solver."""
 
     def __post_init__(self) -> None:
         """Results are told by name, so each is there once. Raises UsageError."""
@@ -98,109 +98,17 @@ class Place:
         """A place for each of them on this snapshot, or every reason why there is none."""
         claim = self.suspended is SuspendedPolicy.CLAIM
         world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
-        queue = _Queue(world, catalog, self)
-        for unit in _units(self.workloads, world, catalog):
-            queue = queue.after(unit)
+        queue = Queue(world, catalog, self.explain, self.pin)
+        optimum = None
+        if self.optimize:
+            queue, optimum = place_whole(queue, self.workloads)
+        else:
+            queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
         doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
-        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())))
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """The snapshot as it is once the workloads so far run, and what became of them."""
-
-    inventory: Inventory
-    catalog: Catalog
-    asked: Place
-    answers: tuple[Placed | Refusal, ...] = ()
-    neighbours: Neighbours = field(default_factory=Neighbours)
-
-    def after(self, unit: Sequence[Workload]) -> _Queue:
-        return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
-
-    def _alone(self, workload: Workload) -> _Queue:
-        trial = self._trial(workload)
-        answer = trial.answer()
-        if isinstance(answer, Refusal):
-            return self._with(replace(answer, nearest=nearest(trial)))
-        return self._with(answer)
-
-    def _together(self, unit: Sequence[Workload]) -> _Queue:
-        """The unit on the best host of its largest that takes all of them."""
-        against = contradictions(unit, self.inventory)
-        if against:
-            return self._none_of(unit, against)
-        tried: frozenset[str] = frozenset()
-        reasons: dict[Rejection, None] = {}
-        while True:
-            queue = self
-            host: str | None = None
-            for workload in unit:
-                answer = queue._trial(workload, only=host, without=tried).answer()
-                queue = queue._with(answer)
-                if isinstance(answer, Refusal):
-                    if answer.unknown:
-                        return self._none_of(unit, (), answer.rejections, unknown=True)
-                    reasons |= dict.fromkeys(answer.rejections)
-                    break
-                host = answer.placement.host.ref
-            else:
-                return queue
-            if host is None:
-                return self._none_of(unit, (self._not_together(unit),), tuple(reasons))
-            tried |= {host}
-
-    def _none_of(
-        self,
-        unit: Sequence[Workload],
-        about_all: Sequence[Rejection],
-        reasons: Sequence[Rejection] = (),
-        *,
-        unknown: bool = False,
-    ) -> _Queue:
-        queue, instead = self, self._apart(unit)
-        for workload in unit:
-            own = tuple(replace(reason, subject=workload.name) for reason in about_all)
-            queue = queue._with(Refusal(workload, (*own, *reasons), nearest=instead, unknown=unknown))
-        return queue
-
-    def _not_together(self, unit: Sequence[Workload]) -> Rejection:
-        names = ", ".join(workload.name for workload in unit)
-        rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
-        return Rejection(unit[0].name, rule)
-
-    def _apart(self, unit: Sequence[Workload]) -> str:
-        """Where they would fit each on its own; empty where not even so."""
-        queue = self
-        for workload in unit:
-            queue = queue._with(queue._trial(replace(workload, affinity=None)).answer())
-        found = queue.answers[len(self.answers) :]
-        if any(isinstance(answer, Refusal) for answer in found):
-            return ""
-        hosts = ", ".join(
-            f"{answer.workload.name} on {answer.placement.host.name}" for answer in found if isinstance(answer, Placed)
-        )
-        return f"without affinity {unit[0].affinity} they fit: {hosts}"
-
-    def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
-        return Trial(
-            workload, self.inventory, self.catalog, self.neighbours, self.asked.explain, self.asked.pin, only, without
-        )
-
-    def _with(self, answer: Placed | Refusal) -> _Queue:
-        answers = (*self.answers, answer)
-        if isinstance(answer, Refusal):
-            return replace(self, answers=answers)
-        vm = running(answer.vm, answer.placement, answer.workload.numa)
-        return replace(
-            self,
-            inventory=take(vm, self.inventory, self.catalog),
-            answers=answers,
-            neighbours=self.neighbours.after(answer),
-        )
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum)
 
 
 def _bound(placed: Iterable[Placed]) -> Iterator[str]:
@@ -210,26 +118,3 @@ def _bound(placed: Iterable[Placed]) -> Iterator[str]:
         yield trade_off([bound[0].workload.name], nodes_of(bound[0].placement))
     elif bound:
         yield trade_off([each.workload.name for each in bound], "their NUMA nodes")
-
-
-def _units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:
-    """What is placed at once, in the order of placing; the members of a unit in theirs."""
-    sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
-
-    def rank(workload: Workload) -> tuple[int, tuple[int, int, int], str]:
-        return (-workload.priority, sizes[workload], workload.name)
-
-    units: dict[tuple[str, str], list[Workload]] = {}
-    for workload in sorted(sizes, key=rank):
-        alone = workload.affinity is None
-        units.setdefault(("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []).append(
-            workload
-        )
-    return (tuple(unit) for unit in units.values())
-
-
-def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[int, int, int]:
-    """Smaller is larger: what sorts first."""
-    devices = choices_of_devices(workload, inventory, catalog)[0]
-    gpu_mib = 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
-    return (-gpu_mib, -workload.memory_mib, -workload.vcpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuops.model.catalog import Catalog
+from gpuops.plan.batch.whole import Optimum
 from gpuops.plan.claims import Claim
 from gpuops.plan.devices import signature
 from gpuops.plan.place import Placements
@@ -25,6 +26,19 @@ def placements_document(found: Placements, catalog: Catalog) -> Document:
         "requests": [_answer(answer, found, catalog) for answer in found.answers],
         "claims": [_claim(claim) for claim in found.claims],
         "warnings": list(found.warnings),
+        "optimum": _optimum(found.optimum) if found.optimum else None,
+    }
+
+
+def _optimum(optimum: Optimum) -> Document:
+    return {
+        "asked_mib": optimum.asked_mib,
+        "placed_mib": optimum.placed_mib,
+        "most_mib": optimum.most_mib,
+        "placed_percent": optimum.placed_percent,
+        "most_percent": optimum.most_percent,
+        "by_solver": optimum.by_solver,
+        "note": optimum.note,
     }
 
 

@@ -31,6 +31,7 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
     lines += [line for refusal in found.refused for line in _refused(refusal)]
     lines += [_warning(text) for placed in found.placed for text in placed.warnings]
     lines += [*map(_warning, found.warnings), *_claims(found.claims)]
+    lines += _optimum(found)
     return Group(*lines, Text(summary(found), "bold"))
 
 
@@ -40,6 +41,24 @@ def summary(found: Placements) -> str:
     in_turn = [each for each in found.placed if each.steering is Steering.LISTED_ORDER]
     order = ", if those of one host are started in this order" if in_turn else ""
     return f"{done} of {count(total, 'request')} placed{order}; nothing was changed"
+
+
+def _optimum(found: Placements) -> Iterator[Text]:
+    """How much of the GPU memory is placed, how much more is possible, and by whom."""
+    optimum = found.optimum
+    if optimum is None:
+        return
+    if optimum.note:
+        yield _warning(optimum.note)
+    if optimum.placed_percent is None:
+        return
+    text = f"placed {optimum.placed_percent:.1f} % of the GPU memory asked for"
+    if optimum.most_percent is not None:
+        text += f", at most {optimum.most_percent:.1f} % is possible"
+    rest = len(found.placed) - optimum.by_solver
+    if optimum.by_solver:
+        text += f" (at once: {optimum.by_solver}, one after another: {rest})"
+    yield Text(text)
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.errors import UsageError
+from gpuops.errors import Refused, UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -49,10 +49,10 @@ class Defrag:
     def planned(self, inventory: Inventory, catalog: Catalog) -> Defragmentation:
         """The moves, what is free before and after them, and why the other VMs stay.
 
-        Raises HostNotFound, ProfileUnknown, ProfileAmbiguous, and UsageError for a cluster that is not there.
+        Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
         """
         self.scope.check(inventory)
-        profile = None if self.profile is None else resolve(self.profile, inventory.offered_profiles)
+        profile = None if self.profile is None else _meant(self.profile, inventory)
         world, _ = with_claims(inventory, catalog)
         ways = frozenset({Way.VMOTION, Way.POWERED_OFF} if self.powered_off else {Way.VMOTION})
         limit = UNLIMITED if self.max_moves is None else self.max_moves
@@ -71,6 +71,14 @@ class Defrag:
             cold |= {each.vm.ref for each in found if each.way is Way.POWERED_OFF}
         lines = together(areas, limit)
         return answer(inventory, catalog, profile, areas, lines, tuple(stays), frozenset(cold), limit)
+
+
+def _meant(text: str, inventory: Inventory) -> str:
+    """The profile of that name; one that is none is a wish that cannot be met, as for `place`."""
+    try:
+        return resolve(text, inventory.offered_profiles)
+    except UsageError as error:
+        raise Refused(error.message, hint=error.hint) from error
 
 
 def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]:

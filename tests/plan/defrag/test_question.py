@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.errors import HostNotFound, ProfileUnknown, UsageError
+from gpuops.errors import HostNotFound, Refused, UsageError
 from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Cluster, DrsRule, OfferedProfile, RuleKind
 from gpuops.model.inventory import Inventory
@@ -283,7 +283,7 @@ def test_only_hosts_of_the_scope_take_part() -> None:
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
-        ({"profile": "a40-99q"}, ProfileUnknown),
+        ({"profile": "a40-99q"}, Refused),
         ({"scope": Scope(host="esx-99")}, HostNotFound),
         ({"scope": Scope(cluster="gup")}, UsageError),
     ],

@@ -12,8 +12,8 @@ from gpuops.model.gpu import VgpuMode
 from gpuops.model.rotation import MlStop, Original, Policy, Pool, QueuedVm, Role, Selector
 from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
-from gpuops.plan.rotation_day import RotateDay, is_returned
-from gpuops.plan.rotation_ours import Whereabouts, ours
+from gpuops.plan.rotation.day import RotateDay, is_returned
+from gpuops.plan.rotation.ours import Whereabouts, ours
 from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 

@@ -15,9 +15,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Mark, Original, Policy, Pool, QueuedVm, Role, Selector, Window
 from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.rotation_night import RotateNight
-from gpuops.plan.rotation_queue import serve
-from gpuops.plan.rotation_room import Room
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.queue import serve
+from gpuops.plan.rotation.room import Room
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, small_world
 

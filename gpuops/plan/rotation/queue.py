@@ -18,7 +18,7 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
-from gpuops.plan.rotation_room import Room, around
+from gpuops.plan.rotation.room import Room, around
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SuspendVm
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]

@@ -12,11 +12,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy, Role, marker_value
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
-from gpuops.plan.rotation_desktops import Survey, survey
-from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, ours
-from gpuops.plan.rotation_queue import Served, serve
-from gpuops.plan.rotation_return import may_return
-from gpuops.plan.rotation_room import Room
+from gpuops.plan.rotation.desktops import Survey, survey
+from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
+from gpuops.plan.rotation.queue import Served, serve
+from gpuops.plan.rotation.return_order import may_return
+from gpuops.plan.rotation.room import Room
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)

@@ -1,0 +1,101 @@
+"""HiGHS: linear and integer programs, the one place that speaks to the solver (extra `optimize`).
+
+A call is a pure function of its input: one thread, a fixed seed, and limits on work instead of on time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+
+_RELATIVE_SLACK: Final = 1e-3
+_MOST_NODES: Final = 300
+_AT_LEAST: Final = 50
+"""Iterations that take as long as the rest of a small program."""
+
+
+def installed() -> bool:
+    """Whether the solver is there."""
+    return find_spec("highspy") is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best point that was found, its value, a bound on any value, and what one more of each row is worth."""
+
+    point: Floats
+    value: float
+    bound: float
+    prices: Floats
+    work: int
+    """Simplex iterations: the same on every machine, as seconds are not."""
+
+
+class Program:
+    """Maximise `gain * x` with `rows * x <= limits` and `0 <= x <= most`. The figures come with each question.
+
+    An integer program may stop `slack` short of the best.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Sequence[tuple[int, float]]],
+        rows: int,
+        *,
+        integer: bool,
+        slack: float = 0.0,
+    ) -> None:
+        import highspy
+        import numpy as np
+
+        self._np = np
+        self.size, self.rows = len(columns), rows
+        self._solver: Any = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0)):
+            self._solver.setOptionValue(option, value)
+        if integer:
+            self._solver.setOptionValue("mip_rel_gap", _RELATIVE_SLACK)
+            self._solver.setOptionValue("mip_abs_gap", slack)
+            self._solver.setOptionValue("mip_max_nodes", _MOST_NODES)
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = self.size, rows
+        model.sense_ = highspy.ObjSense.kMaximize
+        model.col_cost_ = np.zeros(self.size)
+        model.col_lower_ = np.zeros(self.size)
+        model.col_upper_ = np.full(self.size, highspy.kHighsInf)
+        model.row_lower_ = np.full(rows, -highspy.kHighsInf)
+        model.row_upper_ = np.zeros(rows)
+        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        model.a_matrix_.start_ = np.cumsum([0, *map(len, columns)]).astype(np.int32)
+        model.a_matrix_.index_ = np.array([row for column in columns for row, _ in column], dtype=np.int32)
+        model.a_matrix_.value_ = np.array([much for column in columns for _, much in column], dtype=np.float64)
+        if integer:
+            model.integrality_ = [highspy.HighsVarType.kInteger] * self.size
+        self._integer = integer
+        self._solver.passModel(model)
+
+    def solve(self, gains: Floats, most: Floats, limits: Floats) -> Answer:
+        np, solver = self._np, self._solver
+        rows = np.arange(len(limits), dtype=np.int32)
+        numbers = np.arange(self.size, dtype=np.int32)
+        solver.changeColsCost(self.size, numbers, np.asarray(gains, dtype=np.float64))
+        solver.changeColsBounds(self.size, numbers, np.zeros(self.size), np.asarray(most, dtype=np.float64))
+        solver.changeRowsBounds(len(rows), rows, np.full(len(rows), -np.inf), np.asarray(limits, dtype=np.float64))
+        solver.run()
+        found, info = solver.getSolution(), solver.getInfo()
+        point = np.array(found.col_value)
+        if not len(point):
+            point = np.zeros(self.size)
+        value = float(point @ gains)
+        bound = float(info.mip_dual_bound) if self._integer else value
+        prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(found.row_dual))
+        return Answer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))
