@@ -12,6 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.defrag.audit import holding
 from gpuops.plan.defrag.frontier import Area
+from gpuops.plan.defrag.ground import serves_vgpus
 from gpuops.plan.defrag.landing import Basis, arrive
 from gpuops.plan.defrag.line import Line, frontier_of, host_of, moved, replayed
 from gpuops.plan.defrag.pieces import CERTAIN, Content
@@ -153,7 +154,7 @@ def answer(
 def _unclear(area: Area) -> Iterator[Unclear]:
     for stand in area.ground.stands:
         for gpu, why in zip(stand.gpus, stand.unclear, strict=True):
-            if why:
+            if why and serves_vgpus(gpu):
                 yield Unclear(stand.host, gpu.address, why)
 
 
