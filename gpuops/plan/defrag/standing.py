@@ -16,7 +16,7 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, Host, RuleKind
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Mark
+from gpuops.model.selector import Mark
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.wanted import pins_of
