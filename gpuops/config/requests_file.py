@@ -19,7 +19,7 @@ from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.numa import NumaPolicy
-from gpuops.model.workload import Workload, memory_mib
+from gpuops.model.workload import Vgpus, Workload, memory_mib
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -51,6 +51,25 @@ def _parts(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[Text, AfterValidator(_size)]
 Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
+
+
+def _named(value: Any) -> Any:
+    """A profile by its name alone is one vGPU of it."""
+    return (
+        [{"profile": part} if isinstance(part, str) else part for part in value] if isinstance(value, list) else value
+    )
+
+
+class VgpusSection(BaseModel):
+    """vGPUs of one profile."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    profile: Text
+    count: int = Field(default=1, ge=1, le=64)
+
+
+Profiles = Annotated[list[VgpusSection], Field(max_length=64), BeforeValidator(_named), BeforeValidator(_parts)]
 Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)]
 
 
@@ -64,6 +83,7 @@ class RequestSection(BaseModel):
     memory: Size
     profile: Text | None = None
     count: int | None = Field(default=None, ge=1, le=64)
+    profiles: Profiles = Field(default_factory=list)
     gpus: int | None = Field(default=None, ge=1, le=64)
     model: Text | None = None
     label: Text | None = None
@@ -80,26 +100,26 @@ class RequestSection(BaseModel):
 
     @model_validator(mode="after")
     def _one_kind(self) -> RequestSection:
-        if (
-            sum((self.profile is not None, self.gpus is not None, bool(self.device), self.device_group is not None))
-            != 1
-        ):
+        kinds = (self.profile, self.profiles or None, self.gpus, self.device or None, self.device_group)
+        if sum(kind is not None for kind in kinds) != 1:
             raise ValueError(
                 "say either `profile` (vGPUs) or `gpus` (whole GPUs) or `device` (given ones) or `device_group`"
             )
         if self.profile is None and self.count is not None:
-            raise ValueError("`count` is the number of vGPUs: without `profile` it means nothing")
+            raise ValueError("`count` is the number of vGPUs of `profile`: without it it means nothing")
         if self.gpus is None and (self.model is not None or self.label is not None):
             raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
         return self
 
     def workload(self) -> Workload:
+        first, *more = self._vgpus() or (Vgpus("", 1),)
         return Workload(
             name=self.name,
             vcpus=self.vcpu,
             memory_mib=memory_mib(self.memory),
-            profile=self.profile,
-            count=self.count or 1,
+            profile=first.profile or None,
+            count=first.count,
+            more=tuple(more),
             gpus=self.gpus or 0,
             model=self.model,
             numa=NumaPolicy(self.numa),
@@ -114,6 +134,15 @@ class RequestSection(BaseModel):
             label=self.label,
             tag=tuple(dict.fromkeys(self.tag)),
         )
+
+    def _vgpus(self) -> tuple[Vgpus, ...]:
+        """Each profile once, with all that is asked for of it."""
+        if self.profile is not None:
+            return (Vgpus(self.profile, self.count or 1),)
+        counts: dict[str, int] = {}
+        for each in self.profiles:
+            counts[each.profile] = counts.get(each.profile, 0) + each.count
+        return tuple(Vgpus(profile, count) for profile, count in counts.items())
 
 
 class RequestsFile(BaseModel):
@@ -140,6 +169,18 @@ def load_requests(path: Path) -> tuple[Workload, ...]:
 def request_of(options: Mapping[str, object]) -> Workload:
     """The one request that these options make, as the command line has them. Raises UsageError."""
     keys = {option.replace("-", "_"): value for option, value in options.items()}
+    match keys.get("profile"):
+        case [only]:
+            keys["profile"] = only
+        case [_, *_] as several:
+            if "count" in keys:
+                raise UsageError(
+                    "--count means nothing with several --profile", hint="say --profile once for each vGPU"
+                )
+            keys["profiles"] = several
+            del keys["profile"]
+        case _:
+            pass
     try:
         return RequestSection.model_validate({"name": "request", **keys}).workload()
     except ValidationError as error:
