@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures, batch
+                                        decisions, openb, profiles, departures, batch, rotation
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MODULES = {
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
     "batch": "tests.bench.batch",
+    "rotation": "tests.bench.rotation",
 }
 
 
