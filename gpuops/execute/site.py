@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Site:
     clock: Callable[[], datetime]
     progress: Callable[[Outcome], None] = _unwatched
     """Called with the outcome of each step as it ends."""
+    passed_s: Callable[[], float] = time.monotonic
+    """Seconds since some moment, whatever is done to the clock."""
     closing: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:

@@ -241,7 +241,7 @@ class DirectVcenter:
         if task is None:
             return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)
         if not task.ended:
-            return TaskEnd(TaskRef(ref), StepFailed(f"{task.entity.name}: it asks a question"), None)
+            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{task.entity.name}: it asks a question"), None)
         error: GpuopsError | None = None
         if task.state is TaskState.ERROR:
             error = translate(task.error, task.entity.name)

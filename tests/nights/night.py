@@ -18,7 +18,7 @@ from sqlalchemy.pool import StaticPool
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import tables
-from gpuops.execute.journal import Journal
+from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
@@ -35,6 +35,8 @@ from tests.nights.worlds import EVENING, Site, site_of
 MORNING: Final = EVENING + timedelta(hours=9)
 DEADLINE: Final = EVENING + timedelta(hours=11)
 CRON: Final = timedelta(minutes=10)
+QUIET: Final = 2
+"""After so many mornings in a row with nothing to do the next ones would have nothing to do either."""
 RESUMES: Final = 5
 
 
@@ -61,6 +63,8 @@ class Played:
     """op id -> when its intent was durable."""
     calls: list[tuple[str, str, datetime]] = field(default_factory=list)
     """(half, what it ended as, when) of each run."""
+    doubtful: frozenset[str] = frozenset()
+    """VMs (refs) of which an effect may have happened, for all that anybody could find out."""
     last: Report | None = None
     """The last morning's report."""
     second: int = 0
@@ -113,9 +117,12 @@ class Nightly:
             self.world.clock.advance(300)
             self._half(None)
         self._wait_until(MORNING)
-        while self.world.clock.now() < DEADLINE:
+        quiet = 0
+        while self.world.clock.now() < DEADLINE and quiet < QUIET:
             self._half(Half.DAY)
+            quiet = quiet + 1 if self._nothing_to_do() else 0
             self._wait_until(self.world.clock.now() + CRON)
+        self._wait_until(DEADLINE)
         self._calm()
         self._half(Half.DAY)
         self._half(Half.DAY)
@@ -124,6 +131,10 @@ class Nightly:
         self.played.second = sum(1 for entry in list(self.world.ledger)[before:] if entry.operation_id)
         self._tally()
         return self.played
+
+    def _nothing_to_do(self) -> bool:
+        report = self.played.last
+        return self.played.calls[-1][1] == "done" and report is not None and not report.plan.steps and report.exit_code == 0
 
     def _both_keys(self, vm: VirtualMachine) -> bool:
         fields = self.world.custom_fields.fields
@@ -140,7 +151,8 @@ class Nightly:
         vcenter: DirectVcenter | None = None
         try:
             vcenter = DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
-            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, journal=self._journal, point=self._boundary)
+            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, journal=self._journal)
+            place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
             if half is None:
                 report = resume(place, apply=True, consent=agreed)
             else:
@@ -172,8 +184,11 @@ class Nightly:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
         keep desktops from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=self.site.policy.limits.step_timeout_s)
-        ours = [task for task in self.world.tasks.unfinished()
-                if task.call.operation_id and task.queued_at > given_up and task.entity.state.question is None]
+        ours = [
+            task
+            for task in self.world.tasks.unfinished()
+            if task.call.operation_id and task.queued_at > given_up and task.entity.state.question is None
+        ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
 
     def _cut(self, name: str) -> None:
@@ -247,6 +262,7 @@ class Nightly:
             played.struck["K1"] = sum(1 for call in played.calls if call[1] == "killed")
         with self._journal.transaction() as connection:
             rows = connection.execute(tables.intents.select()).all()
+        played.doubtful = frozenset(row.vm for row in rows if row.state != IntentState.FAILED)
         played.intents = {row.op_id: datetime.fromisoformat(row.intended) for row in rows}
         played.sessions = sum(1 for _ in self.world.sessions)
 
@@ -254,12 +270,11 @@ class Nightly:
 class _Place(Place):
     """A site whose journal is in memory and outlives the processes of a night."""
 
-    __slots__ = ("_journal", "_point")
+    __slots__ = ("_journal",)
 
-    def __init__(self, *args: Any, journal: Journal, point: Any) -> None:
+    def __init__(self, *args: Any, journal: Journal) -> None:
         super().__init__(*args)
         self._journal = journal
-        self._point = point
 
     @contextmanager
     def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:

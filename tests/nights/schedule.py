@@ -66,9 +66,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     )
 
 
-def _event(
-    fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]
-) -> Event:
+def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
     if fault in KILLS:
         return Event(fault, point=rng.randint(1, 60))
     if fault in USERS:
@@ -83,7 +81,10 @@ def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence
         methods = READS if fault in ("T4", "T5") else (*EFFECTS, *READS)
         return {"method": rng.choice(methods), "skip": skip, "times": rng.choice([1, 1, 2, 3])}
     if fault in SESSIONS:
-        return {"skip": 0 if fault == "N6" else skip, **({"times": rng.choice([1, 2, 20])} if fault in ("N5", "N6") else {})}
+        return {
+            "skip": 0 if fault == "N6" else skip,
+            **({"times": rng.choice([1, 2, 20])} if fault in ("N5", "N6") else {}),
+        }
     if fault in TASKS:
         return {"skip": skip, "times": rng.choice([1, 1, 2, 3])}
     if fault in MISSING:

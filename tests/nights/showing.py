@@ -69,7 +69,9 @@ class Showing:
         found = [self._world.find(ref) for ref in refs]
         fresh = {vm.moid: self._vm(vm) for vm in found if isinstance(vm, VirtualMachine)}
         touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
-        hosts = {ref: self._host(host) for ref in touched if isinstance(host := self._world.find(ref or ""), HostSystem)}
+        hosts = {
+            ref: self._host(host) for ref in touched if isinstance(host := self._world.find(ref or ""), HostSystem)
+        }
         kept = {ref: vm for ref, vm in seen.vms.items() if ref not in refs}
         return Inventory(
             vcenter=seen.vcenter,

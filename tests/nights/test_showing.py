@@ -16,7 +16,9 @@ from tests.wire.conftest import target_of
 
 def differences(shown: Inventory, read: Inventory) -> list[str]:
     """What differs, by object and field."""
-    found = [f"objects {kind}" for kind in ("hosts", "vms", "clusters", "datastores") if not _same_keys(shown, read, kind)]
+    found = [
+        f"objects {kind}" for kind in ("hosts", "vms", "clusters", "datastores") if not _same_keys(shown, read, kind)
+    ]
     for kind in ("hosts", "vms", "clusters", "datastores"):
         for ref, there in getattr(read, kind).items():
             here = getattr(shown, kind)[ref]
@@ -37,7 +39,9 @@ def _without_nics(inventory: Inventory) -> Inventory:
     hosts = {}
     for ref, host in inventory.hosts.items():
         gpus = {gpu.address for gpu in host.gpus}
-        nodes = (replace(node, devices=tuple(each for each in node.devices if each in gpus)) for node in host.numa_nodes)
+        nodes = (
+            replace(node, devices=tuple(each for each in node.devices if each in gpus)) for node in host.numa_nodes
+        )
         hosts[ref] = replace(host, numa_nodes=tuple(nodes))
     return replace(inventory, hosts=hosts)
 
@@ -71,4 +75,6 @@ def test_a_night_sees_what_our_client_reads() -> None:
         same()
         refs = [names["vdi-001"], names["ml-06"]]
         seen = showing.inventory()
-        assert differences(showing.observed(seen, refs), _without_nics(vcenter.observe(vcenter.inventory(), refs))) == []
+        assert (
+            differences(showing.observed(seen, refs), _without_nics(vcenter.observe(vcenter.inventory(), refs))) == []
+        )
