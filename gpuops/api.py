@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuops.model.target import Target
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.place import Place, Placements
-    from gpuops.plan.rotation_status import RotationStatus
+    from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
 
 __all__ = [

@@ -24,7 +24,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.rotation_guard import Guard
+from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
     PowerOffVm,

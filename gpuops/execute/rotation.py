@@ -22,12 +22,12 @@ from gpuops.model.rotation import LockHolder, Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
-from gpuops.plan.rotation_day import RotateDay, explained, is_returned
-from gpuops.plan.rotation_desktops import Survey
-from gpuops.plan.rotation_guard import Guard
-from gpuops.plan.rotation_night import RotateNight
-from gpuops.plan.rotation_ours import marker_of, ours
-from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.rotation.day import RotateDay, explained, is_returned
+from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.ours import marker_of, ours
+from gpuops.plan.rotation.status import RotationStatus
 
 
 class Half(StrEnum):
@@ -69,7 +69,13 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
     if holder is not None:
         raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
     last = left_open[-1]
-    return rotate(Half(last.kind), parse_policy(last.policy, "the journal"), site, apply=apply, consent=consent)
+    return rotate(
+        Half(last.kind),
+        parse_policy(last.policy, "the journal", accepted_before=True),
+        site,
+        apply=apply,
+        consent=consent,
+    )
 
 
 def status(site: Site, policy: Policy | None = None) -> RotationStatus:
@@ -82,7 +88,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         holder, left_open = _left_open(journal, site)
         text = journal.last_policy(Half.NIGHT) if journal else None
         if policy is None and text:
-            policy = parse_policy(text, "the journal")
+            policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = _tagged(policy, site, now)
         found = ours(policy, Originals(journal).all() if journal else (), now)
@@ -241,14 +247,14 @@ def _end(journal: Journal, runs: Sequence[Run]) -> None:
 def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
     if journal is None:
         return ()
-    return Originals(journal).all(policy.night(now) if policy.window else None)
+    return Originals(journal).all(policy.night(now) if policy.windows else None)
 
 
 def _remembered_policy(journal: Journal | None) -> Policy:
     text = journal.last_policy(Half.NIGHT) if journal else None
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
-    return parse_policy(text, "the journal")
+    return parse_policy(text, "the journal", accepted_before=True)
 
 
 def _tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:

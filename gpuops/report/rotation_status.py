@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpuops.plan.rotation_ours import Ours, Whereabouts
-from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible

@@ -125,16 +125,51 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         assert said in result.stdout
 
 
-def test_a_profile_that_is_none_has_the_code_it_has_with_every_verb(lab: Lab) -> None:
+def test_a_profile_that_is_none_is_a_refusal_with_the_nearest(lab: Lab) -> None:
     result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", "--profile", "a100-3-21c")
-    assert (result.exit_code, result.stderr) == (2, "")
+    assert (result.exit_code, result.stderr) == (3, "")
     assert "near: grid_a100-3-20c" in result.stdout
     assert "next: as grid_a100-3-20c it fits on esx-01.lab" in result.stdout
 
 
+BAD = """version: 1
+requests:
+  - {name: none-such, profile: a100-3-21c, vcpu: 4, memory: 8GiB, cluster: nowhere}
+  - {name: too-large, profile: a40-48c, count: 3, vcpu: 2000, memory: 100TiB, numa: required}
+  - {name: torn-1, profile: a40-8q, vcpu: 4, memory: 16GiB, affinity: x, anti_affinity: y}
+  - {name: torn-2, profile: a40-9q, vcpu: 4, memory: 16GiB, affinity: x, anti_affinity: y}
+  - {name: fine, profile: a40-8q, vcpu: 4, memory: 16GiB}
+"""
+
+
+def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD, encoding="utf-8")
+    result = lab.run("place", "--file", str(path))
+    assert (result.exit_code, result.stderr) == (3, "")
+    document = json.loads(lab.run("place", "--file", str(path), "-o", "json").stdout)
+    assert (document["exit_code"], document["placed"], document["refused"]) == (3, 1, 4)
+    found = {each["name"]: each for each in document["requests"]}
+    for name, reasons in {
+        "none-such": ("no host offers a vGPU profile 'a100-3-21c'", "no host with a GPU is in cluster nowhere"),
+        "too-large": ("logical CPUs for", "memory to reserve in full", "room for nvidia_a40-48c", "locked to vGPUs of"),
+        "torn-1": ("affinity x and anti-affinity y contradict", "torn-2, of the same affinity, has no place by itself"),
+        "torn-2": ("affinity x and anti-affinity y contradict", "no host offers a vGPU profile 'a40-9q'"),
+    }.items():
+        told = [each["rule"] for each in found[name]["rejections"]]
+        assert all(any(reason in rule for rule in told) for reason in reasons), (name, told)
+        assert all(reason in result.stdout for reason in reasons)
+    smaller = "with 128 of its 2000 vCPUs and 984 GiB of memory and numa preferred and 1 of its 3 vGPUs"
+    assert found["too-large"]["nearest"] == f"{smaller} it fits on esx-02.lab"
+    assert found["none-such"]["nearest"].startswith("as grid_a100-3-20c and outside of cluster nowhere it fits")
+    assert found["torn-1"]["nearest"] == "without affinity x it fits on esx-02.lab"
+    assert found["torn-2"]["nearest"].startswith("as nvidia_a40-8q it fits on")
+
+
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
-    assert [name for name in shown if name not in RequestSection.model_fields] == ["pin", "suspended", "file"]
+    of_all = ["pin", "suspended", "file", "optimize"]
+    assert [name for name in shown if name not in RequestSection.model_fields] == of_all
     by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
@@ -159,5 +194,5 @@ def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     result = lab.run("place", "--file", str(path), "--explain")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "\x1b" not in result.stdout

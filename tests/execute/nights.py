@@ -29,6 +29,7 @@ pools:
     parked: true
     select: {name: "desktop-*"}
     idle: {cpu_below_mhz: 500}
+    owner: none
 ml:
   queue: [{vm: ml-01}, {vm: ml-02}]
   stop: {grace_s: 60, then: power-off}

@@ -18,7 +18,7 @@ from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate, status
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.rotation_ours import Whereabouts
+from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.ledger import Entry
@@ -43,7 +43,7 @@ def desktops_back(night: Played) -> Iterator[str]:
     report = night.last
     named = _named(night)
     for moid in sorted(_not_back(night) - named):
-        vm = night.world.find(moid)
+        vm: Any = night.world.find(moid)
         yield f"I1: {night.names[moid]} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
     for moid in sorted(named - ours - night.doubtful):
         if moid in night.names and night.names[moid].startswith("desktop-"):

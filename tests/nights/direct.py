@@ -160,7 +160,8 @@ class DirectVcenter:
 
     def _submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         if isinstance(step, SetAttribute):
-            return self._mark(step, op_id)
+            self._mark(step, op_id)
+            return None
         method = "ReconfigVM_Task" if isinstance(step, ReconfigureVm) else _METHODS[type(step)]
         power = inventory.vm(step.vm).power
         if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
@@ -207,12 +208,12 @@ class DirectVcenter:
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         def reached() -> frozenset[str]:
-            found = {vm: self._world.find(vm) for vm in vms}
+            found: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
             return frozenset(ref for ref, vm in found.items() if vm is not None and vm.state.power.value == power.value)
 
         gone = [vm for vm in vms if self._world.find(vm) is None]
         self._updates(lambda: reached() if len(reached()) + len(gone) >= len(vms) else None, timeout_s)
-        return self._read(reached)  # type: ignore[no-any-return]
+        return self._read(reached)
 
     def _updates(self, ready: Callable[[], Any], wait_s: float) -> Any:
         """What WaitForUpdatesEx tells: a session or a connection that broke is taken up again, and time passes."""
@@ -229,15 +230,19 @@ class DirectVcenter:
         raise VcenterUnreachable("the simulated vCenter broke off each wait")
 
     def _ended(self, refs: Sequence[str]) -> list[str] | None:
-        found = [ref for ref in refs if (task := self._world.find(ref)) is None or task.ended]
+        found = [ref for ref in refs if (task := self._task(ref)) is None or task.ended]
         return found or None
 
+    def _task(self, ref: str) -> Any:
+        """The task, as long as vCenter knows it."""
+        return self._world.find(ref)
+
     def _asks(self, ref: str) -> bool:
-        task = self._world.find(ref)
+        task = self._task(ref)
         return task is not None and task.entity.state.question is not None
 
     def _end(self, ref: str) -> TaskEnd:
-        task = self._world.find(ref)
+        task = self._task(ref)
         if task is None:
             return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)
         if not task.ended:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from sqlalchemy.pool import StaticPool
 from gpuops.errors import GpuopsError
 from gpuops.execute import tables
 from gpuops.execute.journal import IntentState, Journal
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
@@ -80,7 +82,7 @@ class Nightly:
     def __init__(self, seed: int, events: Sequence[Event] | None = None) -> None:
         self.site = site_of(seed)
         self.world = world = self.site.world(seed)
-        vms = [vm for vm in world.by_type("VirtualMachine")]
+        vms = list(world.by_type("VirtualMachine"))
         desktops = [vm.name for vm in vms if vm.name.startswith("desktop-")]
         ml = [vm.name for vm in vms if vm.name.startswith("ml-")]
         hosts = [host.name for host in world.by_type("HostSystem")]
@@ -134,7 +136,12 @@ class Nightly:
 
     def _nothing_to_do(self) -> bool:
         report = self.played.last
-        return self.played.calls[-1][1] == "done" and report is not None and not report.plan.steps and report.exit_code == 0
+        return (
+            self.played.calls[-1][1] == "done"
+            and report is not None
+            and not report.plan.steps
+            and report.exit_code == 0
+        )
 
     def _both_keys(self, vm: VirtualMachine) -> bool:
         fields = self.world.custom_fields.fields
@@ -183,11 +190,11 @@ class Nightly:
     def _count_in_flight(self) -> None:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
         keep desktops from returning."""
-        given_up = self.world.clock.now() - timedelta(seconds=self.site.policy.limits.step_timeout_s)
+        given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         ours = [
             task
             for task in self.world.tasks.unfinished()
-            if task.call.operation_id and task.queued_at > given_up and task.entity.state.question is None
+            if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
 
@@ -212,8 +219,7 @@ class Nightly:
         if vm is not None:
             again = 5 if event.fault == "H3" else 1
             for number in range(again):
-                act = self._sits_down if event.fault == "H1" else _wakes
-                self.world.clock.schedule(event.at_s + 120 * number, lambda: self._struck(event, act(vm)))
+                self.world.clock.schedule(event.at_s + 120 * number, partial(self._strike, event, vm))
 
     def _sits_down(self, vm: VirtualMachine) -> bool:
         if vm.state.power is not Power.ON or not vm.is_registered:
@@ -222,7 +228,8 @@ class Nightly:
         self._seated[vm.moid] = self.world.clock.now()
         return True
 
-    def _struck(self, event: Event, happened: bool) -> None:
+    def _strike(self, event: Event, vm: VirtualMachine) -> None:
+        happened = self._sits_down(vm) if event.fault == "H1" else _wakes(vm)
         if happened:
             self.played.struck[event.fault] = self.played.struck.get(event.fault, 0) + 1
 
@@ -289,6 +296,10 @@ def _journal(world: World) -> Journal:
     engine = create_engine("sqlite://", poolclass=StaticPool)
     tables.metadata.create_all(engine)
     return Journal(engine, world.get("ServiceInstance").instance_uuid, world.clock.now)
+
+
+def _asks(vm: Any) -> bool:
+    return vm.state.question is not None
 
 
 def _wakes(vm: VirtualMachine) -> bool:

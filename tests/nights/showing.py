@@ -69,9 +69,8 @@ class Showing:
         found = [self._world.find(ref) for ref in refs]
         fresh = {vm.moid: self._vm(vm) for vm in found if isinstance(vm, VirtualMachine)}
         touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
-        hosts = {
-            ref: self._host(host) for ref in touched if isinstance(host := self._world.find(ref or ""), HostSystem)
-        }
+        found_hosts = [self._world.find(ref) for ref in touched if ref]
+        hosts = {host.moid: self._host(host) for host in found_hosts if isinstance(host, HostSystem)}
         kept = {ref: vm for ref, vm in seen.vms.items() if ref not in refs}
         return Inventory(
             vcenter=seen.vcenter,
@@ -101,8 +100,10 @@ class Showing:
         for path, fault in self._world.injector.hidden(vm, _FIELDS, "RetrievePropertiesEx").items():
             if type(fault).__name__.endswith("NotAuthenticated"):
                 raise fault
-            told = {} if fault is None else {"unreadable": (*shown.unreadable, path)}
-            shown = replace(shown, **{_FIELDS[path]: None}, **told)
+            hidden: dict[str, Any] = {_FIELDS[path]: None}
+            if fault is not None:
+                hidden["unreadable"] = (*shown.unreadable, path)
+            shown = replace(shown, **hidden)
         return shown
 
     def _current(self, vm: VirtualMachine, known: tuple[tuple[Any, ...], Vm] | None) -> Vm:

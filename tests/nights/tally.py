@@ -44,11 +44,14 @@ class Tally:
 
     def __str__(self) -> str:
         per_minute, core_minutes = 60 * self.nights / max(self.wall_s, 1e-9), self.cpu_s / 60
+        effects = sum(self.effects)
+        per_night = effects / max(self.nights, 1)
+        counted = f"{self.nights} nights, {effects} effects (median {median(self.effects or [0]):.0f} a night)"
+        speed = f"{per_minute:.0f} nights and {per_minute * per_night:.0f} effects a minute"
+        core = f"{self.nights / max(core_minutes, 1e-9):.0f} nights per minute of one core"
         told = [
-            f"{self.nights} nights, {sum(self.effects)} effects (median {median(self.effects or [0]):.0f} a night), "
-            f"{len(self.violations)} violations",
-            f"{per_minute:.0f} nights and {per_minute * sum(self.effects) / max(self.nights, 1):.0f} effects a minute "
-            f"({self.nights / max(core_minutes, 1e-9):.0f} nights per minute of one core)",
+            f"{counted}, {len(self.violations)} violations",
+            f"{speed} ({core})",
             "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in ALL),
         ]
         return "\n".join([*told, *self.violations[:50]])

@@ -154,8 +154,7 @@ def _parsed(
 ) -> Policy:
     pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                             "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
-    if owner:
-        pool["owner"] = {"attribute": "gpuops.owner", "value": "office"}
+    pool["owner"] = {"attribute": "gpuops.owner", "value": "office"} if owner else "none"
     text = json.dumps({
         "version": 1,
         "name": "night",

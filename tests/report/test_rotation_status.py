@@ -11,8 +11,8 @@ import pytest
 from rich.console import RenderableType
 
 from gpuops.model.rotation import LockHolder, Original, Role
-from gpuops.plan.rotation_ours import Ours, Whereabouts
-from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.rotation_status import status_document, status_text
 
 Render = Callable[[RenderableType], str]

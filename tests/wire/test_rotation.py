@@ -24,8 +24,8 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.rotation import NOTHING_CUT_OFF
 from gpuops.model.rotation import Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.rotation_ours import Whereabouts
-from gpuops.plan.rotation_status import RotationStatus
+from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.steps import SetAttribute, SuspendVm
 from gpuops.sim import ready_file
 from gpuops.sim.ledger import Entry

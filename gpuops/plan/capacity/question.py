@@ -15,7 +15,7 @@ from gpuops.model.vm import Vm
 from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.place import Level, Place, place_of
 from gpuops.plan.project import project
-from gpuops.plan.rotation_room import around
+from gpuops.plan.rotation.room import around
 from gpuops.plan.scope import Scope
 from gpuops.plan.steps import SuspendVm
 

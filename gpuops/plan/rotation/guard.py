@@ -62,8 +62,8 @@ class Guard:
         """
         if not isinstance(step, SetAttribute | SuspendVm | RelocateVm | PowerOnVm):
             return None
-        window = self.policy.window
-        if window is not None and not window.contains(now):
+        night = self.policy.night_at(now)
+        if self.policy.windows and not (night is not None and night.takes_at(now)):
             return "the window has closed"
         tripped = self.tripped(ended, inventory)
         if tripped is not None:
@@ -79,7 +79,8 @@ class Guard:
         hosts = Counter(vm.host for outcome in bad if (vm := inventory.vms.get(outcome.step.vm)) is not None)
         worst = next(((ref, count) for ref, count in hosts.items() if ref and count >= PER_HOST), None)
         if worst is not None:
-            return f"{worst[1]} steps failed on {inventory.hosts[worst[0]].name if worst[0] in inventory.hosts else worst[0]}"
+            host = inventory.hosts.get(worst[0])
+            return f"{worst[1]} steps failed on {host.name if host else worst[0]}"
         last = [outcome for outcome in ended if outcome.verdict is not Verdict.SKIPPED][-DENIED:]
         if len(last) == DENIED and all(each.verdict in _BAD and each.trouble is Trouble.DENIED for each in last):
             return "vCenter refuses one step after the other"

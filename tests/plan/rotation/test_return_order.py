@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpuops.catalog import load
 from gpuops.model.gpu import AssignmentPolicy, PciAddress
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.rotation_return import may_return, return_order
-from gpuops.plan.rotation_room import Room
+from gpuops.plan.rotation.return_order import may_return, return_order
+from gpuops.plan.rotation.room import Room
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)

@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
-from gpuops.plan.rotation_room import Room, around
+from gpuops.plan.rotation.room import Room, around
 from gpuops.plan.steps import ResumeVm, SuspendVm
 
 

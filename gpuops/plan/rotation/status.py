@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuops.model.rotation import LockHolder
-from gpuops.plan.rotation_ours import Ours, Whereabouts
+from gpuops.plan.rotation.ours import Ours, Whereabouts
 
 
 @dataclass(frozen=True, slots=True)

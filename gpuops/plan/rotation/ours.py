@@ -100,7 +100,7 @@ def changing(vm: Vm) -> str | None:
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
-        return any(queued.name in (vm.name, original.name) for queued in policy.ml)
+        return any(queued.means(vm.name, original.name) for queued in policy.ml)
     return policy.pool_of(vm) is not None
 
 

@@ -12,8 +12,8 @@ from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.rotation_ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
-from gpuops.plan.rotation_return import return_order
+from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
+from gpuops.plan.rotation.return_order import return_order
 from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
 
 
