@@ -18,7 +18,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Plan
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, ShutDownGuest, Step, SuspendVm
 
 SLICE_S: Final = 20.0
 """The longest silent wait: how often the time of steps in flight is looked at."""
@@ -89,7 +89,7 @@ class _Run:
         elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
             yield from self._power_off(waiting, outcome.reason)
             return
-        rests_s = _rests_s(outcome)
+        rests_s = () if self._overtaken(step) else _rests_s(outcome)
         if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
             self._lanes.again(waiting, rests_s[waiting.tries])
             return
@@ -183,6 +183,13 @@ class _Run:
                 if desktop is not None and desktop.host is not None and desktop.host == self._start_host(step):
                     return f"{desktop.name} was not suspended on its host: {outcome.reason}"
         return None
+
+    def _overtaken(self, step: Step) -> bool:
+        """Whether a change was planned for a configuration that is not there any more: it is not asked for again."""
+        if not isinstance(step, ReconfigureVm):
+            return False
+        before, now = self._doer.planned.vms.get(step.vm), self._doer.inventory.vms.get(step.vm)
+        return before is None or now is None or before.change_version != now.change_version
 
     def _start_host(self, step: PowerOnVm) -> str | None:
         if step.host is not None:
