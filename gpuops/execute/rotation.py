@@ -43,17 +43,19 @@ HALVES = (Half.NIGHT, Half.DAY)
 
 def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consent: Consent) -> Report:
     """One half of a rotation; without a policy, under that of the night in the journal."""
+    returning = half is Half.DAY  # only taking needs a journal: a morning goes by vCenter's markers where it is lost
     if not apply:
-        with site.remembering(site.vcenter.uuid) as journal:
-            return _Turn(half, policy or _remembered_policy(journal), site, site.clock()).look_only(journal)
-    with site.changing(site.vcenter.uuid, alone=True) as journal:
+        with site.remembering(site.vcenter.uuid, returning=returning) as journal:
+            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
+            return _without_journal(turn.look_only(journal), journal)
+    with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
         turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
         settled = turn.settle(left_open, journal)
         report = turn.look(journal)
         outcomes = turn.do(report, journal, left_open, consent)
-        return replace(report, outcomes=(*settled, *outcomes), applied=True)
+        return _without_journal(replace(report, outcomes=(*settled, *outcomes), applied=True), journal)
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
@@ -252,9 +254,19 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
 
 def _remembered_policy(journal: Journal | None) -> Policy:
     text = journal.last_policy(Half.NIGHT) if journal else None
+    if not text and journal is not None and journal.lost is not None:
+        raise journal.lost
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
     return parse_policy(text, "the journal", accepted_before=True)
+
+
+def _without_journal(report: Report, journal: Journal | None) -> Report:
+    """The report of a run that outlived its journal says so; any other as it is."""
+    if journal is None or journal.lost is None:
+        return report
+    warning = f"{journal.lost.message}: returned by vCenter's markers; no night begins before it is put in order"
+    return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
 
 
 def _tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:

@@ -45,6 +45,8 @@ class Report:
     plan: Plan
     outcomes: tuple[Outcome, ...] = ()
     applied: bool = False
+    journal_lost: bool = False
+    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted."""
 
     @property
     def changed(self) -> bool:
@@ -55,7 +57,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 done or nothing to do, 3 infeasible, 4 partly done (design: exit codes are interface)."""
+        """0 done or nothing to do, 3 infeasible, 4 partly done, 7 without its journal (README, exit codes)."""
+        if self.journal_lost:
+            return 7
         if not self.plan.feasible:
             return 3
         bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}

@@ -6,7 +6,7 @@ faults stop; then the engine has its last say, and everything that the checkers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import create_engine
-from sqlalchemy.pool import StaticPool
-
 from gpuops.errors import GpuopsError
-from gpuops.execute import tables
-from gpuops.execute.journal import IntentState, Journal
+from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.memory import MemoryStore
+from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
+from gpuops.execute.step_json import load_step
 from gpuops.plan.outcome import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
@@ -101,7 +101,7 @@ class Nightly:
         self._points = 0
         self._certificate = 1
         world.change_certificate = self._another_certificate
-        self._journal = _journal(world)
+        self._store = _Store(self._boundary)
         self._armed: list[tuple[str, Any]] = []
 
     def play(self) -> Played:
@@ -158,7 +158,7 @@ class Nightly:
         vcenter: DirectVcenter | None = None
         try:
             vcenter = DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
-            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, journal=self._journal)
+            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store)
             place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
             if half is None:
                 report = resume(place, apply=True, consent=agreed)
@@ -179,7 +179,7 @@ class Nightly:
 
     def _boundary(self, what: str) -> None:
         self._points += 1
-        if what.startswith("before "):
+        if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
@@ -267,35 +267,47 @@ class Nightly:
         played = self.played
         if any(event.fault == "K1" for event in played.events):
             played.struck["K1"] = sum(1 for call in played.calls if call[1] == "killed")
-        with self._journal.transaction() as connection:
-            rows = connection.execute(tables.intents.select()).all()
-        played.doubtful = frozenset(row.vm for row in rows if row.state != IntentState.FAILED)
-        played.intents = {row.op_id: datetime.fromisoformat(row.intended) for row in rows}
+        steps: dict[str, str] = {}
+        states: dict[str, str] = {}
+        for record in self._store.read(0):
+            if record.kind is Kind.INTENT:
+                played.intents[record.body["op"]] = record.at
+                steps[record.body["op"]] = load_step(record.body["step"]).vm
+            elif record.kind is Kind.SETTLED:
+                states[record.body["op"]] = record.body["state"]
+        played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
         played.sessions = sum(1 for _ in self.world.sessions)
 
 
 class _Place(Place):
     """A site whose journal is in memory and outlives the processes of a night."""
 
-    __slots__ = ("_journal",)
+    __slots__ = ("_store",)
 
-    def __init__(self, *args: Any, journal: Journal) -> None:
+    def __init__(self, *args: Any, store: MemoryStore) -> None:
         super().__init__(*args)
-        self._journal = journal
+        self._store = store
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:
-        yield self._journal
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
+        yield Journal(self._store, vcenter, self.clock)
 
     @contextmanager
-    def remembering(self, vcenter: str) -> Iterator[Journal | None]:
-        yield self._journal
+    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        yield Journal(self._store, vcenter, self.clock)
 
 
-def _journal(world: World) -> Journal:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    tables.metadata.create_all(engine)
-    return Journal(engine, world.get("ServiceInstance").instance_uuid, world.clock.now)
+class _Store(MemoryStore):
+    """Records that outlive the processes of a night; a run can be killed before and after each append."""
+
+    def __init__(self, boundary: Callable[[str], None]) -> None:
+        super().__init__()
+        self._boundary = boundary
+
+    def append(self, records: Sequence[Record]) -> None:
+        self._boundary("before an append")
+        super().append(records)
+        self._boundary("after an append")
 
 
 def _asks(vm: Any) -> bool:

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import select
 
 from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run, wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute import tables
-from gpuops.execute.journal import Journal
 from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
+from tests.execute.journals import left_open, op_ids
 
 from .conftest import target_of
 
@@ -76,15 +74,10 @@ class Wire:
 
     def left_open(self) -> list[str]:
         """Kinds of the runs and intents that the journal does not call ended."""
-        journal = Journal.open(self.state_dir, "any", wall_clock)
-        with journal.transaction() as database:
-            runs = database.scalars(select(tables.runs.c.kind).where(tables.runs.c.ended.is_(None))).all()
-            open_ = select(tables.intents.c.kind).where(tables.intents.c.state.in_(["intent", "submitted", "unknown"]))
-            intents = database.scalars(open_).all()
-            intended = set(database.scalars(select(tables.intents.c.op_id)))
-        journal.close()
+        vcenter = self.server.world.get("ServiceInstance").instance_uuid
+        intended = op_ids(self.state_dir, vcenter)
         assert {entry.operation_id for entry in self.server.world.ledger} <= intended, "no effect without its intent"
-        return [*runs, *intents]
+        return left_open(self.state_dir, vcenter)
 
     def effects(self, *methods: str) -> Counter[tuple[str, str]]:
         return Counter((each.method, each.name) for each in self.server.world.ledger if each.method in methods)
