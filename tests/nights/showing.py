@@ -245,4 +245,5 @@ def _drs(drs: Any) -> dict[str, Any]:
     """As ClusterConfigInfoEx tells it; a cluster always tells of DRS."""
     from gpuops.sim.drs import Behavior
 
-    return {"drs_enabled": drs.behavior is not None, "drs_behavior": (drs.behavior or Behavior.FULL).value}
+    assert not drs.rules, "these nights have no rules"
+    return {"rules": (), "drs_enabled": drs.behavior is not None, "drs_behavior": (drs.behavior or Behavior.FULL).value}
