@@ -91,13 +91,15 @@ def without_brand(name: str) -> str:
 
 
 def near(text: str, offered: Iterable[str]) -> list[str]:
-    """The offered names that are most like the text, the likest first; few, or none."""
+    """The offered names that are most like the text, the likest first; few, or none. `8q` is like all that end so."""
     from difflib import get_close_matches
 
     short: dict[str, list[str]] = {}
     for name in offered:
         short.setdefault(without_brand(name), []).append(name)
-    return [name for key in get_close_matches(without_brand(text), short, n=3) for name in short[key]]
+    wanted = without_brand(text)
+    ends = sorted(key for key in short if key.endswith(f"-{wanted}"))[:3]
+    return [name for key in ends or get_close_matches(wanted, short, n=3) for name in short[key]]
 
 
 def _unknown(text: str, wanted: str, names: list[str]) -> ProfileUnknown:

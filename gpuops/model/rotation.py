@@ -3,85 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from typing import Final
 
+from gpuops.model.ml_queue import MlStop, QueuedVm
+from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import Vm
+from gpuops.model.window import Night, Window
+
+RETURN_FLOOR: Final = timedelta(minutes=45)
+"""The least time that is kept for bringing desktops back, however fast they came back so far."""
+
+
+class DirectPath(StrEnum):
+    """What a night does with idle desktops that have a DirectPath device: they cannot be suspended."""
+
+    LEAVE = "leave"
+    SHUT_DOWN_GUEST = "shut-down-guest"
+    """The guest is asked to shut down, never powered off; the morning powers the desktop on."""
+
+
+class Mode(StrEnum):
+    """Where the GPUs of a night come from."""
+
+    SUSPEND_DESKTOPS = "suspend-desktops"
+
+
+class Broker(StrEnum):
+    """Who keeps users away from desktops while a night takes them.
+
+    The seam for a broker: a member here, its client as a room beside `vsphere`, and its gate closed by the executor
+    before a suspend, opened on every way out.
+    """
+
+    NONE = "none"
+    """Nobody: a desktop qualifies in a pool that is declared parked only."""
+
+
+class DrsOverride(StrEnum):
+    """Whether DRS is kept off the ML VMs of a night."""
+
+    NONE = "none"
+    MANUAL = "manual"
+
+
+class MorningOrder(StrEnum):
+    """Which desktops come back first."""
+
+    CANARY_FIRST = "canary-first"
+    """One of each host alone, so that a host that takes none back shows before all of them wait for it."""
+    LARGEST_FIRST = "largest-first"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """When a night may take GPUs: from `opens` to `closes` in `zone`, across midnight when it closes earlier."""
+class IdleRule:
+    """When a desktop counts as idle, beside the signs of use that always keep it."""
 
-    opens: time
-    closes: time
-    zone: tzinfo
-
-    def contains(self, now: datetime) -> bool:
-        moment = now.astimezone(self.zone).time()
-        if self.opens <= self.closes:
-            return self.opens <= moment < self.closes
-        return moment >= self.opens or moment < self.closes
-
-    def night(self, now: datetime) -> date:
-        """The local date of the evening that the night of `now` began on."""
-        local = now.astimezone(self.zone)
-        after_midnight = self.opens > self.closes and local.time() < self.closes
-        return local.date() - timedelta(days=1) if after_midnight else local.date()
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A sign that people put on VMs: a custom attribute (with this value, or with any), or a tag `category:name`."""
-
-    attribute: str | None = None
-    value: str | None = None
-    tag: str | None = None
-
-    def on(self, vm: Vm) -> bool | None:
-        """Whether the VM carries it; None = this login cannot tell."""
-        if self.tag is not None:
-            return None if vm.tags is None else self.tag in vm.tags
-        found = vm.attributes.get(self.attribute or "", "")
-        return bool(found) if self.value is None else found == self.value
-
-    def __str__(self) -> str:
-        if self.tag is not None:
-            return f"tag {self.tag}"
-        return f"attribute {self.attribute}" + ("" if self.value is None else f" = {self.value}")
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """Which VMs are meant: all of the conditions that are given must hold."""
-
-    folder: str | None = None
-    """`/dc/vm/desktops` is a path from the root; `desktops/cad` any folders of these names, one in the other."""
-    name: str | None = None
-    """Shell pattern, case-sensitive."""
-    marks: tuple[Mark, ...] = ()
-    profile: str | None = None
-    """Shell pattern that every vGPU of the VM must fit; a VM without a vGPU never does."""
-
-    def selects(self, vm: Vm) -> bool:
-        """Whether the VM is meant; what this login cannot tell is not meant."""
-        return (
-            (self.folder is None or _inside(vm.path, self.folder))
-            and (self.name is None or fnmatchcase(vm.name, self.name))
-            and all(mark.on(vm) is True for mark in self.marks)
-            and (self.profile is None or _all_fit(vm.profiles, self.profile))
-        )
-
-
-def _inside(path: str, folder: str) -> bool:
-    parents = path.rsplit("/", 1)[0] + "/"
-    wanted = folder.strip("/") + "/"
-    return parents.startswith("/" + wanted) if folder.startswith("/") else "/" + wanted in parents
-
-
-def _all_fit(profiles: tuple[str, ...], pattern: str) -> bool:
-    return bool(profiles) and all(fnmatchcase(profile, pattern) for profile in profiles)
+    cpu_below_mhz: int
+    """A desktop that uses this much CPU or more is not idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,40 +70,30 @@ class Pool:
 
     name: str
     select: Selector
-    cpu_below_mhz: int
-    """A desktop that uses this much CPU or more is not idle."""
+    idle: IdleRule
     parked: bool = False
     """The policy's word that nobody is given a desktop of this pool at night; without it none is taken."""
     floor: int = 0
     """So many desktops of the pool stay running."""
     owner: Mark | None = None
-    """The second key: put on a desktop by those who own it. None = the policy alone selects."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedVm:
-    """An ML VM that waits for the night, in the order of the queue."""
-
-    name: str
-    relocate: bool = False
-    """May be moved, cold, to another host where it fits."""
-
-
-@dataclass(frozen=True, slots=True)
-class MlStop:
-    """How ML VMs are stopped in the morning: the guest is asked, then powered off if `then_off`."""
-
-    grace_s: int = 300
-    then_off: bool = True
+    """The second key: put on a desktop by those who own it. None = the policy says that it alone selects."""
+    priority: int = 0
+    """Desktops of the pool with the lower one give way first."""
+    directpath: DirectPath = DirectPath.LEAVE
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much goes on at once, and how long one step may take."""
+    """How much goes on at once, how much a night may take in all, and how long one step may take."""
 
     in_flight: int = 8
     per_host: int = 4
     step_timeout_s: int = 1800
+    per_datastore: int = 8
+    """Suspends and resumes at once whose files are on one datastore."""
+    desktops: int | None = None
+    """So many desktops are taken in one night, at most; None = as many as the queue needs."""
+    desktops_per_host: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +103,18 @@ class Policy:
     name: str
     pools: tuple[Pool, ...]
     ml: tuple[QueuedVm, ...] = ()
-    ml_stop: MlStop = MlStop()
-    window: Window | None = None
-    """None = `rotate night` may run at any time, and each one after a finished one is a new night."""
-    opt_out: Mark = Mark(attribute="gpuops.opt-out")
+    ml_stop: MlStop = field(default_factory=MlStop)
+    windows: tuple[Window, ...] = ()
+    """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
+    opt_out: Mark = field(default_factory=lambda: Mark(attribute="gpuops.opt-out"))
     """A desktop that carries it is never taken, whatever else holds."""
     marker: str = "gpuops.rotation"
     """The custom attribute that gpuops sets on what it takes, and clears when it is back."""
     limits: Limits = Limits()
+    morning: MorningOrder = MorningOrder.CANARY_FIRST
+    mode: Mode = Mode.SUSPEND_DESKTOPS
+    broker: Broker = Broker.NONE
+    drs_override: DrsOverride = DrsOverride.NONE
     digest: str = ""
     """SHA-256 of the file."""
     text: str = field(default="", repr=False)
@@ -150,10 +124,23 @@ class Policy:
         """The first pool that selects the VM."""
         return next((pool for pool in self.pools if pool.select.selects(vm)), None)
 
+    def night_at(self, now: datetime) -> Night | None:
+        """The night that this moment is in, of the windows; None = it is in none."""
+        found = (window.night_at(now) for window in self.windows)
+        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+
+    def next_night(self, now: datetime) -> Night | None:
+        """The first night that opens after this moment; None = none does within a year."""
+        found = (window.next_night(now) for window in self.windows)
+        return min((night for night in found if night is not None), key=lambda night: night.opens, default=None)
+
     def night(self, now: datetime) -> str:
         """The night's name: the local date of its evening; without a window, this minute."""
-        if self.window is not None:
-            return self.window.night(now).isoformat()
+        night = self.night_at(now)
+        if night is not None:
+            return night.id
+        if self.windows:
+            return now.astimezone(self.windows[0].zone).date().isoformat()
         return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
 
     @property

@@ -24,8 +24,9 @@ from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue import Queue
 from gpuops.plan.reach import scope_of
+from gpuops.plan.rehearsal import in_turn
 from gpuops.plan.settings import nodes_of, trade_off
-from gpuops.plan.steering import in_turn, steered
+from gpuops.plan.steering import steered
 from gpuops.plan.trial import Placed, Refusal
 
 
@@ -59,9 +60,7 @@ class Placements:
 
     @property
     def exit_code(self) -> int:
-        """3 when one of them has no place, 2 when one asks for a profile that nothing here has."""
-        if any(refusal.unknown for refusal in self.refused):
-            return 2
+        """3 when one of them has no place, for whatever reason."""
         return 3 if self.refused else 0
 
 

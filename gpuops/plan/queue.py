@@ -42,7 +42,7 @@ class Queue:
         trial = self._trial(workload)
         answer = trial.answer()
         if isinstance(answer, Refusal):
-            return self._with(replace(answer, nearest=nearest(trial)))
+            return self._with(replace(answer, nearest=nearest(trial, answer.rejections)))
         return self._with(answer)
 
     def _together(self, unit: Sequence[Workload]) -> Queue:
@@ -56,32 +56,40 @@ class Queue:
             queue = self
             host: str | None = None
             for workload in unit:
-                answer = queue._trial(workload, only=host, without=tried).answer()
+                answer = replace(queue._trial(workload, only=host, without=tried), every_reason=False).answer()
                 queue = queue._with(answer)
                 if isinstance(answer, Refusal):
-                    if answer.unknown:
-                        return self._none_of(unit, (), answer.rejections, unknown=True)
                     reasons |= dict.fromkeys(answer.rejections)
                     break
                 host = answer.placement.host.ref
             else:
                 return queue
             if host is None:
-                return self._none_of(unit, (self._not_together(unit),), tuple(reasons))
+                return self._none_of(unit, (), tuple(reasons))
             tried |= {host}
 
     def _none_of(
-        self,
-        unit: Sequence[Workload],
-        about_all: Sequence[Rejection],
-        reasons: Sequence[Rejection] = (),
-        *,
-        unknown: bool = False,
+        self, unit: Sequence[Workload], contradicted: Sequence[Rejection], reasons: Sequence[Rejection] = ()
     ) -> Queue:
+        """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts."""
+        alone = {workload.name: self._trial(workload).answer() for workload in unit}
+        impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
+        about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
         queue, instead = self, self._apart(unit)
         for workload in unit:
-            own = tuple(replace(reason, subject=workload.name) for reason in about_all)
-            queue = queue._with(Refusal(workload, (*own, *reasons), nearest=instead, unknown=unknown))
+            itself = alone[workload.name]
+            own = itself.rejections if isinstance(itself, Refusal) else ()
+            others = [name for name in impossible if name != workload.name]
+            found = (
+                *(replace(reason, subject=workload.name) for reason in about_all),
+                *own,
+                *(Rejection(workload.name, f"{name}, of the same affinity, has no place by itself") for name in others),
+                *(() if impossible else reasons),
+            )
+            near = nearest(self._trial(workload), own) if own else instead
+            if isinstance(itself, Placed) and not near:
+                near = f"without affinity {workload.affinity} it fits on {itself.placement.host.name}"
+            queue = queue._with(Refusal(workload, tuple(dict.fromkeys(found)), nearest=near))
         return queue
 
     def _not_together(self, unit: Sequence[Workload]) -> Rejection:

@@ -18,12 +18,9 @@ from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DynamicDevice, VgpuDevice
-from gpuops.plan.claims import Claim, claims
-from gpuops.plan.holding import take
-from gpuops.plan.hypothetical import running
-from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.wanted import PinPolicy, demands_of, pins_of
+from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
+from gpuops.plan.claims import Claim
+from gpuops.plan.placement.wanted import PinPolicy, pins_of
 from gpuops.plan.trial import Placed, Steering
 
 
@@ -36,44 +33,15 @@ def steered(
     """
     groups: dict[tuple[str, str], list[Placed]] = {}
     for each in placed:
-        groups.setdefault((each.placement.host.ref, _competing(each, catalog)), []).append(each)
+        groups.setdefault((each.placement.host.ref, competing(each.vm, catalog)), []).append(each)
     found: dict[str, Placed] = {}
     for (ref, model), group in groups.items():
-        back = [name for claim in waiting if claim.host.ref == ref and not claim.lost for name in claim.vm.profiles]
-        rivals = tuple(name for name in back if _model(name, catalog) == model)
+        back = [claim.vm for claim in waiting if claim.host.ref == ref and not claim.lost]
+        rivals = tuple(vm for vm in back if vm.devices and competing(vm, catalog) == model)
         states = gpu_states(inventory.hosts[ref], inventory, catalog)
         there = tuple(state for state in states if _may_run(state, group, catalog))
         found |= {each.workload.name: each for each in _Rivalry(tuple(group), rivals, there, catalog).settled(pin)}
     return tuple(found[each.workload.name] for each in placed)
-
-
-def in_turn(
-    placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
-) -> tuple[str, ...]:
-    """What goes wrong when they are started as listed, and the suspended come back after them; a line each, or none.
-
-    The last check of a plan: step by step on the snapshot as it is, and nothing that was worked out before counts.
-    """
-    lines: list[str] = []
-    world = inventory
-    for each in placed:
-        vm = running(each.vm, each.placement, each.workload.numa)
-        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[vm.host or ""], world, catalog)
-        by_order = each.steering is Steering.LISTED_ORDER
-        if not seating.complete or (by_order and seating.seats != each.placement.seats):
-            names = ", ".join(str(address) for address in sorted(set(each.placement.seats.values())))
-            lines.append(
-                f"{each.placement.host.name} may give {each.vm.name} other GPUs than {names}: --pin auto binds it"
-            )
-        world = take(vm, world, catalog)
-    hosts = {each.placement.host.ref for each in placed} if waiting else set()
-    lost = {claim.vm.ref for claim in claims(world, catalog, sorted(hosts)) if claim.lost or claim.doubts}
-    lines += [
-        f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
-        for claim in waiting
-        if not claim.lost and not claim.doubts and claim.vm.ref in lost
-    ]
-    return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +49,7 @@ class _Rivalry:
     """Those that may take a GPU from each other: new VMs of one GPU model on one host, and suspended ones of it."""
 
     new: tuple[Placed, ...]
-    back: tuple[str, ...]
-    """Profiles of the vGPUs that suspended VMs come back with."""
+    back: tuple[Vm, ...]
     states: tuple[GpuState, ...]
     catalog: Catalog
 
@@ -100,8 +67,8 @@ class _Rivalry:
         """Whether whole devices given by kind do not take what another is meant to have."""
         kinds = {
             (device.allowed, device.label)
-            for each in self.new
-            for device in each.vm.devices or ()
+            for vm in (*(each.vm for each in self.new), *self.back)
+            for device in vm.devices or ()
             if isinstance(device, DynamicDevice)
         }
         return len(kinds) + any(each.workload.device for each in self.new) <= 1
@@ -114,7 +81,9 @@ class _Rivalry:
         """
         if any(each.placement.pins or each.workload.device_group is not None for each in self.new):
             return False
-        wanted = (*(name for each in self.new for name in each.vm.profiles), *self.back)
+        if any(pins_of(vm) for vm in self.back):
+            return False
+        wanted = [name for vm in (*(each.vm for each in self.new), *self.back) for name in vm.profiles]
         if len({_shape(name, self.catalog) for name in wanted}) > 1:
             return False
         room = sum(
@@ -143,9 +112,9 @@ class _Rivalry:
         )
 
 
-def _competing(placed: Placed, catalog: Catalog) -> str:
+def competing(vm: Vm, catalog: Catalog) -> str:
     """The GPU model whose GPUs it may take from others on its host; whole GPUs are one kind."""
-    return next((_model(name, catalog) for name in placed.vm.profiles), "whole")
+    return next((_model(name, catalog) for name in vm.profiles), "whole")
 
 
 def _shape(profile: str, catalog: Catalog) -> tuple[object, ...]:

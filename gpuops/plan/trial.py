@@ -12,7 +12,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
-from gpuops.plan.hypothetical import Devices, choices_of_devices, running, unknown_profile, vm_of
+from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
 from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
@@ -20,7 +20,8 @@ from gpuops.plan.placement.rooms import rooms
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.reach import Reach, reach_of
+from gpuops.plan.reach import Reach, reach_of, scope_of
+from gpuops.plan.reasons import on_their_gpus, without_devices
 from gpuops.plan.settings import wider
 
 
@@ -56,8 +57,6 @@ class Refusal:
     nearest: str = ""
     """What little less would have found a place, and where; empty = nothing near."""
     choices: tuple[Choice, ...] = ()
-    unknown: bool = False
-    """It asks for a vGPU profile that is none, or for several by one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +83,19 @@ class Trial:
     pin: PinPolicy = PinPolicy.AUTO
     only: str | None = None
     without: frozenset[str] = frozenset()
+    every_reason: bool = True
+    """Whether a refusal also tells what was not looked at because the first reasons were enough."""
 
     def answer(self) -> Placed | Refusal:
         """The first of the devices that would serve which finds a place; what is scarcer stays free."""
         rejections: list[Rejection] = []
         choices: list[Choice] = []
-        for devices in choices_of_devices(self.workload, self.inventory, self.catalog):
-            if isinstance(devices, Rejection):
-                unknown = unknown_profile(self.workload, self.inventory, self.catalog) is not None
-                return Refusal(self.workload, (devices,), unknown=unknown)
+        choices_known = choices_of_devices(self.workload, self.inventory, self.catalog)
+        unknown = tuple(each for each in choices_known if isinstance(each, Rejection))
+        if unknown:
+            return Refusal(self.workload, tuple(dict.fromkeys((*unknown, *self._besides_devices()))))
+        for devices in choices_known:
+            assert not isinstance(devices, Rejection)
             vm = vm_of(self.workload, devices)
             reach, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
@@ -102,8 +105,19 @@ class Trial:
                 told = self._choices(wanted, reach, found.choices)
                 return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
             rejections += (*reach.refused, *found)
+            if self.every_reason:
+                meant = scope_of(self.workload).hosts(self.inventory)
+                rejections += on_their_gpus(vm, reach, meant, self.inventory, self.catalog)
             choices += self._choices(wanted, reach, tuple(map(_against, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
+
+    def _besides_devices(self) -> tuple[Rejection, ...]:
+        if not self.every_reason:
+            return ()
+        vm = vm_of(self.workload)
+        # That nobody offers the group is said already.
+        reach, _ = replace(self, workload=replace(self.workload, device_group=None))._asked(vm, ())
+        return without_devices(vm, reach, self.inventory)
 
     def _asked(self, vm: Vm, devices: Devices) -> tuple[Reach, Wanted]:
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
@@ -118,6 +132,7 @@ class Trial:
             self.pin,
             tuple(ref for ref, _ in beside),
             self.explain,
+            self.workload.device_group is not None,
         )
         return reach, wanted
 
@@ -180,4 +195,4 @@ def _and(
 
 def relaxed(trial: Trial, workload: Workload) -> Trial:
     """The same question about a workload that asks for less, and nobody asks why."""
-    return replace(trial, workload=workload, explain=False)
+    return replace(trial, workload=workload, explain=False, every_reason=False)

@@ -2,6 +2,7 @@
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, batch, rotation
+                                        decisions, openb, profiles, departures, batch, defrag, numa
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
+    "numa": "tests.bench.numa_local",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from gpuops.config.requests_file import RequestSection
+from gpuops.config.sections.request import RequestSection
 from tests.cli.conftest import Lab
 from tests.cli.test_bad_input import one_line
 from tests.cli.test_symmetry import options
@@ -95,6 +95,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         ([], "place needs --vcpu and --memory, or --file", "gpuops place --help"),
         (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
         (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
+        (["--profile", "a", "--profile", "b", "--count", "2"], "--count means nothing with several --profile", "once"),
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
         (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
         (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
@@ -125,18 +126,82 @@ def test_names_that_mean_nothing_are_a_refusal_with_what_there_is(lab: Lab) -> N
         assert said in result.stdout
 
 
-def test_a_profile_that_is_none_has_the_code_it_has_with_every_verb(lab: Lab) -> None:
+def test_a_profile_that_is_none_is_a_refusal_with_the_nearest(lab: Lab) -> None:
     result = lab.run("place", "--vcpu", "4", "--memory", "8GiB", "--profile", "a100-3-21c")
-    assert (result.exit_code, result.stderr) == (2, "")
+    assert (result.exit_code, result.stderr) == (3, "")
     assert "near: grid_a100-3-20c" in result.stdout
     assert "next: as grid_a100-3-20c it fits on esx-01.lab" in result.stdout
+
+
+BAD = """version: 1
+requests:
+  - {name: none-such, profile: a100-3-21c, vcpu: 4, memory: 8GiB, cluster: nowhere}
+  - {name: too-large, profile: a40-48c, count: 3, vcpu: 2000, memory: 100TiB, numa: required}
+  - {name: torn-1, profile: a40-8q, vcpu: 4, memory: 16GiB, affinity: x, anti_affinity: y}
+  - {name: torn-2, profile: a40-9q, vcpu: 4, memory: 16GiB, affinity: x, anti_affinity: y}
+  - {name: fine, profile: a40-8q, vcpu: 4, memory: 16GiB}
+"""
+
+
+def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD, encoding="utf-8")
+    result = lab.run("place", "--file", str(path))
+    assert (result.exit_code, result.stderr) == (3, "")
+    document = json.loads(lab.run("place", "--file", str(path), "-o", "json").stdout)
+    assert (document["exit_code"], document["placed"], document["refused"]) == (3, 1, 4)
+    found = {each["name"]: each for each in document["requests"]}
+    for name, reasons in {
+        "none-such": ("no host offers a vGPU profile 'a100-3-21c'", "no host with a GPU is in cluster nowhere"),
+        "too-large": ("logical CPUs for", "memory to reserve in full", "room for nvidia_a40-48c", "locked to vGPUs of"),
+        "torn-1": ("affinity x and anti-affinity y contradict", "torn-2, of the same affinity, has no place by itself"),
+        "torn-2": ("affinity x and anti-affinity y contradict", "no host offers a vGPU profile 'a40-9q'"),
+    }.items():
+        told = [each["rule"] for each in found[name]["rejections"]]
+        assert all(any(reason in rule for rule in told) for reason in reasons), (name, told)
+        assert all(reason in result.stdout for reason in reasons)
+    smaller = "with 128 of its 2000 vCPUs and 984 GiB of memory and numa preferred and 1 of its 3 vGPUs"
+    assert found["too-large"]["nearest"] == f"{smaller} it fits on esx-02.lab"
+    assert found["none-such"]["nearest"].startswith("as grid_a100-3-20c and outside of cluster nowhere it fits")
+    assert found["torn-1"]["nearest"] == "without affinity x it fits on esx-02.lab"
+    assert found["torn-2"]["nearest"].startswith("as nvidia_a40-8q it fits on")
+
+
+def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: Path) -> None:
+    wanted = ["vgpu grid_a100-3-20c", "vgpu grid_a100-1-5c", "vgpu grid_a100-1-5c"]
+    asked = ("place", "--profile", "a100-1-5c", "--profile", "a100-3-20c", "--profile", "a100-1-5c")
+    by_yaml, by_csv = tmp_path / "several.yaml", tmp_path / "several.csv"
+    by_yaml.write_text(
+        "version: 1\nrequests:\n"
+        "  - {name: request, profiles: [{profile: a100-1-5c, count: 2}, a100-3-20c], vcpu: 4, memory: 8GiB}\n"
+        "  - {name: torn, profiles: [a100-1-5c, a40-8q], vcpu: 4, memory: 8GiB}\n",
+        encoding="utf-8",
+    )
+    by_csv.write_text("name,vcpu,memory,profiles\nrequest,4,8GiB,a100-1-5c; a100-3-20c; a100-1-5c\n", encoding="utf-8")
+    torn = None
+    for arguments in (
+        (*asked, "--vcpu", "4", "--memory", "8GiB"),
+        ("place", "--file", str(by_csv)),
+        ("place", "--file", str(by_yaml)),
+    ):
+        answers = json.loads(lab.run(*arguments, "-o", "json").stdout)["requests"]
+        first = next(each for each in answers if each["name"] == "request")
+        assert [each["device"] for each in first["place"]["vm"]["devices"]] == wanted
+        torn = next((each for each in answers if each["name"] == "torn"), None)
+    assert torn is not None
+    assert (
+        torn["rejections"][0]["rule"]
+        == "its vGPUs must be of one GPU model, not of NVIDIA A100 PCIe 40GB and NVIDIA A40"
+    )
+    assert torn["nearest"].startswith("with its vGPUs of a100-1-5c alone it fits on")
+    assert "a100-1-5c + a40-8q" in lab.run("place", "--file", str(by_yaml)).stdout
 
 
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
     of_all = ["pin", "suspended", "file", "optimize"]
     assert [name for name in shown if name not in RequestSection.model_fields] == of_all
-    by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
+    by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 
@@ -160,5 +225,5 @@ def test_a_name_cannot_move_the_cursor(lab: Lab, tmp_path: Path) -> None:
         encoding="utf-8",
     )
     result = lab.run("place", "--file", str(path), "--explain")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "\x1b" not in result.stdout

@@ -128,7 +128,7 @@ class TestSaved:
         policy = tmp_path / "policy.yaml"
         policy.write_text(
             "version: 1\nname: n\npools:\n  - {name: office, parked: true, select: {folder: vdi}, "
-            "idle: {cpu_below_mhz: 500}}\nml:\n  queue: [{vm: ml-01}]\n",
+            "idle: {cpu_below_mhz: 500}, owner: none}\nml:\n  queue: [{vm: ml-01}]\n",
             encoding="utf-8",
         )
         result = gpuops("rotate", "night", "--policy", str(policy), "--inventory", str(saved))

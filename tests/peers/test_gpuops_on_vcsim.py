@@ -28,6 +28,7 @@ pools:
     parked: true
     select: {name: "vdi-0[1-4]"}
     idle: {cpu_below_mhz: 500}
+    owner: none
     floor: 0
 ml:
   queue: [{vm: ml-01}, {vm: ml-02}]

@@ -18,7 +18,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.claims import SuspendedPolicy
 from gpuops.plan.hypothetical import running, vm_of
 from gpuops.plan.place import Place, Placements
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.placement.wanted import PinPolicy, pin_key
 from gpuops.plan.trial import Placed, Refusal, Steering
 from tests.plan.small_vcenter import SmallVcenter
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
@@ -26,6 +26,7 @@ from tests.plan.test_properties import PROFILES
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+MIG = VgpuMode.MULTI_INSTANCE
 MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
 
 
@@ -51,6 +52,8 @@ def vcenters(draw: st.DrawFn) -> SmallVcenter:
         on = draw(st.sampled_from(hosts))
         profile = draw(st.sampled_from([offer.name for offer in on.profiles or ()]))
         made = vm(number + 1, f"vm-{number + 1}", on.name.removeprefix("esx-"), f"vgpu {profile}", memory_mib=8192)
+        if draw(st.integers(0, 3)) == 0:
+            made = replace(made, extra_config={pin_key(0): draw(st.sampled_from([FIRST, SECOND]))})
         if not world.start(replace(made, memory_reservation_mib=8192)) and draw(st.integers(0, 3)) == 0:
             world.suspend(world.vms[made.ref])
     return world
@@ -138,6 +141,34 @@ def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> No
 @given(st.data())
 def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
     come_true(data)
+
+
+def a100_with_two_suspended() -> SmallVcenter:
+    """One 1-10c runs on the first of two A100 in MIG mode, a 2-10c and a 1-10c are suspended."""
+    there = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
+    world = SmallVcenter({there.ref: there})
+    for number, profile in enumerate(("1-10c", "2-10c", "1-10c"), 1):
+        made = vm(number, f"vm-{number}", "1", f"vgpu grid_a100-{profile}", memory_mib=8192)
+        assert world.start(replace(made, memory_reservation_mib=8192)) == ""
+    for ref in ("vm-2", "vm-3"):
+        world.suspend(world.vms[ref])
+    return world
+
+
+def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
+    """The first to come back takes the start that the other needs: only vm-2 before vm-3 ends well."""
+    world = a100_with_two_suspended()
+    seen = world.inventory(inventory([], []))
+    asked = [Workload(f"w-{n}", 4, 8192, f"grid_a100-{p}") for n, p in enumerate(("1-10c", "1-10c", "3-20c"))]
+    found = Place(tuple(replace(each, numa=NumaPolicy.REQUIRED) for each in asked)).placements(seen, catalog())
+    assert [len(found.placed), {each.steering for each in found.placed}] == [3, {Steering.LISTED_ORDER}]
+    assert found.doubts == ("vm-2 (suspended) may find no GPU on esx-1 when it comes back after vm-3",)
+    for each in found.placed:
+        assert world.start(running(each.vm, each.placement, each.workload.numa)) == ""
+    assert world.start(world.vms["vm-3"]) == ""
+    assert "no GPU instance left" in world.start(world.vms["vm-2"])
+    # With less asked for there is room for both, whoever comes first.
+    assert Place(tuple(asked[:2])).placements(seen, catalog()).doubts == ()
 
 
 def agree(data: st.DataObject) -> None:

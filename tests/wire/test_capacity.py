@@ -30,6 +30,7 @@ pools:
     parked: true
     select: {folder: vdi}
     idle: {cpu_below_mhz: 500}
+    owner: none
 opt_out: {attribute: gpuops.opt-out}
 """
 

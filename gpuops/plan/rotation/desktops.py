@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy, Pool
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice
+from gpuops.plan.rotation.waiting import waiting
 
 SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
@@ -38,7 +39,7 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
     kept: list[Choice] = []
     candidates: list[tuple[Pool, Vm]] = []
     pooled = [(pool, vm) for vm in inventory.vms.values() if (pool := policy.pool_of(vm)) is not None]
-    queued = {queued.name for queued in policy.ml}
+    queued = {waits.vm.ref for waits in waiting(policy, inventory) if waits.vm is not None}
     for pool, vm in pooled:
         reason = (
             left_alone.get(vm.ref) or _kept_by_policy(policy, pool, vm, queued) or _kept_by_state(pool, vm, inventory)
@@ -59,7 +60,7 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
     )
 
 
-def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Iterable[str]) -> str | None:
+def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Collection[str]) -> str | None:
     if not pool.parked:
         return f"pool {pool.name} is not declared parked"
     opted_out = policy.opt_out.on(vm)
@@ -67,7 +68,7 @@ def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Iterable[str]) -
         return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
     if pool.owner is not None and pool.owner.on(vm) is not True:
         return f"its owner has not agreed ({pool.owner})"
-    if vm.name in queued:
+    if vm.ref in queued:
         return "is in the ML queue of the same policy"
     return None
 
@@ -77,7 +78,7 @@ def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
         return "is a template"
     if vm.power is PowerState.OFF:
         return "is powered off"
-    return busy(vm, pool.cpu_below_mhz) or _cannot_suspend(vm, inventory.host_of(vm))
+    return busy(vm, pool.idle.cpu_below_mhz) or _cannot_suspend(vm, inventory.host_of(vm))
 
 
 def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:

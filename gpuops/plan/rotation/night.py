@@ -17,6 +17,7 @@ from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
 from gpuops.plan.rotation.queue import Served, serve
 from gpuops.plan.rotation.return_order import may_return
 from gpuops.plan.rotation.room import Room
+from gpuops.plan.rotation.waiting import waiting
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
@@ -34,7 +35,7 @@ class RotateNight:
 
     def night(self, inventory: Inventory, now: datetime) -> str:
         """The night this is: tonight's, or without a window the one that is still open."""
-        if self.policy.window is None:
+        if not self.policy.windows:
             nights = {mine.original.night for mine in self._away(inventory)}
             if nights:
                 return max(nights)
@@ -50,7 +51,9 @@ class RotateNight:
             return Plan(because=(f"night {night} is over: its desktops are back",))
         found = self.may_take(inventory, catalog, now)
         way_back = may_return(inventory, catalog, Room(catalog, certain=False))
-        served = serve(self.policy.ml, found.free_to_take, inventory, Room(catalog, certain=True), way_back)
+        served = serve(
+            waiting(self.policy, inventory), found.free_to_take, inventory, Room(catalog, certain=True), way_back
+        )
         return Plan(
             waves=self._waves(night, served, inventory),
             warnings=self._warnings(found, served),
@@ -81,11 +84,9 @@ class RotateNight:
         return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
 
     def _refusals(self, night: str, inventory: Inventory, now: datetime) -> list[Rejection]:
-        window = self.policy.window
-        if window is not None and not window.contains(now):
-            local = f"{now.astimezone(window.zone):%Y-%m-%d %H:%M} {window.zone}"
-            rule = f"outside the window: it is {local}, the window is {window.opens:%H:%M} to {window.closes:%H:%M}"
-            return [Rejection(self.policy.name, rule, hint=f"{RETURN_COMMAND} brings back what a night took")]
+        closed = self._closed(now)
+        if closed:
+            return [Rejection(self.policy.name, closed, hint=f"{RETURN_COMMAND} brings back what a night took")]
         return [
             Rejection(
                 mine.original.name, f"night {mine.original.night} is not over: {mine.reason}", hint=RETURN_COMMAND
@@ -93,6 +94,21 @@ class RotateNight:
             for mine in self._away(inventory)
             if mine.original.night != night
         ]
+
+    def _closed(self, now: datetime) -> str | None:
+        """Why nothing is taken at this hour, whatever the desktops do; None = a window is open, or there is none."""
+        night = self.policy.night_at(now)
+        if not self.policy.windows or (night is not None and night.takes_at(now)):
+            return None
+        zone = self.policy.windows[0].zone
+        local = f"outside the window: it is {now.astimezone(zone):%Y-%m-%d %H:%M} {zone}"
+        if night is not None:
+            return f"{local}, and it closed at {night.closes.astimezone(zone):%H:%M}"
+        coming = self.policy.next_night(now)
+        if coming is None:
+            return f"{local}, and no night opens within a year"
+        opens, closes = (moment.astimezone(zone) for moment in (coming.opens, coming.closes))
+        return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
 
     def _is_over(self, night: str, inventory: Inventory) -> bool:
         """One window is one night: what came back in it is not taken again, whatever cron does."""
@@ -135,18 +151,13 @@ class RotateNight:
 
     def _warnings(self, found: Survey, served: Served) -> tuple[str, ...]:
         """What in the policy is likely not meant so; a night that does less than hoped is seen only in the morning."""
-        unkeyed = (
-            f"pool {pool.name}: no `owner` in the policy, so this file alone selects its desktops"
-            for pool in self.policy.pools
-            if pool.owner is None and pool.parked
-        )
         unparked = (
             f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
             for pool in self.policy.pools
             if not pool.parked
         )
         empty = (f"pool {name}: no VM is in it" for name in found.empty_pools)
-        return (*unkeyed, *unparked, *empty, *(f"ML queue: {reason}" for reason in served.unknown))
+        return (*unparked, *empty, *(f"ML queue: {reason}" for reason in served.unknown))
 
     def _because(self, night: str, found: Survey, served: Served) -> tuple[str, ...]:
         lines = [f"night {night}", f"{found.other_vms} other VMs are in no pool of this policy"]

@@ -70,6 +70,8 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
 
 
 def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
+    if vm is None and not original.taken:
+        return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
     if vm is None:
         return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
     if original.uuid is not None and vm.instance_uuid != original.uuid:
@@ -98,7 +100,7 @@ def changing(vm: Vm) -> str | None:
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
-        return any(queued.name in (vm.name, original.name) for queued in policy.ml)
+        return any(queued.means(vm.name, original.name) for queued in policy.ml)
     return policy.pool_of(vm) is not None
 
 

@@ -1,24 +1,25 @@
 """Rotation, the queue: which ML VMs start tonight, where, and which desktops make room for them.
 
-The queue is served in its order. For each VM as few desktops as possible give way: GPU by GPU, first those that can be
-cleared whole. Every decision is made on the snapshot as it will be after the ones before it.
+The queue is served in the order that it comes in. For each VM as few desktops as possible give way: GPU by GPU, first
+those that can be cleared whole. Every decision is made on the snapshot as it will be after the ones before it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuops.errors import VmAmbiguous, VmNotFound
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import QueuedVm
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.vm import Vm
 from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.room import Room, around
+from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SuspendVm
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
@@ -54,7 +55,7 @@ class Served:
 
 
 def serve(
-    queue: Iterable[QueuedVm], free_to_take: Sequence[Vm], inventory: Inventory, room: Room, may_return: Returns
+    queue: Iterable[Waiting], free_to_take: Sequence[Vm], inventory: Inventory, room: Room, may_return: Returns
 ) -> Served:
     """Which VMs of the queue start, each with the fewest desktops that make room for it."""
     world = inventory
@@ -62,45 +63,38 @@ def serve(
     starts: list[Start] = []
     choices: list[Choice] = []
     unknown: list[str] = []
-    for queued in queue:
-        vm, reason = _wanted(queued, inventory)
+    queue = tuple(queue)
+    running = Counter(waiting.queued for waiting in queue if waiting.runs)
+    for waiting in queue:
+        vm, queued = waiting.vm, waiting.queued
         if vm is None:
-            unknown.append(reason)
+            unknown.append(waiting.reason)
+        reason = waiting.reason or _enough(queued, running)
         if vm is None or reason:
-            choices.append(Choice(queued.name, chosen=False, reason=reason))
+            choices.append(Choice(waiting.name, chosen=False, reason=reason))
             continue
         start, reasons = _best_start(vm, queued, left, world, room)
         if start is None:
-            choices.append(Choice(queued.name, chosen=False, reason=f"does not fit: {'; '.join(reasons)}"))
+            choices.append(Choice(waiting.name, chosen=False, reason=f"does not fit: {'; '.join(reasons)}"))
             continue
         before = [desktop for other in starts for desktop in other.desktops if desktop.host == start.host.ref]
         stranded = may_return([*before, *start.desktops])
         if stranded:
             reason = f"its desktops could not come back: {'; '.join(str(refusal) for refusal in stranded)}"
-            choices.append(Choice(queued.name, chosen=False, reason=reason))
+            choices.append(Choice(waiting.name, chosen=False, reason=reason))
             continue
         starts.append(start)
-        choices.append(Choice(queued.name, chosen=True, reason=_why(start)))
+        running[queued] += 1
+        choices.append(Choice(waiting.name, chosen=True, reason=_why(start)))
         left = [desktop for desktop in left if desktop not in start.desktops]
         world = _after(start, world, room)
     return Served(tuple(starts), tuple(choices), tuple(unknown))
 
 
-def _wanted(queued: QueuedVm, inventory: Inventory) -> tuple[Vm | None, str]:
-    """The VM, and why it does not start tonight whatever room there is."""
-    try:
-        vm = inventory.find_vm(queued.name)
-    except (VmNotFound, VmAmbiguous) as error:
-        return None, error.message
-    if vm.power is PowerState.ON:
-        return vm, "runs already"
-    if vm.power is not PowerState.OFF:
-        return vm, f"is not powered off ({vm.power or 'its power state cannot be read'})"
-    if vm.connected is not True or vm.unreadable or vm.devices is None or vm.template:
-        return vm, "cannot be read whole, or is not connected"
-    if vm.tasks:
-        return vm, f"a task is {vm.tasks[0].state}: {vm.tasks[0].name}"
-    return vm, ""
+def _enough(queued: QueuedVm, running: Counter[QueuedVm]) -> str:
+    if queued.count is None or running[queued] < queued.count:
+        return ""
+    return f"count: {queued.count} of {queued.label} run"
 
 
 def _best_start(

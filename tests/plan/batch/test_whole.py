@@ -197,7 +197,7 @@ def test_what_nothing_here_has_is_refused_as_ever() -> None:
     assert {r.workload.name: r.rejections for r in found.refused} == {
         r.workload.name: r.rejections for r in rule.refused
     }
-    assert found.exit_code == rule.exit_code == 2
+    assert found.exit_code == rule.exit_code == 3
     assert [each.workload.name for each in found.placed] == ["fine"]
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.model.gpu import VgpuMode
-from gpuops.model.rotation import MlStop, Original, Policy, Pool, QueuedVm, Role, Selector
+from gpuops.model.ml_queue import MlStop, QueuedVm
+from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
+from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation.day import RotateDay, is_returned
@@ -22,7 +24,7 @@ MORNING = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 NIGHT = "2026-11-20"
 POLICY = Policy(
     "small",
-    (Pool("all", Selector(name="desktop-*"), cpu_below_mhz=500, parked=True),),
+    (Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True),),
     ml=(QueuedVm("ml-01"), QueuedVm("ml-02")),
     ml_stop=MlStop(grace_s=120, then_off=True),
 )

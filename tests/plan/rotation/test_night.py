@@ -12,21 +12,25 @@ from gpuops.catalog import load
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Datastore, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Mark, Original, Policy, Pool, QueuedVm, Role, Selector, Window
+from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
+from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.window import Window
 from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.queue import serve
 from gpuops.plan.rotation.room import Room
+from gpuops.plan.rotation.waiting import waiting
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)
 EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 NIGHT = "2026-11-20"
-POOL = Pool("all", Selector(name="desktop-*"), cpu_below_mhz=500, parked=True)
+POOL = Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True)
 POLICY = Policy(
-    "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), window=Window(time(20), time(6), UTC), digest="d"
+    "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), windows=(Window(time(20), time(6), UTC),), digest="d"
 )
 Change = Callable[[World], None]
 
@@ -160,7 +164,9 @@ def test_a_pool_that_is_not_parked_gives_nothing() -> None:
 
 
 def test_what_a_policy_does_not_mean_is_warned_of() -> None:
-    mistyped = Pool(name="mistyped", select=Selector(folder="desktop"), cpu_below_mhz=500, parked=True, owner=Mark("o"))
+    mistyped = Pool(
+        name="mistyped", select=Selector(folder="desktop"), idle=IdleRule(500), parked=True, owner=Mark("o")
+    )
     resting = replace(POOL, name="resting", parked=False)
     policy = replace(POLICY, pools=(resting, mistyped), ml=(QueuedVm("no-such-ml"),))
     assert plan(small_world(), policy).warnings == (
@@ -180,9 +186,6 @@ def test_both_keys_turn_or_nothing_is_taken() -> None:
     assert reasons(found)["desktop-02"] == "opted out (attribute gpuops.opt-out)"
     assert reasons(found)["desktop-03"] == "its owner has not agreed (attribute gpuops.owner = cad)"
     assert found.warnings == ()
-    assert plan(small_world()).warnings == (
-        "pool all: no `owner` in the policy, so this file alone selects its desktops",
-    )
 
 
 def test_a_tag_that_was_not_read_is_not_an_agreement() -> None:
@@ -286,7 +289,9 @@ def test_outside_the_window_the_night_is_refused() -> None:
     found = plan(small_world(), now=datetime(2026, 11, 21, 6, 0, tzinfo=UTC))
     assert not found.feasible
     [rejection] = found.rejections
-    assert str(rejection) == ("small: outside the window: it is 2026-11-21 06:00 UTC, the window is 20:00 to 06:00")
+    assert str(rejection) == (
+        "small: outside the window: it is 2026-11-21 06:00 UTC, the next night is from 2026-11-21 20:00 to 06:00"
+    )
 
 
 def taken(night: str, vm: Vm, *, returned: bool = False) -> Original:
@@ -329,7 +334,7 @@ def test_one_window_is_one_night() -> None:
 
 
 def test_without_a_window_an_open_night_goes_on_and_a_closed_one_does_not() -> None:
-    policy = replace(POLICY, window=None)
+    policy = replace(POLICY, windows=())
     world = small_world()
     assert RotateNight(policy).night(world.snapshot(), EVENING) == "2026-11-20T21:00Z"
     world._set_power("vm-1", PowerState.SUSPENDED)
@@ -351,10 +356,10 @@ def test_a_vm_whose_desktops_could_not_come_back_is_not_started() -> None:
     desktops = [now.vms[ref] for ref in ("vm-1", "vm-2")]
     never = Rejection("desktop-01", "its host would not take it back")
     room = Room(CATALOG, certain=True)
-    served = serve(POLICY.ml[:1], desktops, now, room, lambda desktops: (never,) if desktops else ())
+    served = serve(waiting(POLICY, now)[:1], desktops, now, room, lambda desktops: (never,) if desktops else ())
     assert served.starts == ()
     assert [choice.reason for choice in served.choices] == [f"its desktops could not come back: {never}"]
-    assert serve(POLICY.ml[:1], desktops, now, room, lambda desktops: ()).desktops == tuple(desktops)
+    assert serve(waiting(POLICY, now)[:1], desktops, now, room, lambda desktops: ()).desktops == tuple(desktops)
 
 
 def test_no_desktop_is_suspended_for_a_slot_that_is_a_guess() -> None:

@@ -1,0 +1,120 @@
+"""Policy file: its sections together, and what must hold between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, time
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gpuops.config.sections.pools import PoolSection
+from gpuops.config.sections.queue import MlSection
+from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.sections.selection import MarkSection
+from gpuops.config.sections.windows import WindowSection, refuse_overlapping
+from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.rotation import Broker, DrsOverride, Limits, Mode, MorningOrder
+from gpuops.model.window import Window
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class LimitsSection(Section):
+    """How much at once, and how much in all."""
+
+    in_flight: int = Field(default=Limits().in_flight, ge=1, le=256)
+    per_host: int = Field(default=Limits().per_host, ge=1, le=64)
+    per_datastore: int = Field(default=Limits().per_datastore, ge=1, le=256)
+    step_timeout_s: int = Field(default=Limits().step_timeout_s, ge=30, le=6 * 3600)
+    desktops: int | None = Field(default=None, ge=0)
+    desktops_per_host: int | None = Field(default=None, ge=0)
+
+    def limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
+class MorningSection(Section):
+    """How desktops come back."""
+
+    order: Annotated[MorningOrder, Field(strict=False)] = MorningOrder.CANARY_FIRST
+
+
+def _only(choice: type[Choice], why: str) -> BeforeValidator:
+    """One of the choices; another is refused by its name."""
+
+    def check(value: Any) -> Any:
+        if value not in tuple(choice):
+            raise mistake(f"{str(value)!r} is not supported: {why}", f"say {' or '.join(choice)}")
+        return choice(value)
+
+    return BeforeValidator(check)
+
+
+_NO_BROKER = "gpuops knows no broker yet, so desktops are taken in parked pools only"
+_NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
+
+
+class PolicyFile(Section):
+    """The file whole."""
+
+    version: Literal[1]
+    name: Text
+    mode: Annotated[Mode, _only(Mode, _NO_SPARE)] = Mode.SUSPEND_DESKTOPS
+    broker: Annotated[Broker, _only(Broker, _NO_BROKER)] = Broker.NONE
+    pools: list[PoolSection] = Field(min_length=1)
+    ml: MlSection = MlSection()
+    window: WindowSection | None = None
+    windows: Annotated[list[WindowSection], Field(min_length=1, max_length=50)] | None = None
+    morning: MorningSection = MorningSection()
+    drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
+    opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
+    marker: Text = "gpuops.rotation"
+    limits: LimitsSection = LimitsSection()
+
+    @model_validator(mode="after")
+    def _pools_once(self) -> PolicyFile:
+        names = [pool.name for pool in self.pools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise mistake(f"the pool {twice[0]!r} is there twice", "give each pool a name of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_apart(self) -> PolicyFile:
+        if self.window is not None and self.windows is not None:
+            raise mistake("`window` and `windows` are both there", "put all of them under `windows`")
+        refuse_overlapping(self.all_windows())
+        return self
+
+    @model_validator(mode="after")
+    def _deadlines_mean_something(self) -> PolicyFile:
+        self.queue()
+        return self
+
+    def all_windows(self) -> tuple[Window, ...]:
+        sections = self.windows or ([self.window] if self.window is not None else [])
+        return tuple(section.window() for section in sections)
+
+    def queue(self) -> tuple[QueuedVm, ...]:
+        """The entries of the queue, each deadline in the zone of the windows."""
+        return tuple(self._dated(queued) for queued in self.ml.queued())
+
+    def _dated(self, queued: QueuedVm) -> QueuedVm:
+        windows = self.all_windows()
+        zones = {str(window.zone): window.zone for window in windows}
+        match queued.deadline:
+            case datetime() as moment if moment.tzinfo is None:
+                if len(zones) != 1:
+                    raise mistake(
+                        f"deadline {moment} of {queued.label}: in which zone?", "write it as 2026-11-24T06:00+01:00"
+                    )
+                return replace(queued, deadline=moment.replace(tzinfo=next(iter(zones.values()))))
+            case time() if not windows:
+                raise mistake(
+                    f"deadline {queued.deadline:%H:%M} of {queued.label}: of which day, without a window?",
+                    "add `windows`, or write it as 2026-11-24T06:00+01:00",
+                )
+            case _:
+                return queued

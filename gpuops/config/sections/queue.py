@@ -1,0 +1,136 @@
+"""Queue: the ML VMs that wait for the night, and how they are stopped."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, time, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.model.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm, is_pattern
+
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+_ABSOLUTE = re.compile(r"/|[A-Za-z]:\\")
+LONGEST_GRACE_S = 7200
+
+
+def _deadline(value: Any) -> time | datetime:
+    """A clock time, or a moment. One without an offset is read in the zone of the windows."""
+    try:
+        if not isinstance(value, str) or len(value) < len("06:00"):
+            raise ValueError
+        return time.fromisoformat(value) if _CLOCK.fullmatch(value) else datetime.fromisoformat(value)
+    except ValueError:
+        raise mistake(
+            f"{value!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'
+        ) from None
+
+
+Deadline = Annotated[time | datetime, BeforeValidator(_deadline)]
+
+
+class HookSection(Section):
+    """A program in the guest."""
+
+    program: Text
+    arguments: Annotated[str, Field(max_length=2000)] = ""
+
+    @field_validator("program")
+    @classmethod
+    def _path(cls, program: str) -> str:
+        if not _ABSOLUTE.match(program):
+            raise mistake(f"{program!r} is no absolute path in the guest", "guest operations know no search path")
+        return program
+
+    def command(self) -> GuestCommand:
+        return GuestCommand(self.program, self.arguments)
+
+
+class CheckpointSection(Section):
+    """What a guest does, and has time for, before it is stopped."""
+
+    grace_s: int = Field(default=0, ge=0, le=LONGEST_GRACE_S)
+    hook: HookSection | None = None
+
+    @model_validator(mode="after")
+    def _time_for_it(self) -> CheckpointSection:
+        if self.hook is not None and self.grace_s == 0:
+            raise mistake("a `hook` with no time to run", "say `grace_s`: the seconds that it may take")
+        return self
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.grace_s, self.hook.command() if self.hook else None)
+
+
+class QueuedSection(Section):
+    """One entry."""
+
+    vm: Text | None = None
+    vms: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    count: int | None = Field(default=None, ge=1)
+    relocate: bool = False
+    profile: Text | None = None
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    deadline: Deadline | None = None
+    minimum_run_minutes: int = Field(default=0, ge=0, le=24 * 60)
+    checkpoint: CheckpointSection | None = None
+
+    @model_validator(mode="after")
+    def _some_vms(self) -> QueuedSection:
+        if (self.vm is None) == (self.vms is None):
+            raise mistake("say either `vm` or `vms`")
+        for name in self.names:
+            if is_pattern(name) and not name.strip("*?"):
+                raise mistake(f"{name!r} would start every VM", "name what they have in common: `ml-*`")
+        if self.count is not None and not is_pattern(self.names[0]) and self.count > len(self.names):
+            raise mistake(f"`count: {self.count}`, and {len(self.names)} named", "name more VMs, or a pattern: `ml-*`")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.vms or ()) if self.vm is None else (self.vm,)
+
+    def queued(self, otherwise: CheckpointSection) -> QueuedVm:
+        name, *others = self.names
+        return QueuedVm(
+            name,
+            self.relocate,
+            others=tuple(others),
+            count=self.count,
+            profile=self.profile,
+            priority=self.priority,
+            deadline=self.deadline,
+            minimum_run=timedelta(minutes=self.minimum_run_minutes),
+            checkpoint=(self.checkpoint or otherwise).checkpoint(),
+        )
+
+
+class StopSection(Section):
+    """How the morning stops them."""
+
+    grace_s: int = Field(default=300, ge=0, le=LONGEST_GRACE_S)
+    then: Literal["power-off", "leave-running"] = "power-off"
+
+    def stop(self) -> MlStop:
+        return MlStop(self.grace_s, self.then == "power-off")
+
+
+class MlSection(Section):
+    """The queue whole."""
+
+    queue: list[QueuedSection] = Field(default_factory=list)
+    stop: StopSection = StopSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+
+    @model_validator(mode="after")
+    def _names_once(self) -> MlSection:
+        names = [name for queued in self.queue for name in queued.names]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise mistake(f"the VM of the queue {twice[0]!r} is there twice", "name each VM in one entry")
+        return self
+
+    def queued(self) -> tuple[QueuedVm, ...]:
+        return tuple(section.queued(self.checkpoint) for section in self.queue)

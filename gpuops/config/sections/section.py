@@ -1,0 +1,22 @@
+"""Section: what all parts of a policy file share: no unknown keys, no guessed types, errors with a next move."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Section(BaseModel):
+    """One mapping of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def mistake(reason: str, hint: str = "") -> PydanticCustomError:
+    """The error of a value that cannot be meant, with the next move where the general one says too little."""
+    # passed as values: a brace in them is no placeholder
+    return PydanticCustomError("mistake", "{reason}", {"reason": reason, "hint": hint})
