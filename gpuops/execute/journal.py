@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,6 +28,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.steps import Step
 
 FILE_NAME = "journal.sqlite"
+DURATIONS_KEPT = 10_000
+"""What steps took longer ago says little of the next night."""
 
 
 class IntentState(StrEnum):
@@ -162,6 +165,25 @@ class Journal:
             moments = [*connection.execute(query).one(), connection.scalar(effects)]
         found = [moment for moment in moments if moment]
         return datetime.fromisoformat(max(found)) if found else None
+
+    def durations(self) -> Mapping[tuple[str, str, str], Sequence[float]]:
+        """How long the latest steps took, in seconds, by kind of step, profiles of the VM (joined by `+`) and host."""
+        intents, runs = tables.intents, tables.runs
+        query = (
+            select(intents.c.kind, intents.c.before, intents.c.duration_s)
+            .join(runs, runs.c.id == intents.c.run)
+            .where(runs.c.vcenter == self.vcenter, intents.c.state == IntentState.DONE)
+            .where(intents.c.duration_s.is_not(None))
+            .order_by(intents.c.ended.desc())
+            .limit(DURATIONS_KEPT)
+        )
+        found: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
+        with self.transaction() as connection:
+            for row in connection.execute(query):
+                was = json.loads(row.before)
+                key = (row.kind, "+".join(sorted(was.get("profiles", ()))), was.get("host") or "")
+                found[key].append(row.duration_s)
+        return found
 
     # intents
 

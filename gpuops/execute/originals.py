@@ -63,7 +63,7 @@ class Originals:
                 runs.c.vcenter == table.c.vcenter,
                 runs.c.night == table.c.night,
                 intents.c.vm == table.c.vm,
-                intents.c.kind.in_(["SuspendVm", "PowerOnVm"]),
+                intents.c.kind.in_(["SuspendVm", "PowerOnVm", "ShutDownGuest"]),
                 intents.c.state != IntentState.FAILED,
             )
             .exists()

@@ -24,6 +24,7 @@ from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
@@ -142,7 +143,7 @@ class _Turn:
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = _originals(journal, self.policy, self.now)
-        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals)
+        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
@@ -156,15 +157,17 @@ class _Turn:
         report = self._planned(
             foreseen.inventory,
             tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
+            journal,
         )
         warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
         plan = report.plan
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 
-    def _planned(self, before: Inventory, originals: tuple[Original, ...]) -> Report:
+    def _planned(self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None) -> Report:
         night = self.half is Half.NIGHT
-        request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
+        measured = Durations.of(journal.durations() if journal else {})
+        request = RotateNight(self.policy, originals, measured) if night else RotateDay(self.policy, originals)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)

@@ -154,6 +154,8 @@ class Role(StrEnum):
 
     DESKTOP = "desktop"
     """Suspended; the morning resumes it."""
+    SHUT_DOWN = "desktop-off"
+    """Its guest shut down, for it cannot be suspended; the morning powers it on."""
     ML = "ml"
     """Started; the morning stops it."""
 

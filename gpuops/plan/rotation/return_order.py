@@ -18,7 +18,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.room import Room, around
-from gpuops.plan.steps import ResumeVm, SuspendVm
+from gpuops.plan.rotation.taking import bringing_back, taking
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
@@ -41,13 +41,13 @@ def _stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, ro
         return [Rejection(vm.name, "its host is not known") for vm in desktops]
     world = around(host, inventory)
     for vm in desktops:
-        world = project(SuspendVm(vm.ref), world)
+        world = project(taking(vm), world)
     refusals: list[Rejection] = []
     for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
         reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
         refusals += reasons
         if not reasons:
-            world = project(ResumeVm(vm.ref, host.ref), world, catalog)
+            world = project(bringing_back(world.vm(vm.ref)), world, catalog)
     return refusals
 
 
