@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -10,15 +10,16 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DrsOverride, Original, Policy, Role
-from gpuops.model.vm import PowerState
-from gpuops.plan.plan import Plan, Rejection
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.plan import Choice, Plan, Rejection
+from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.hours import closed
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
-from gpuops.plan.rotation.prospect import Prospect
-from gpuops.plan.rotation.queue import Served, serve
+from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
+from gpuops.plan.rotation.queue import Returns, Served, serve
 from gpuops.plan.rotation.return_order import may_return
 from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.waiting import waiting
@@ -64,18 +65,36 @@ class RotateNight:
         night = self.night(inventory, now)
         bounds = self._bounds(night, inventory, now)
         refusals = self._refusals(night, found, inventory, now)
+        queue = waiting(self.policy, inventory)
         if refusals or self._is_over(night, inventory):
-            return Prospect(self.policy, night, found, Served((), ()), bounds, tuple(refusals), over=not refusals)
+            nothing = Served((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
+            return Prospect(self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals)
         served = serve(
-            waiting(self.policy, inventory),
+            queue,
             found.free_to_take,
             inventory,
             Room(catalog, certain=True),
-            may_return(inventory, catalog, Room(catalog, certain=False)),
+            self._may_return(bounds, inventory, catalog),
             objection=bounds.objection,
             priority=found.priority,
         )
         return Prospect(self.policy, night, found, served, bounds)
+
+    def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
+        """The snapshot as the return will find it: the ML VMs that this night has started are stopped."""
+        for vm, _ in bounds.running:
+            inventory = project(ShutDownGuest(vm.ref), inventory)
+        return inventory
+
+    def _may_return(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Returns:
+        """The question whether desktops can come back together with those that this night has taken before."""
+        ask = may_return(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
+
+        def together(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+            hosts = {vm.host for vm in desktops}
+            return ask([*(vm for vm in bounds.away if vm.host in hosts), *desktops])
+
+        return together
 
     def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Which desktops this night may suspend, whether or not the queue needs their GPUs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm
@@ -14,6 +15,8 @@ from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.queue import Served
 from gpuops.plan.rotation.taking import role_of, taking
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+
+NO_NIGHT: Final = "there is no night now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,11 @@ class Prospect:
     def choices(self) -> tuple[Choice, ...]:
         """A reason for every VM of the queue and of the pools."""
         room_for = {desktop.ref: start.vm.name for start in self.served.starts for desktop in start.desktops}
+        left = NO_NIGHT if self.refusals or self.over else "no VM of the queue needs its GPU"
         free = [
             Choice(vm.name, chosen=True, reason=f"makes room for {room_for[vm.ref]}")
             if vm.ref in room_for
-            else Choice(vm.name, chosen=False, reason="idle; no VM of the queue needs its GPU")
+            else Choice(vm.name, chosen=False, reason=f"idle; {left}")
             for vm in self.found.free_to_take
         ]
         return (*self.served.choices, *sorted((*free, *self.found.kept), key=lambda choice: choice.subject))

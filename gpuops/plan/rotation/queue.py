@@ -46,7 +46,7 @@ class Served:
 
     starts: tuple[Start, ...]
     choices: tuple[Choice, ...]
-    """One line per VM of the queue."""
+    """One line per VM of the queue; those of the starts in their order."""
     unknown: tuple[str, ...] = ()
     """Why entries of the queue mean no VM: a name that nobody has, or that several have."""
 

@@ -28,13 +28,13 @@ def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[
         by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
             by_host[vm.host].append(vm)
-        found = (_stranded(vms, inventory, catalog, room) for vms in by_host.values())
+        found = (stranded(vms, inventory, catalog, room) for vms in by_host.values())
         return tuple(refusal for refusals in found for refusal in refusals)
 
     return ask
 
 
-def _stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
+def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
     """Why desktops of one host could not resume there, one after the other, with every other desktop running."""
     host = inventory.host_of(desktops[0])
     if host is None:
