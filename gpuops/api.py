@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
     from gpuops.plan.capacity.question import Capacity
+    from gpuops.plan.defrag.answer import Defragmentation
+    from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.status import RotationStatus
@@ -38,6 +40,7 @@ __all__ = [
     "capacity",
     "catalog_of",
     "connect",
+    "defrag",
     "offline",
     "place",
     "rotate_day",
@@ -174,6 +177,14 @@ def capacity(
     from gpuops.execute.rotation import may_take
 
     return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile)
+
+
+def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
+    """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is ever moved.
+
+    Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
+    """
+    return request.planned(inventory, catalog_of(inventory))
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

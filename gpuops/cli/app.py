@@ -17,6 +17,7 @@ from gpuops import __version__
 from gpuops.cli import output
 from gpuops.cli.attach import attach
 from gpuops.cli.capacity import capacity
+from gpuops.cli.defrag import defrag
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
 from gpuops.cli.failure import guarded
@@ -85,6 +86,7 @@ app.command()(capacity)
 app.command()(attach)
 app.command()(detach)
 app.command()(place)
+app.command()(defrag)
 app.add_typer(rotate)
 app.add_typer(sim)
 app.command()(demo)

@@ -70,7 +70,7 @@ def profiles(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def targets(context: typer.Context, incomplete: str) -> list[str]:
-    return _fitting([*_configuration().get("targets", {}), "sim:lab", "sim:vdi"], incomplete)
+    return _fitting([*_configuration().get("targets", {}), "sim:lab", "sim:vdi", "sim:scattered"], incomplete)
 
 
 def key(flag: str | None) -> str | None:

@@ -37,7 +37,9 @@ class SimClock(StrEnum):
 
 @sim.command()
 def serve(
-    scenario: Annotated[str, typer.Option(metavar="NAME|FILE", help="lab, vdi, fleet, or a YAML file.")] = "lab",
+    scenario: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="lab, vdi, scattered, fleet, or a YAML file.")
+    ] = "lab",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 0,
     ready_file: Annotated[
         Path | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
@@ -138,6 +139,35 @@ class AdmissionControl:
     """How many hosts, the largest, must be spared."""
 
 
+class RuleKind(StrEnum):
+    """What a DRS rule says of its VMs (vSphere API, ClusterRuleInfo and the types derived from it)."""
+
+    TOGETHER = "together"
+    """All on one host."""
+    APART = "apart"
+    """No two on one host."""
+    HOSTS = "hosts"
+    """On some hosts, or not on some."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrsRule:
+    """One enabled rule of a cluster, its groups resolved. VMs and hosts are managed object ids."""
+
+    name: str
+    kind: RuleKind
+    vms: tuple[str, ...]
+    on: tuple[str, ...] | None = None
+    """The hosts they are to be on; None = the rule names none."""
+    off: tuple[str, ...] = ()
+    """The hosts they are not to be on."""
+    mandatory: bool | None = None
+
+    def allows(self, host: str) -> bool:
+        """Whether the rule, mandatory or not, lets its VMs be on the host; of VMs' company it says nothing."""
+        return (self.on is None or host in self.on) and host not in self.off
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One cluster and the DRS facts a plan needs."""
@@ -150,6 +180,10 @@ class Cluster:
     """(VM ref, behavior) of each per-VM DRS override."""
     admission: AdmissionControl | None = None
     """None = HA refuses no power-on here, or it cannot be read."""
+    rules: tuple[DrsRule, ...] | None = None
+    """Its enabled DRS rules; None = not read."""
+    drs_excluded: tuple[str, ...] = ()
+    """Refs of VMs whose DRS override says that DRS leaves them alone (ClusterDrsVmConfigInfo.enabled)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ FIRST_DEVICE_KEY: Final = 13000
 
 
 def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:
-    """The snapshot after the step. A VM that starts is put on the GPUs that its host is expected to choose.
+    """The snapshot after the step. A VM that starts, or arrives running, is on the GPUs its host is expected to choose.
 
     Without a catalogue the GPU models are not told apart, and the expected GPU is a guess on a host with several.
     """
@@ -44,7 +44,10 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
         case ReconfigureVm(change=change):
             return inventory.with_vm(_reconfigured(vm, change))
         case RelocateVm(host=host):
-            return inventory.with_vm(replace(vm, host=host))
+            moved = replace(vm, host=host)
+            if vm.power is not PowerState.ON:
+                return inventory.with_vm(moved)
+            return take(moved, release(vm, inventory), catalog or Catalog())
         case PowerOnVm(host=host) | ResumeVm(host=host):
             running = replace(vm, host=host or vm.host, power=PowerState.ON)
             return take(running, release(vm, inventory), catalog or Catalog())

@@ -81,7 +81,7 @@ class ReconfigureVm:
 
 @dataclass(frozen=True, slots=True)
 class RelocateVm:
-    """Move a VM to another host, as it is (cold: powered off or suspended)."""
+    """Move a VM to another host, as it is: cold when it is powered off or suspended, by vMotion when it runs."""
 
     vm: str
     host: str

@@ -60,6 +60,7 @@ def build_declared(
 ) -> World:
     """The world of a parsed scenario."""
     world = World(seed=seed, clock=clock, start=declared.start, api_version=api_version)
+    world.options.update(declared.options)
     site = Site(
         world, declared, dict(declared.parameters if parameters is None else parameters), _tree(world, declared)
     )

@@ -171,6 +171,8 @@ class ScenarioFile(_Declared):
     parameters: dict[str, int] = Field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = Field(default_factory=dict)
     """The least and the most a parameter may be."""
+    options: dict[str, bool] = Field(default_factory=dict)
+    """Advanced settings of the vCenter: `vgpu.hotmigrate.enabled`."""
     datacenter: str
     models: dict[str, ModelDeclared]
     guests: dict[str, GuestDeclared]

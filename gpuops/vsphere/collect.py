@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import AdmissionControl, Cluster, Datastore, Host
+from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere import paths
+from gpuops.vsphere.decode_cluster import decode_cluster
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import XSI_TYPE, child, children, flag, mebibytes, number, text, texts
+from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
 from gpuops.vsphere.reader import Found, Reader
 from gpuops.vsphere.session import Session
 
@@ -139,40 +140,10 @@ def _decode(found: Found) -> _Record:
             )
         case _:
             name = text(found.properties.get("name")) or found.ref
-            cluster = _cluster(found, name) if found.type == "ClusterComputeResource" else None
+            cluster = decode_cluster(found, name) if found.type == "ClusterComputeResource" else None
             # a vApp's parent is a resource pool; a vApp inside another one has no folder
             parent = text(found.properties.get("parentFolder")) or text(found.properties.get("parent"))
             return _Place(found.ref, name, parent, cluster)
-
-
-def _cluster(found: Found, name: str) -> Cluster:
-    configuration: Any = found.properties.get("configurationEx")
-    drs = child(configuration, "drsConfig")
-    overrides = tuple(
-        (vm, text(each, "behavior") or "")
-        for each in children(configuration, "drsVmConfig")
-        if (vm := text(each, "key"))
-    )
-    admission = _admission(child(configuration, "dasConfig"))
-    return Cluster(found.ref, name, flag(drs, "enabled"), text(drs, "defaultVmBehavior"), overrides, admission)
-
-
-def _admission(das: Any) -> AdmissionControl | None:
-    """What HA keeps free. `failoverLevel` of dasConfig itself is what vCenter before 4.0 had in place of a policy."""
-    if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
-        return None
-    policy = child(das, "admissionControlPolicy")
-    kind = "" if policy is None else (policy.get(XSI_TYPE) or "").rpartition(":")[2]
-    if kind == "ClusterFailoverHostAdmissionControlPolicy":
-        return AdmissionControl(
-            failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text)
-        )
-    level = number(das if policy is None else policy, "failoverLevel")
-    if kind != "ClusterFailoverResourcesAdmissionControlPolicy":
-        return AdmissionControl(failover_level=level)
-    computed = flag(policy, "autoComputePercentages")
-    percent = number(policy, "memoryFailoverResourcesPercent") or None
-    return AdmissionControl(memory_percent=percent, failover_level=level if computed and percent is None else None)
 
 
 def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Place]) -> dict[str, Host]:

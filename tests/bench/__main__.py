@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures, batch
+                                        decisions, openb, profiles, departures, batch, defrag
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
 }
 

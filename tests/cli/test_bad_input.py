@@ -333,7 +333,12 @@ def test_expired_certificate(expired: SimServer) -> None:
 
 
 def test_a_demo_of_no_scenario_is_refused_before_it_begins() -> None:
-    one_line(CliRunner().invoke(app, ["demo", "--scenario", "nosuch"]), 2, "no scenario 'nosuch'", "fleet, lab, vdi")
+    one_line(
+        CliRunner().invoke(app, ["demo", "--scenario", "nosuch"]),
+        2,
+        "no scenario 'nosuch'",
+        "fleet, lab, scattered, vdi",
+    )
 
 
 def test_an_option_of_a_nested_command_given_twice_is_refused() -> None:

@@ -27,7 +27,17 @@ TOPICS = [page.stem for page in PAGES]
 
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:
-    assert TOPICS == ["attach", "output", "placement", "profiles", "queue", "rotation", "simulator", "targets"]
+    assert TOPICS == [
+        "attach",
+        "defrag",
+        "output",
+        "placement",
+        "profiles",
+        "queue",
+        "rotation",
+        "simulator",
+        "targets",
+    ]
 
 
 def test_every_topic_is_listed_with_its_first_line(gpuops: Gpuops) -> None:
@@ -73,7 +83,7 @@ def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("rotate", ("did you mean rotation", "gpuops rotate --help")),
         ("profile", ("did you mean profiles",)),
-        ("zzz", ("topics: attach, output, placement, profiles, queue, rotation, simulator, targets",)),
+        ("zzz", ("topics: attach, defrag, output, placement, profiles, queue, rotation, simulator, targets",)),
         ("../README", ("no topic",)),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.drs import Group, HaAdmission, Rule
 from tests.sim.lab import Lab, served
 
 
@@ -151,3 +152,36 @@ def test_running_direct_path_vm_takes_no_snapshot(lab: Lab) -> None:
     lab.power_on("ml-04")
     with pytest.raises(vmodl.fault.NotSupported):
         lab.run(lab.vm("ml-04").CreateSnapshot_Task("x", "", memory=False, quiesce=False))
+
+
+def test_vmotion_obeys_rules_that_bind(lab: Lab) -> None:
+    lab.world.options["vgpu.hotmigrate.enabled"] = True
+    cluster = next(iter(lab.world.by_type("ClusterComputeResource")))
+    host, vm = lab.host("esx-02.lab")._moId, lab.vm("vdi-01")._moId
+    cluster.drs.groups = {"desks": Group("desks", False, (vm,)), "theirs": Group("theirs", True, (host,))}
+    cluster.drs.rules = {1: Rule(1, "off", "ClusterVmHostRuleInfo", True, True, (), "desks", None, "theirs")}
+    with pytest.raises(vim.fault.VmHostAffinityRuleViolation):
+        migrate(lab, "vdi-01", "esx-02.lab")
+    cluster.drs.rules = {}
+    migrate(lab, "vdi-01", "esx-02.lab")
+
+
+def test_a_failover_host_takes_no_vmotion(lab: Lab) -> None:
+    lab.world.options["vgpu.hotmigrate.enabled"] = True
+    cluster = next(iter(lab.world.by_type("ClusterComputeResource")))
+    cluster.drs.ha_enabled = True
+    cluster.drs.ha_admission = HaAdmission(failover_hosts=(lab.host("esx-02.lab")._moId,))
+    with pytest.raises(vim.fault.InsufficientFailoverResourcesFault):
+        migrate(lab, "vdi-01", "esx-02.lab")
+    migrate(lab, "vdi-07", "esx-01.lab")
+
+
+@pytest.mark.parametrize("parameter", ["enable_uvm", "enable_debugging", "enable_profiling"])
+def test_unified_memory_debugger_and_profiler_rule_out_vmotion(lab: Lab, parameter: str) -> None:
+    lab.world.options["vgpu.hotmigrate.enabled"] = True
+    state = lab.world.get(lab.vm("vdi-01")._moId).state
+    state.extra_config = ((f"pciPassthru0.cfg.{parameter}", "1"),)
+    with pytest.raises(vim.fault.DisallowedMigrationDeviceAttached):
+        migrate(lab, "vdi-01", "esx-02.lab")
+    state.extra_config = ((f"pciPassthru0.cfg.{parameter}", "0"),)
+    migrate(lab, "vdi-01", "esx-02.lab")

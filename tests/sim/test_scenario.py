@@ -19,7 +19,7 @@ def powers(world: World) -> Counter[str]:
 
 
 def test_names_are_the_files() -> None:
-    assert names() == ("fleet", "lab", "vdi")
+    assert names() == ("fleet", "lab", "scattered", "vdi")
 
 
 def test_lab_has_what_its_comments_say() -> None:
@@ -139,3 +139,12 @@ def test_malformed_file_names_what_is_wrong(tmp_path: Path, changes: dict[str, s
         text = text.replace(old, changes.get(old, new))
     with pytest.raises(PolicyError, match=message):
         build(written(tmp_path, text))
+
+
+def test_scattered_has_no_free_gpu_and_allows_vmotion() -> None:
+    world = build("scattered")
+    seats = [seat for vm in world.by_type("VirtualMachine") for seat in vm.state.seats]
+    gpus = {(vm.state.host, seat.pci_id) for vm in world.by_type("VirtualMachine") for seat in vm.state.seats}
+    assert (len(seats), len(gpus)) == (15, 8)
+    assert world.options["vgpu.hotmigrate.enabled"] is True
+    assert build("lab").options["vgpu.hotmigrate.enabled"] is False

@@ -2,7 +2,7 @@
 
 Sources: VMware vSphere Availability, "vSphere HA Admission Control" (percentages of the cluster's resources; slots of
 the largest reservation of a running VM, without those of the largest hosts; dedicated failover hosts).
-From memory, not documented: which fault a power-on on a dedicated failover host ends in. CPU is not counted.
+From memory, not documented: which fault a power-on or vMotion to a dedicated failover host ends in. CPU is not counted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 
 def refuse_over_failover(vm: VirtualMachine, host: HostSystem) -> None:
     """Raises InsufficientFailoverResourcesFault when the cluster's admission control is against it."""
+    refuse_failover_host(vm, host)
     cluster: Any = host.compute_resource()
-    drs = getattr(cluster, "drs", None)
-    if drs is None or not drs.ha_enabled or drs.ha_admission is None:
-        return
-    if drs.ha_admission.failover_hosts is not None:
-        if host.moid in drs.ha_admission.failover_hosts:
-            raise faults.no_failover_resources(vm.name)
+    asked = _asked_of(cluster)
+    if asked is None or asked.failover_hosts is not None:
         return
     up = [each for each in cluster.hosts() if each.state.connection == "connected" and not each.state.in_maintenance]
     reserved_mib = [each.state.reserved_mib for one in up for each in one.running_vms() if each is not vm]
     sizes_mib = sorted(each.state.model.memory_mib for each in up)
-    if not _admits(drs.ha_admission, sizes_mib, [*reserved_mib, vm.state.reserved_mib]):
+    if not _admits(asked, sizes_mib, [*reserved_mib, vm.state.reserved_mib]):
         raise faults.no_failover_resources(vm.name)
+
+
+def refuse_failover_host(vm: VirtualMachine, host: HostSystem) -> None:
+    """Raises InsufficientFailoverResourcesFault for a host that HA keeps empty: it takes no power-on and no vMotion."""
+    asked = _asked_of(host.compute_resource())
+    if asked is not None and asked.failover_hosts is not None and host.moid in asked.failover_hosts:
+        raise faults.no_failover_resources(vm.name)
+
+
+def _asked_of(cluster: Any) -> HaAdmission | None:
+    drs = getattr(cluster, "drs", None)
+    found: HaAdmission | None = drs.ha_admission if drs is not None and drs.ha_enabled else None
+    return found
 
 
 def _admits(admission: HaAdmission, sizes_mib: list[int], reserved_mib: list[int]) -> bool:

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.operations import faults
+from gpuops.sim.operations.failover import refuse_failover_host
 from gpuops.sim.operations.host_admission import Admission, admission
+from gpuops.sim.operations.initial_placement import refuse_against_rules
 from gpuops.sim.operations.power import power_on
 from gpuops.sim.operations.reconfigure import changed_state
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.render.ledger_facts import facts
-from gpuops.sim.vm_state import Power, merged_options
+from gpuops.sim.vm_state import Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -34,6 +36,8 @@ VMOTION_GIB_PER_S: Final = 1.0
 DISK_GIB_PER_S: Final = 0.5
 DESTROY_S: Final = 2.0
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+NO_VMOTION: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
+"""Plugin parameters that rule out vMotion of a vGPU (NVIDIA AI Enterprise docs)."""
 
 
 def relocate(vm: VirtualMachine, call: Call, spec: Any) -> Any:
@@ -121,7 +125,12 @@ def _sees_files(vm: VirtualMachine, host: HostSystem, store: Datastore | None) -
 
 
 def may_migrate(vm: VirtualMachine, target: HostSystem) -> None:
-    """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory)."""
+    """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory).
+
+    A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on.
+    """
+    refuse_against_rules(vm, target)
+    refuse_failover_host(vm, target)
     state = vm.state
     if state.has_fixed_devices:
         raise _blocked("A passthrough device cannot be migrated.")
@@ -133,6 +142,10 @@ def may_migrate(vm: VirtualMachine, target: HostSystem) -> None:
     refused = [vgpu.type_name for vgpu in state.vgpus if vgpu.type_name in unmovable]
     if refused:
         raise _blocked(f"vGPU profile {refused[0]} does not support vMotion.")
+    for number, device in enumerate(state.devices):
+        for name in NO_VMOTION if isinstance(device.backing, VgpuBacking) else ():
+            if (state.option(f"pciPassthru{number}.cfg.{name}") or "0") != "0":
+                raise _blocked(f"A vGPU with {name} cannot be migrated.")
 
 
 def _blocked(reason: str) -> Exception:

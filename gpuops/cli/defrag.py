@@ -1,0 +1,73 @@
+"""`gpuops defrag`: the moves that free the most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common, spread
+from gpuops.errors import UsageError
+
+
+@spread
+def defrag(
+    common: Common,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Free slots of this vGPU profile: a40-24q.", autocompletion=completion.profiles
+        ),
+    ] = None,
+    whole_gpus: Annotated[
+        bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
+    ] = False,
+    max_moves: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="No more moves than these; default: all that free something.")
+    ] = None,
+    powered_off: Annotated[
+        bool,
+        typer.Option(
+            "--powered-off", help="Also move VMs that cannot move while they run: each is powered off for it."
+        ),
+    ] = False,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only hosts of this cluster.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only hosts named so: esx-0*. No VM goes elsewhere.",
+            autocompletion=completion.hosts,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan; there is no other way yet: nothing is ever moved.")
+    ] = False,
+    saved: Annotated[
+        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
+    ] = None,
+) -> None:
+    """Plan the fewest vMotions that free the most whole GPUs, or slots of a profile. Only a plan: nothing is moved.
+
+    Each move is feasible once those before it are done. No VM is suspended; those that cannot move are named, with why.
+
+    \b
+    Examples:
+      gpuops defrag --vcenter sim:scattered
+      gpuops defrag --profile a40-24q --max-moves 2 --vcenter sim:scattered
+    """
+    if profile is not None and whole_gpus:
+        raise UsageError("--profile and --whole-gpus exclude each other", hint="ask twice: for the one, for the other")
+
+    from gpuops import api
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.scope import Scope
+    from gpuops.report.defrag import defrag_document, defrag_text
+
+    asked = Defrag(profile, Scope(cluster=cluster, host=host), max_moves, powered_off)
+    with open_site(common, saved=saved) as site:
+        found = api.defrag(asked, read_inventory(site, common, saved=saved))
+    output.show(defrag_text(found), defrag_document(found))

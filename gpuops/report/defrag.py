@@ -1,0 +1,207 @@
+"""Defragmentation for people and for programs: the moves in their order, what they free where, and who stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gpuops.plan.defrag.answer import Defragmentation, GpuChange, Held, HostChange, Move, Stay
+from gpuops.plan.defrag.landing import Basis
+from gpuops.plan.defrag.standing import Way
+from gpuops.report.plan_json import SCHEMA_VERSION, Document
+from gpuops.report.units import count
+from gpuops.report.visible import visible
+
+_FEW: Final = 4
+
+
+def defrag_text(found: Defragmentation) -> RenderableType:
+    """A heading with the figures, the moves, the GPUs before and after, the VMs that stay, and one closing line."""
+    lines: list[RenderableType] = [Text(_heading(found), "bold"), Text(_figures(found))]
+    if found.moves:
+        lines += [Text(), _moves(found.moves), Text(), _hosts(found)]
+    lines += [line for stay in _alike(found.stays) for line in _stays(stay)]
+    lines += _unclear(found)
+    return Group(*lines, Text(_closing(found), "bold"))
+
+
+def defrag_document(found: Defragmentation) -> Document:
+    """The figures, every move in its order, every GPU that changes, and every VM that stays with its reasons."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "defrag",
+        "vcenter": found.inventory.vcenter,
+        "api_version": found.inventory.api_version,
+        "read_at": found.inventory.taken_at.isoformat(),
+        "profile": found.profile,
+        "free": {"before": found.before, "after": found.after, "at_most": found.bound},
+        "proven": found.proven,
+        "no_better_plan_up_to_moves": None if found.proven else found.settled,
+        "moves": [_move(move) for move in found.moves],
+        "frees_more_at": [{"moves": moves, "free": free} for moves, free in found.steps_of_gain],
+        "hosts": [_host(host) for host in found.hosts],
+        "vms_that_stay": [_stay(stay) for stay in found.stays],
+        "gpus_not_counted": [
+            {"host": gpu.host.name, "address": str(gpu.address), "because": gpu.because} for gpu in found.unclear
+        ],
+    }
+
+
+def _heading(found: Defragmentation) -> str:
+    inventory, gpus = found.inventory, count(found.gpus, "GPU")
+    return f"vCenter {visible(inventory.api_version)}: {gpus}, read {inventory.taken_at:%Y-%m-%d %H:%M %Z}"
+
+
+def _figures(found: Defragmentation) -> str:
+    """`whole GPUs free: 0 now, 2 after 3 moves; no other moves free more, and no fewer as much`."""
+    what = "whole GPUs" if found.profile is None else f"slots of {visible(found.profile)}"
+    now = f"{what} free: {found.before} now"
+    if not found.gpus:
+        return "no GPU to answer for"
+    if not found.moves:
+        return f"{now}; {_nothing(found)}"
+    return f"{now}, {found.after} after {count(len(found.moves), 'move')}; {_quality(found)}"
+
+
+def _nothing(found: Defragmentation) -> str:
+    if found.bound == found.before:
+        return "no move of a VM that may move can free more"
+    return "no moves were found that free more" + (", and there are none" if found.proven else "")
+
+
+def _quality(found: Defragmentation) -> str:
+    if found.proven:
+        return "no other moves free more, and no fewer as much"
+    looked = f"{count(found.settled, 'move')} and fewer were looked at in every way" if found.settled else ""
+    if found.after == found.bound:
+        return f"more cannot be free; whether fewer moves would do is not known{f' ({looked})' if looked else ''}"
+    return f"more than {found.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
+
+
+def _moves(moves: Sequence[Move]) -> Table:
+    table = _table("", "VM", "from", "to", "GPU there", "how", "free then")
+    for number, move in enumerate(moves, 1):
+        table.add_row(
+            str(number),
+            Text(visible(move.vm.name)),
+            Text(visible(move.source.name)),
+            Text(visible(move.target.name)),
+            Text(_where(move)),
+            Text(move.way.value),
+            str(move.free),
+        )
+    return table
+
+
+def _where(move: Move) -> str:
+    """The GPUs it may be on; several of them are joined by what is known."""
+    word = " and " if move.basis in (Basis.ONLY, Basis.POLICY) else " or "
+    return word.join(map(str, move.gpus))
+
+
+def _hosts(found: Defragmentation) -> Table:
+    table = _table("GPU", "before", "after")
+    for host in found.hosts:
+        table.add_row(Text(visible(host.host.name)), f"{host.before} free", f"{host.after} free")
+        for gpu in host.gpus:
+            alike = "" if gpu.certain else " or one like it"
+            table.add_row(Text(f"  {gpu.address}{alike}"), *(_held(held, found) for held in (gpu.before, gpu.after)))
+    return table
+
+
+def _held(held: Held, found: Defragmentation) -> str:
+    """`3 vGPUs`, `2 to 3 vGPUs, room for 1`, `free`."""
+    if not held.at_most:
+        return "free" if found.profile is None else f"empty, room for {held.free}"
+    vgpus = count(held.at_most, "vGPU")
+    some = vgpus if held.at_least == held.at_most else f"{held.at_least} to {vgpus}"
+    return some if found.profile is None else f"{some}, room for {held.free}"
+
+
+def _alike(stays: Sequence[Stay]) -> list[list[Stay]]:
+    """Those that stay for the same reasons together: a fleet says the same thing hundreds of times."""
+    found: dict[tuple[Way, tuple[str, ...]], list[Stay]] = {}
+    for stay in stays:
+        found.setdefault((stay.way, stay.reasons), []).append(stay)
+    return list(found.values())
+
+
+def _stays(stays: Sequence[Stay]) -> Iterator[Text]:
+    names = [visible(stay.vm.name) for stay in stays]
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    first, others = stays[0].reasons[0], len(stays[0].reasons) - 1
+    shown = (
+        "; ".join(map(visible, stays[0].reasons)) if others < _FEW else f"{visible(first)}; and {others} reasons more"
+    )
+    only = "moves only powered off" if stays[0].way is Way.POWERED_OFF else "stays"
+    yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}", "default")
+
+
+def _unclear(found: Defragmentation) -> Iterator[Text]:
+    """One line for the GPUs of a host that are not counted for the same reason."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for gpu in found.unclear:
+        alike.setdefault((gpu.host.name, gpu.because), []).append(str(gpu.address))
+    for (host, because), addresses in alike.items():
+        where = f"{visible(host)} {', '.join(addresses)}"
+        yield Text("not counted: ", "yellow").append(f"{where}: {visible(because)}", "default")
+
+
+def _closing(found: Defragmentation) -> str:
+    """`plan only: nothing was changed`, and what would allow more."""
+    cold = sum(stay.way is Way.POWERED_OFF for stay in found.stays)
+    more = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
+    return f"a plan only, nothing was changed{more}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _move(move: Move) -> Document:
+    return {
+        "vm": {"ref": move.vm.ref, "name": move.vm.name},
+        "from": {"ref": move.source.ref, "name": move.source.name},
+        "to": {"ref": move.target.ref, "name": move.target.name},
+        "how": move.way.value,
+        "gpus": [str(gpu) for gpu in move.gpus],
+        "gpus_known_by": move.basis.value,
+        "free_then": move.free,
+    }
+
+
+def _host(change: HostChange) -> Document:
+    return {
+        "ref": change.host.ref,
+        "name": change.host.name,
+        "free": {"before": change.before, "after": change.after},
+        "gpus": [_gpu(gpu) for gpu in change.gpus],
+    }
+
+
+def _gpu(change: GpuChange) -> Document:
+    return {
+        "address": str(change.address),
+        "address_certain": change.certain,
+        "before": _vgpus(change.before),
+        "after": _vgpus(change.after),
+    }
+
+
+def _vgpus(held: Held) -> Document:
+    return {"vgpus": {"at_least": held.at_least, "at_most": held.at_most}, "free": held.free}
+
+
+def _stay(stay: Stay) -> Document:
+    return {
+        "vm": {"ref": stay.vm.ref, "name": stay.vm.name},
+        "may_move": stay.way.value,
+        "reasons": list(stay.reasons),
+    }

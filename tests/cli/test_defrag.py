@@ -1,0 +1,91 @@
+"""`gpuops defrag` on simulated vCenters and on a saved inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import Result
+
+from gpuops.cli.app import app
+from gpuops.plan.defrag.question import Defrag
+from gpuops.plan.scope import Scope
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+SCATTERED = ("--vcenter", "sim:scattered")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("all", ()),
+        ("few", ("--whole-gpus", "--max-moves", "1", "--dry-run")),
+        ("profile", ("--profile", "a40-24q", "--host", "esx-0[34]*")),
+        ("nowhere", ("--host", "esx-01", "--cluster", "scattered-cluster")),
+    ],
+)
+def test_text(gpuops: Gpuops, golden: Golden, name: str, words: tuple[str, ...]) -> None:
+    result = gpuops("defrag", *words, *SCATTERED)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden(f"defrag-{name}.txt", result.stdout)
+
+
+def test_where_vmotion_is_off_it_says_what_may_be_done(lab: Lab, golden: Golden) -> None:
+    result = lab.run("defrag")
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden("defrag-lab.txt", result.stdout)
+    assert lab.run("defrag", "--powered-off").exit_code == 0
+    assert lab.effects == []
+
+
+def test_json(gpuops: Gpuops, golden: Golden) -> None:
+    result = gpuops("defrag", "--max-moves", "2", *SCATTERED, "--output", "json")
+    assert result.exit_code == 0
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["schema_version"], found["kind"]) == (1, "defrag")
+    del found["read_at"]
+    golden("defrag.json", json.dumps(found, indent=2) + "\n")
+
+
+def test_a_saved_inventory_answers_alike(gpuops: Gpuops, tmp_path: Path) -> None:
+    path = str(tmp_path / "saved.json")
+    assert gpuops("inventory", "--save", path, *SCATTERED).exit_code == 0
+    saved = gpuops("defrag", "--inventory", path)
+    assert (saved.exit_code, saved.stderr) == (0, "")
+    assert saved.stdout == gpuops("defrag", *SCATTERED).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--profile", "a40-8q", "--whole-gpus"), "--profile and --whole-gpus exclude each other"),
+        (("--host", "esx-99"), "no host 'esx-99'"),
+        (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
+        (("--max-moves", "-1"), "Invalid value for '--max-moves'"),
+    ],
+)
+def test_a_wrong_word_is_one_line(lab: Lab, words: tuple[str, ...], message: str) -> None:
+    result = lab.run("defrag", *words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}")
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_a_profile_that_is_none_is_refused(lab: Lab) -> None:
+    result = lab.run("defrag", "--profile", "a40-99q")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: no host offers a vGPU profile 'a40-99q'")
+
+
+def test_options_are_the_request() -> None:
+    command: Any = typer.main.get_command(app)
+    names = {parameter.name for parameter in command.commands["defrag"].params}
+    asked = {field.name for field in fields(Defrag)} - {"scope"} | {field.name for field in fields(Scope)} - {"tag"}
+    assert asked <= names

@@ -1,0 +1,114 @@
+"""The moves that are found, held against a search that knows nothing of kinds, bounds or rules of thumb.
+
+The other search follows every order of moves on plain tuples. A host that may choose among several GPUs chooses any: it
+follows all the worlds there may be then, and counts what is free in the worst of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from gpuops.model.gpu import AssignmentPolicy
+from gpuops.model.inventory import Inventory
+from gpuops.plan.defrag.answer import Defragmentation
+from gpuops.plan.defrag.question import Defrag
+from tests.plan.defrag.worlds import ROOM, after, by_chance, free, world
+from tests.plan.snapshots import catalog
+
+Gpu = frozenset[tuple[int, int]]
+"""(VM, size) of all that is on it."""
+Now = tuple[tuple[Gpu, ...], ...]
+Worlds = frozenset[Now]
+
+
+def numbered(sizes: tuple[tuple[tuple[int, ...], ...], ...]) -> Now:
+    numbers = iter(range(1000))
+    return tuple(tuple(frozenset((next(numbers), size) for size in there) for there in gpus) for gpus in sizes)
+
+
+def moved(now: Now, vm: tuple[int, int], to: int, policy: AssignmentPolicy) -> Iterator[Now]:
+    """Every world there may be when the VM goes to that host; none = it is refused."""
+    left = tuple(tuple(there - {vm} for there in gpus) for gpus in now)
+    open_to_it = [
+        at for at, there in enumerate(now[to]) if len(there) < ROOM[vm[1]] and all(size == vm[1] for _, size in there)
+    ]
+    sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
+    first = min((sign * len(now[to][at]) for at in open_to_it), default=0)
+    for at in open_to_it:
+        if sign * len(now[to][at]) == first:
+            gpus = (*left[to][:at], left[to][at] | {vm}, *left[to][at + 1 :])
+            yield (*left[:to], gpus, *left[to + 1 :])
+
+
+def whole(now: Now) -> int:
+    return sum(not there for gpus in now for there in gpus)
+
+
+def slots_of_24(now: Now) -> int:
+    return sum(ROOM[24] - len(there) for gpus in now for there in gpus if all(size == 24 for _, size in there))
+
+
+def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[Now], int] = whole) -> tuple[int, int]:
+    """(the most that is free, the fewest moves for that), by following all orders of moves."""
+    first: Worlds = frozenset({start})
+    layer, seen, found = {first}, {first}, (free_in(start), 0)
+    for moves in range(1, limit + 1):
+        following: set[Worlds] = set()
+        for worlds in layer:
+            some = next(iter(worlds))
+            for vm in [vm for gpus in some for there in gpus for vm in there]:
+                (own,) = {at for now in worlds for at, gpus in enumerate(now) if any(vm in there for there in gpus)}
+                for to in range(len(start)):
+                    ends = [] if to == own else [list(moved(now, vm, to, policy)) for now in worlds]
+                    if ends and all(ends):
+                        following.add(frozenset(now for end in ends for now in end))
+        layer = following - seen
+        seen |= layer
+        top = max((min(map(free_in, worlds)) for worlds in layer), default=0)
+        found = (top, moves) if top > found[0] else found
+    return found
+
+
+def planned(now: Inventory, limit: int | None = None, profile: str | None = None) -> Defragmentation:
+    return Defrag(profile, max_moves=limit).planned(now, catalog())
+
+
+def confirmed(found: Defragmentation, now: Inventory) -> None:
+    """What is promised is free at the end, by the rules that every other plan follows."""
+    assert free(now) == found.before
+    assert free(after([move.step for move in found.moves], now)) >= found.after
+    assert found.before <= found.after <= found.bound
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_order_of_moves_does_better_where_hosts_have_one_gpu(seed: int) -> None:
+    sizes = by_chance(Random(seed), hosts=5, gpus=1)
+    now, limit = world(*sizes), 5
+    found = planned(now, limit)
+    assert found.proven
+    assert (found.after, len(found.moves)) == best(numbered(sizes), AssignmentPolicy.CONSOLIDATION, limit)
+    confirmed(found, now)
+
+
+@pytest.mark.parametrize("policy", AssignmentPolicy)
+@pytest.mark.parametrize("seed", [*range(8), 111, 118, 142])
+def test_no_order_of_moves_does_better_where_hosts_choose_the_gpu(seed: int, policy: AssignmentPolicy) -> None:
+    sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
+    now, limit = world(*sizes, policy=policy), 4
+    found = planned(now, limit)
+    assert found.proven
+    assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit)
+    confirmed(found, now)
+
+
+@pytest.mark.parametrize("policy", AssignmentPolicy)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_of_moves_frees_more_slots(seed: int, policy: AssignmentPolicy) -> None:
+    sizes = by_chance(Random(seed), hosts=3, gpus=2, sizes=(24, 8))
+    now, limit = world(*sizes, policy=policy), 4
+    found = planned(now, limit, "nvidia_a40-24q")
+    assert found.proven
+    assert (found.after, len(found.moves)) == best(numbered(sizes), policy, limit, slots_of_24)
