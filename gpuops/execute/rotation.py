@@ -25,6 +25,7 @@ from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
@@ -43,17 +44,19 @@ HALVES = (Half.NIGHT, Half.DAY)
 
 def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consent: Consent) -> Report:
     """One half of a rotation; without a policy, under that of the night in the journal."""
+    returning = half is Half.DAY  # only taking needs a journal: a morning goes by vCenter's markers where it is lost
     if not apply:
-        with site.remembering(site.vcenter.uuid) as journal:
-            return _Turn(half, policy or _remembered_policy(journal), site, site.clock()).look_only(journal)
-    with site.changing(site.vcenter.uuid, alone=True) as journal:
+        with site.remembering(site.vcenter.uuid, returning=returning) as journal:
+            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
+            return _without_journal(turn.look_only(journal), journal)
+    with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
         turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
         settled = turn.settle(left_open, journal)
         report = turn.look(journal)
         outcomes = turn.do(report, journal, left_open, consent)
-        return replace(report, outcomes=(*settled, *outcomes), applied=True)
+        return _without_journal(replace(report, outcomes=(*settled, *outcomes), applied=True), journal)
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
@@ -191,9 +194,11 @@ class _Turn:
         consent(report)
         run = self._begin(report, journal)
         _end(journal, left_open)
-        doer = Doer(self.site.vcenter, journal, run, report.before)
+        plan, night = report.plan, self.half is Half.NIGHT
+        guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
+        doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
         try:
-            outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
+            outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
@@ -211,14 +216,21 @@ class _Turn:
         return run
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
-        """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
-        if self.half is Half.NIGHT:
-            return report.before
+        """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
+
+        One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
+        night lets it go.
+        """
         originals = Originals(journal).all()
+        if self.half is Half.NIGHT:
+            tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
+            for original in originals:
+                if report.plan.feasible and original.night != tonight and original.vm not in report.before.vms:
+                    Originals(journal).returned(original)
+            return report.before
         after = self.site.vcenter.observe(report.before, {original.vm for original in originals})
         for original in originals:
-            # One that is gone has been named in this morning's report; nothing more can be done for it.
-            if original.vm not in after.vms or is_returned(original, after):
+            if is_returned(original, after):
                 Originals(journal).returned(original)
         return after
 
@@ -246,9 +258,19 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
 
 def _remembered_policy(journal: Journal | None) -> Policy:
     text = journal.last_policy(Half.NIGHT) if journal else None
+    if not text and journal is not None and journal.lost is not None:
+        raise journal.lost
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
     return parse_policy(text, "the journal", accepted_before=True)
+
+
+def _without_journal(report: Report, journal: Journal | None) -> Report:
+    """The report of a run that outlived its journal says so; any other as it is."""
+    if journal is None or journal.lost is None:
+        return report
+    warning = f"{journal.lost.message}: returned by vCenter's markers; no night begins before it is put in order"
+    return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
 
 
 def _tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:

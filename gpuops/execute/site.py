@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -42,7 +42,11 @@ class Site:
     clock: Callable[[], datetime]
     progress: Callable[[Outcome], None] = _unwatched
     """Called with the outcome of each step as it ends."""
+    passed_s: Callable[[], float] = time.monotonic
+    """Seconds since some moment, whatever is done to the clock."""
     closing: ExitStack = field(default_factory=ExitStack)
+    journal_url: str = field(default="", repr=False)
+    """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
 
     def close(self) -> None:
         self.closing.close()
@@ -65,31 +69,30 @@ class Site:
         return refused_without(plan, lacking, inventory)
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool) -> Iterator[Journal]:
-        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged."""
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
+        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged.
+
+        `returning` is for a run that only brings back: it outlives its journal (`Journal.lost`).
+        """
         from gpuops.execute.journal import Journal
         from gpuops.execute.lock import locked
 
         with locked(self.state_dir, vcenter, self.clock(), alone=alone):
-            journal = Journal.open(self.state_dir, vcenter, self.clock)
-            try:
+            journal = Journal.open(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
+            with closing(journal):
                 yield journal
-            finally:
-                journal.close()
 
     @contextmanager
-    def remembering(self, vcenter: str) -> Iterator[Journal | None]:
-        """The journal of this vCenter, to read from without the lock; None = this machine has none."""
-        from gpuops.execute.journal import FILE_NAME, Journal
+    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        """The journal of this vCenter, to read from without the lock; None = there is none. Raises StateDamaged."""
+        from gpuops.execute.journal import Journal
 
-        if not os.path.lexists(self.state_dir / FILE_NAME):  # a link to nowhere is no missing journal
+        journal = Journal.look_into(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
+        if journal is None:
             yield None
             return
-        journal = Journal.open(self.state_dir, vcenter, self.clock)
-        try:
+        with closing(journal):
             yield journal
-        finally:
-            journal.close()
 
 
 def catalog_of(inventory: Inventory) -> Catalog:

@@ -1,9 +1,10 @@
-"""Steps as JSON and back, for the journal: `{"SuspendVm": {"vm": "vm-42"}}`."""
+"""Steps as plain JSON and back, for the journal: `{"SuspendVm": {"vm": "vm-42"}}`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,18 +18,15 @@ def _adapters() -> dict[str, TypeAdapter[Step]]:
     return {kind.__name__: TypeAdapter(kind) for kind in get_args(Step)}
 
 
-_ENVELOPE: TypeAdapter[dict[str, object]] = TypeAdapter(dict[str, object])
-
-
-def dump_step(step: Step) -> str:
+def dump_step(step: Step) -> dict[str, Any]:
     kind = type(step).__name__
-    return _ENVELOPE.dump_json({kind: _adapters()[kind].dump_python(step, mode="json")}).decode()
+    return {kind: _adapters()[kind].dump_python(step, mode="json")}
 
 
-def load_step(text: str) -> Step:
+def load_step(body: Mapping[str, Any]) -> Step:
     """The step that `dump_step` wrote. Raises StateDamaged."""
     try:
-        [(kind, fields)] = _ENVELOPE.validate_json(text).items()
+        [(kind, fields)] = body.items()
         return _adapters()[kind].validate_python(fields)
     except (ValidationError, ValueError, KeyError) as error:
-        raise StateDamaged(f"the journal holds a step that this version cannot read: {text[:80]}") from error
+        raise StateDamaged(f"the journal holds a step that this version cannot read: {str(body)[:80]}") from error

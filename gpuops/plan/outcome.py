@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.plan.plan import Plan
 from gpuops.plan.steps import Step
@@ -31,6 +32,8 @@ class Outcome:
     verdict: Verdict
     reason: str = ""
     duration_s: float | None = None
+    trouble: Trouble | None = None
+    """What kind of error of vCenter it ended in, if it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Report:
     plan: Plan
     outcomes: tuple[Outcome, ...] = ()
     applied: bool = False
+    journal_lost: bool = False
+    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted."""
 
     @property
     def changed(self) -> bool:
@@ -52,7 +57,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 done or nothing to do, 3 infeasible, 4 partly done (design: exit codes are interface)."""
+        """0 done or nothing to do, 3 infeasible, 4 partly done, 7 without its journal (README, exit codes)."""
+        if self.journal_lost:
+            return 7
         if not self.plan.feasible:
             return 3
         bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}

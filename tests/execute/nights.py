@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sqlalchemy import Connection, select
-
 from gpuops.config.policy import parse_policy
-from gpuops.execute import tables
 from gpuops.execute.journal import Journal
+from gpuops.execute.journal.record import Record
+from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import HALVES, Half, resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm
+from tests.execute.journals import op_ids
 from tests.execute.small_vcenter import Effect, Killed, SmallVcenter, World, small_world
 
 POLICY_TEXT = """
@@ -73,20 +73,18 @@ class Night:
             if self.points == kill_at:
                 raise Killed(name)
 
-        original = Journal.transaction
+        original = SqlStore.append
 
-        @contextmanager
-        def transaction(self: Journal) -> Iterator[Connection]:
+        def append(self: SqlStore, records: Sequence[Record]) -> None:
             point("before a commit")
-            with original(self) as connection:
-                yield connection
+            original(self, records)
             point("after a commit")
 
-        Journal.transaction = transaction  # type: ignore[method-assign]
+        SqlStore.append = append  # type: ignore[method-assign]
         try:
             yield Site(SmallVcenter(self.world, point), self.state_dir, self.world.tick)
         finally:
-            Journal.transaction = original  # type: ignore[method-assign]
+            SqlStore.append = original  # type: ignore[method-assign]
 
     # what must hold
 
@@ -117,10 +115,7 @@ class Night:
         assert all(count == 1 for count in effects.values()), f"an effect happened twice: {effects}"
 
     def _intended_first(self) -> None:
-        journal = Journal.open(self.state_dir, "vc-uuid", self.world.tick)
-        with journal.transaction() as connection:
-            known = set(connection.scalars(select(tables.intents.c.op_id)))
-        journal.close()
+        known = op_ids(self.state_dir, "vc-uuid")
         unknown = [effect for effect in self.world.ledger if effect.op_id not in known]
         assert unknown == [], "an effect without an intent"
 

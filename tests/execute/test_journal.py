@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
+from gpuops.execute.journal.record import Kind
 from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
@@ -34,6 +36,7 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
+from tests.execute.journals import records
 from tests.execute.small_vcenter import small_world
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
@@ -83,17 +86,17 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
 def test_a_step_is_read_back_as_the_same_step(step: Step) -> None:
-    assert load_step(dump_step(step)) == step
+    assert load_step(json.loads(json.dumps(dump_step(step)))) == step
 
 
 def test_every_kind_of_step_is_covered_here() -> None:
     assert {type(step) for step in STEPS} == set(get_args(Step))
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"Nuke": {"vm": "vm-1"}}', '{"SuspendVm": {}}', '["SuspendVm"]'])
-def test_a_step_of_another_version_is_refused(text: str) -> None:
+@pytest.mark.parametrize("body", [{}, {"Nuke": {"vm": "vm-1"}}, {"SuspendVm": {}}, {"A": {}, "B": {}}])
+def test_a_step_of_another_version_is_refused(body: dict[str, object]) -> None:
     with pytest.raises(StateDamaged, match="cannot read"):
-        load_step(text)
+        load_step(body)
 
 
 def test_directory_and_files_belong_to_their_owner_alone(journal: Journal, tmp_path: Path) -> None:
@@ -101,12 +104,6 @@ def test_directory_and_files_belong_to_their_owner_alone(journal: Journal, tmp_p
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
     assert modes == dict.fromkeys((FILE_NAME, f"{FILE_NAME}-shm", f"{FILE_NAME}-wal"), 0o600)
-
-
-def test_every_commit_is_on_disk(journal: Journal, tmp_path: Path) -> None:
-    with journal.transaction() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
 
 
 def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_path: Path) -> None:
@@ -130,12 +127,16 @@ def test_an_intent_is_there_for_another_process_at_once(journal: Journal, tmp_pa
     other.close()
 
 
-def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal) -> None:
+def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal, tmp_path: Path) -> None:
     run = journal.begin("test")
     journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
-    with journal.transaction() as connection:
-        before = connection.exec_driver_sql("SELECT before FROM intents").scalar()
-    assert before == ('{"host": "host-1", "power": "poweredOn", "profiles": ["nvidia_a40-24q"], "name": "desktop-01"}')
+    [intent] = [record for record in records(tmp_path / "state", "vc-1") if record.kind is Kind.INTENT]
+    assert intent.body["before"] == {
+        "host": "host-1",
+        "power": "poweredOn",
+        "profiles": ["nvidia_a40-24q"],
+        "name": "desktop-01",
+    }
 
 
 def test_vcenters_do_not_see_each_others_runs(journal: Journal, tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_another_schema_is_refused(journal: Journal, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "state" / FILE_NAME) as database:
         database.execute("UPDATE schema_version SET version = 99")
     database.close()
-    with pytest.raises(StateDamaged, match="has schema 99, this version reads 1"):
+    with pytest.raises(StateDamaged, match="has schema 99, this version reads 2 and 1"):
         Journal.open(tmp_path / "state", "vc-1", Ticking())
 
 

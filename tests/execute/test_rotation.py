@@ -12,7 +12,6 @@ from pytest_mock import MockerFixture
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
-from gpuops.execute.journal import FILE_NAME
 from gpuops.execute.lock import locked
 from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate, status
 from gpuops.execute.site import Site, agreed
@@ -172,20 +171,6 @@ def test_either_source_alone_is_enough_to_return(night: Night, survives: str) ->
     assert set(night.powers().values()) == {PowerState.ON, PowerState.OFF}
     assert all(night.powers()[f"desktop-{number:02d}"] is PowerState.ON for number in range(1, 6))
     assert night.markers() == set()
-
-
-def test_a_damaged_journal_stops_everything_and_moved_aside_the_markers_return(night: Night) -> None:
-    night.run(Half.NIGHT)
-    (night.state_dir / FILE_NAME).write_bytes(b"garbage" * 1000)
-    for companion in night.state_dir.glob(f"{FILE_NAME}-*"):
-        companion.unlink()
-    effects_before = len(night.world.ledger)
-    with pytest.raises(StateDamaged):
-        night.run(Half.DAY)
-    assert len(night.world.ledger) == effects_before
-    (night.state_dir / FILE_NAME).rename(night.state_dir / "aside")
-    assert night.run(Half.DAY).exit_code == 0
-    assert night.powers()["desktop-01"] is PowerState.ON
 
 
 def test_a_full_disk_stops_before_the_first_effect(night: Night, mocker: MockerFixture) -> None:

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import select
 
 from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run, wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute import tables
-from gpuops.execute.journal import Journal
 from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
+from tests.execute.journals import left_open, op_ids
 
 from .conftest import target_of
 
@@ -76,15 +74,10 @@ class Wire:
 
     def left_open(self) -> list[str]:
         """Kinds of the runs and intents that the journal does not call ended."""
-        journal = Journal.open(self.state_dir, "any", wall_clock)
-        with journal.transaction() as database:
-            runs = database.scalars(select(tables.runs.c.kind).where(tables.runs.c.ended.is_(None))).all()
-            open_ = select(tables.intents.c.kind).where(tables.intents.c.state.in_(["intent", "submitted", "unknown"]))
-            intents = database.scalars(open_).all()
-            intended = set(database.scalars(select(tables.intents.c.op_id)))
-        journal.close()
+        vcenter = self.server.world.get("ServiceInstance").instance_uuid
+        intended = op_ids(self.state_dir, vcenter)
         assert {entry.operation_id for entry in self.server.world.ledger} <= intended, "no effect without its intent"
-        return [*runs, *intents]
+        return left_open(self.state_dir, vcenter)
 
     def effects(self, *methods: str) -> Counter[tuple[str, str]]:
         return Counter((each.method, each.name) for each in self.server.world.ledger if each.method in methods)
@@ -126,11 +119,20 @@ def test_a_reconfiguration_lost_on_the_way_is_sent_once_more_with_its_change_ver
 
 
 @pytest.mark.parametrize("method", CHANGES)
+@pytest.mark.parametrize("fault", ["TaskInProgress", "ConcurrentAccess"])
+def test_a_change_that_somebody_else_is_in_the_way_of_is_tried_again(wire: Wire, method: str, fault: str) -> None:
+    wire.strike(Rule(Effect.FAULT, fault=fault), method)
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("method", CHANGES)
 @pytest.mark.parametrize(
     "rule",
     [
-        Rule(Effect.FAULT, fault="TaskInProgress"),
-        Rule(Effect.FAULT, fault="ConcurrentAccess"),
+        Rule(Effect.FAULT, fault="TaskInProgress", times=4),
+        Rule(Effect.FAULT, fault="ConcurrentAccess", times=4),
         Rule(Effect.TASK, fault="GenericVmConfigFault"),
     ],
     ids=["task in progress", "changed meanwhile", "fails at the end"],

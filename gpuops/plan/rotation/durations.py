@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Final
+from typing import Final, TypeVar
+
+Key = TypeVar("Key", bound=tuple[str, str, str])
 
 ENOUGH: Final = 20
 """So many measurements on one host speak for it; with fewer, those of all hosts do."""
@@ -19,7 +21,7 @@ class Durations:
     seconds: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, recorded: Mapping[tuple[str, str, str], Sequence[float]]) -> Durations:
+    def of(cls, recorded: Mapping[Key, Sequence[float]]) -> Durations:
         """Those that a journal recorded, by (kind of step, profiles, host)."""
         found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         for (kind, _, host), seconds in recorded.items():

@@ -1,0 +1,219 @@
+"""Book: what the records come to. A pure fold, record by record; the same records make the same book.
+
+It stays small: a run that ended and a VM that came back are forgotten after a while, and of durations the latest few
+are kept. What is open or owed is never forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, assert_never
+
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.model.rotation import Role
+
+KEPT_AFTER_RETURN: Final = timedelta(days=3)
+"""How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
+weekend."""
+
+DURATIONS_KEPT: Final = 20
+"""Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
+
+TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
+
+
+class IntentState(StrEnum):
+    INTENT = "intent"
+    """Durable; the request may or may not have left this machine."""
+    SUBMITTED = "submitted"
+    """vCenter took it and named a task."""
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The reply was lost, or the task outlived its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the doer."""
+
+    id: str
+    vcenter: str
+    kind: str
+    night: str | None
+    policy: str
+    """Text of the policy file; empty for a run without one."""
+    pid: int
+    started: datetime
+
+
+@dataclass(slots=True)
+class Intended:
+    """One effect that was intended, of a run that is open."""
+
+    op_id: str
+    step: Mapping[str, Any]
+    seen: datetime
+    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+    before: Mapping[str, Any]
+    state: IntentState = IntentState.INTENT
+    task: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return next(iter(self.step))
+
+    @property
+    def vm(self) -> str:
+        return str(self.step[self.kind]["vm"])
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """A run that began and did not end, with its effects in order."""
+
+    run: Run
+    intents: dict[str, Intended] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Saved:
+    """A VM as it was before a night."""
+
+    night: str
+    vm: str
+    role: Role
+    uuid: str | None
+    name: str
+    host: str | None
+    profiles: tuple[str, ...]
+    returned: datetime | None = None
+
+
+class DurationKey(NamedTuple):
+    """What a duration is of: a kind of step, on a VM with these profiles, on a host."""
+
+    step: str
+    profiles: str
+    """Joined by `+`; empty for a VM without one."""
+    host: str
+
+
+class Book:
+    """All that must be known to decide, of one vCenter. `apply` is its only way to change."""
+
+    def __init__(self, vcenter: str) -> None:
+        self.vcenter = vcenter
+        self.seq = 0
+        """The last record in it."""
+        self.checkpoint = 0
+        """The last record that was a checkpoint."""
+        self.runs: dict[str, OpenRun] = {}
+        self.policies: dict[str, str] = {}
+        """The last policy of each kind of run; the latest of all is the last."""
+        self.originals: dict[tuple[str, str], Saved] = {}
+        self.takes: dict[tuple[str, str], int] = {}
+        """By night and VM, the effects that took it, but for those that failed for certain."""
+        self.durations: dict[DurationKey, deque[float]] = {}
+        self.changed: datetime | None = None
+        """When a run last began, ended or was given an outcome."""
+
+    def apply(self, record: Record) -> None:
+        """Takes the next record in. Raises KeyError, ValueError or TypeError for a body that is none of ours."""
+        match record.kind:
+            case Kind.BEGUN:
+                self._begun(record)
+            case Kind.ORIGINAL:
+                self._original(record.body)
+            case Kind.INTENT:
+                self._intent(record)
+            case Kind.SUBMITTED:
+                self._submitted(record)
+            case Kind.SETTLED:
+                self._settled(record)
+            case Kind.RETURNED:
+                self._returned(record)
+            case Kind.ENDED:
+                self.runs.pop(record.run, None)
+                self._touched(record.at)
+            case Kind.CHECKPOINT:
+                self.checkpoint = record.seq
+            case Kind.IMPORTED:
+                pass
+            case _ as never:
+                assert_never(never)
+        self.seq = record.seq
+
+    def _begun(self, record: Record) -> None:
+        body = record.body
+        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at)
+        self.runs[run.id] = OpenRun(run)
+        if run.policy:
+            self.policies.pop(run.kind, None)
+            self.policies[run.kind] = run.policy
+        self._forget(record.at - KEPT_AFTER_RETURN)
+        self._touched(record.at)
+
+    def _forget(self, before: datetime) -> None:
+        past = [key for key, saved in self.originals.items() if saved.returned is not None and saved.returned < before]
+        for key in past:
+            del self.originals[key]
+            self.takes.pop(key, None)
+
+    def _original(self, body: Mapping[str, Any]) -> None:
+        key = (body["night"], body["vm"])
+        if key in self.originals:  # what is saved of a night stays as it was saved
+            return
+        self.originals[key] = Saved(
+            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"])
+        )
+
+    def _intent(self, record: Record) -> None:
+        body = record.body
+        intended = Intended(body["op"], body["step"], datetime.fromisoformat(body["seen"]), body["before"])
+        of = self.runs.get(record.run)
+        if of is None:  # `Journal.intend` refuses that; a record of it is no reason to distrust all others
+            return
+        of.intents[intended.op_id] = intended
+        if intended.kind in TAKING and of.run.night is not None:
+            self._took(of.run.night, intended.vm, 1)
+
+    def _took(self, night: str, vm: str, count: int) -> None:
+        self.takes[night, vm] = self.takes.get((night, vm), 0) + count
+
+    def _submitted(self, record: Record) -> None:
+        intended = self._intended(record)
+        if intended is not None:
+            intended.state, intended.task = IntentState.SUBMITTED, record.body["task"]
+
+    def _returned(self, record: Record) -> None:
+        saved = self.originals.get((record.body["night"], record.body["vm"]))
+        if saved is not None and saved.returned is None:
+            saved.returned = record.at
+
+    def _settled(self, record: Record) -> None:
+        self._touched(record.at)
+        intended = self._intended(record)
+        if intended is None:
+            return
+        was, intended.state = intended.state, IntentState(record.body["state"])
+        night = self.runs[record.run].run.night
+        if intended.kind in TAKING and night is not None:
+            self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        duration_s = record.body["duration_s"]
+        if intended.state is IntentState.DONE and duration_s is not None:
+            profiles = "+".join(sorted(intended.before.get("profiles", ())))
+            key = DurationKey(intended.kind, profiles, intended.before.get("host") or "")
+            self.durations.setdefault(key, deque(maxlen=DURATIONS_KEPT)).append(duration_s)
+
+    def _intended(self, record: Record) -> Intended | None:
+        """None for an effect of a run that has ended: nobody waits for its outcome any more."""
+        of = self.runs.get(record.run)
+        return of.intents[record.body["op"]] if of is not None else None
+
+    def _touched(self, at: datetime) -> None:
+        self.changed = at if self.changed is None else max(self.changed, at)

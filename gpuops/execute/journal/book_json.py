@@ -1,0 +1,91 @@
+"""The book as JSON and back: the body of a checkpoint."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
+from gpuops.execute.journal.record import Record
+from gpuops.model.rotation import Role
+
+FOLD: Final = 1
+"""A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
+
+
+def dump_book(book: Book) -> dict[str, Any]:
+    """All of the book but its place, which is that of the record that carries this."""
+    return {
+        "fold": FOLD,
+        "runs": [_dump_run(each) for each in book.runs.values()],
+        "policies": [[kind, text] for kind, text in book.policies.items()],
+        "originals": [_dump_saved(saved, book.takes.get(key, 0)) for key, saved in book.originals.items()],
+        "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
+        "durations": [[*key, *values] for key, values in book.durations.items()],
+        "changed": _moment(book.changed),
+    }
+
+
+def load_book(vcenter: str, record: Record) -> Book | None:
+    """The book as it was when this checkpoint was written; None = by another fold.
+
+    Raises KeyError, ValueError or TypeError for a body that is none of ours.
+    """
+    body = record.body
+    if body["fold"] != FOLD:
+        return None
+    book = Book(vcenter)
+    book.seq = book.checkpoint = record.seq
+    book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
+    book.policies = dict(body["policies"])
+    for night, vm, role, uuid, name, host, profiles, returned, count in body["originals"]:
+        came = datetime.fromisoformat(returned) if returned is not None else None
+        book.originals[night, vm] = Saved(night, vm, Role(role), uuid, name, host, tuple(profiles), came)
+        if count:
+            book.takes[night, vm] = count
+    book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
+    book.durations = {
+        DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
+        for step, profiles, host, *values in body["durations"]
+    }
+    book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
+    return book
+
+
+def _dump_run(each: OpenRun) -> dict[str, Any]:
+    run = each.run
+    return {
+        "id": run.id,
+        "kind": run.kind,
+        "night": run.night,
+        "policy": run.policy,
+        "pid": run.pid,
+        "started": run.started.isoformat(),
+        "intents": [
+            [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
+            for one in each.intents.values()
+        ],
+    }
+
+
+def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
+    started = datetime.fromisoformat(body["started"])
+    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started)
+    intents = {
+        op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
+        for op_id, step, seen, before, state, task in body["intents"]
+    }
+    return OpenRun(run, intents)
+
+
+def _dump_saved(saved: Saved, count: int) -> list[Any]:
+    returned = _moment(saved.returned)
+    return [
+        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, count
+    ]  # fmt: skip
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment is not None else None

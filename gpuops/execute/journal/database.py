@@ -1,0 +1,89 @@
+"""Database: transactions whose failures are StateDamaged, and which schema a database holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal import tables
+
+RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
+_WRITING: Final = "gpuops_writing"
+
+
+class Database:
+    """A journal's database. `name` is how messages call it, without any password."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self._writing = engine.execution_options(**{_WRITING: True})
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One view of the database for the whole block."""
+        with self._named(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One commit; what it wrote is durable when the block ends."""
+        with self._named(), self._writing.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, UnicodeDecodeError) as error:  # bytes that are no text any more: a flipped bit
+            # SQLAlchemy's own text repeats the statement and what was to be written; the driver's says what is wrong
+            lines = str(getattr(error, "orig", None) or error).split("\n")
+            raise StateDamaged(
+                f"the journal {self.name} cannot be used: {lines[0]}",
+                hint=f"nothing is taken without it; free the disk, or move it aside; {RETURN_HINT}",
+            ) from error
+
+
+def sqlite_engine(path: str) -> Engine:
+    """SQLite in WAL mode, synchronous FULL: what was committed survives `kill -9` and a power cut."""
+    engine = create_engine(f"sqlite:///{path}")
+    event.listen(engine, "connect", _make_durable)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _make_durable(connection: object, _record: object) -> None:
+    # The driver would begin a transaction late, and let a reader become a writer: that one fails when another wrote.
+    connection.isolation_level = None  # type: ignore[attr-defined]
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA busy_timeout=10000")
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    writing = connection.get_execution_options().get(_WRITING, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def schema_of(connection: Connection, name: str) -> int | None:
+    """The schema this database holds, one that we can read; None = none yet. Raises StateDamaged for a newer one."""
+    if not inspect(connection).has_table(tables.schema.name):
+        return None
+    found = connection.scalars(select(tables.schema.c.version)).all()
+    if len(found) == 1 and 1 <= found[0] <= tables.SCHEMA_VERSION:
+        return int(found[0])
+    version = f"schema {found[-1]}" if found else "no schema"
+    raise StateDamaged(
+        f"the journal {name} has {version}, this version reads {tables.SCHEMA_VERSION} and {tables.SCHEMA_VERSION - 1}",
+        hint=f"use the gpuops that wrote it; until then {RETURN_HINT}",
+    )

@@ -1,0 +1,246 @@
+"""Journal: appends what happens and answers what is open. Whoever writes returns when the record is durable."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.errors import Locked, StateDamaged
+from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run
+from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.lasting import LastingStore
+from gpuops.execute.journal.memory import MemoryStore
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.store import Overtaken, Store
+from gpuops.execute.journal.stores import look_into_store, open_store
+from gpuops.execute.step_json import dump_step, load_step
+from gpuops.model.inventory import Inventory
+from gpuops.plan.steps import Step
+
+OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
+
+CHECKPOINT_EVERY: Final = 2000
+"""Records between two checkpoints: so many, and those of one run, are read at the most."""
+
+TRIES: Final = 100
+"""So many others may append first before it is called damage."""
+
+
+Draft = tuple[str, Kind, Mapping[str, Any]]
+"""A record without its place: run, kind, body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """One effect that was intended."""
+
+    op_id: str
+    step: Step
+    state: IntentState
+    task: str | None
+    seen: datetime
+    """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+
+
+class Journal:
+    """The journal of one vCenter.
+
+    Raises StateDamaged where it cannot be read, written or trusted; then the caller sends nothing.
+    """
+
+    def __init__(self, store: Store, vcenter: str, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._book: Book | None = None
+        self.vcenter = vcenter
+        self.clock = clock
+
+    @classmethod
+    def open(
+        cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
+    ) -> Journal:
+        """The journal in this directory, or in the PostgreSQL database at `url`; made if there is none.
+
+        `returning` is for a run that only brings back: it outlives its journal, see `lost`.
+        """
+
+        def opening() -> Store:
+            return open_store(state_dir, url, vcenter)
+
+        return cls(LastingStore(opening) if returning else opening(), vcenter, clock)
+
+    @classmethod
+    def look_into(
+        cls, state_dir: Path, vcenter: str, clock: Callable[[], datetime], *, url: str = "", returning: bool = False
+    ) -> Journal | None:
+        """The same, to read from alone: nothing is made or changed; None = there is none."""
+
+        def opening() -> Store:
+            return look_into_store(state_dir, url, vcenter) or MemoryStore()
+
+        store = LastingStore(opening) if returning else look_into_store(state_dir, url, vcenter)
+        return cls(store, vcenter, clock) if store is not None else None
+
+    def close(self) -> None:
+        self._store.close()
+
+    @property
+    def lost(self) -> StateDamaged | None:
+        """Why the records of a returning run are kept in memory alone; None = they are durable."""
+        return self._store.lost if isinstance(self._store, LastingStore) else None
+
+    # what the records come to
+
+    @property
+    def book(self) -> Book:
+        """What all records come to, those of other processes included."""
+        try:
+            if self._book is None:
+                self._book = self._first_read()
+            else:
+                for record in self._store.read(self._book.seq):
+                    self._book.apply(record)
+        except (KeyError, TypeError, ValueError) as error:
+            self._abandon(StateDamaged(f"the journal holds a record that this version cannot read: {error!r}"))
+            self._book = Book(self.vcenter)
+        return self._book
+
+    def _first_read(self) -> Book:
+        records = self._store.read(None)
+        book = load_book(self.vcenter, records[0]) if records and records[0].kind is Kind.CHECKPOINT else None
+        if book is None and records and records[0].seq > 1:
+            records = self._store.read(0)
+        book = book or Book(self.vcenter)
+        for record in records:
+            if record.seq > book.seq:
+                book.apply(record)
+        return book
+
+    def _abandon(self, damaged: StateDamaged) -> None:
+        if not isinstance(self._store, LastingStore):
+            raise damaged
+        self._store.abandon(damaged)
+
+    # runs
+
+    def begin(self, kind: str, *, night: str | None = None, policy: str = "", policy_digest: str = "") -> Run:
+        """A run that is open until `end`."""
+        run = uuid.uuid4().hex[:12]
+        body = {"kind": kind, "night": night, "policy": policy, "pid": os.getpid(), "digest": policy_digest}
+        return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
+
+    def end(self, run: Run) -> None:
+        book = self._append(lambda _: [(run.id, Kind.ENDED, {})])
+        if book.seq - book.checkpoint >= CHECKPOINT_EVERY:
+            self._append(lambda book: [("", Kind.CHECKPOINT, dump_book(book))])
+
+    def open_runs(self, kinds: Sequence[str]) -> tuple[Run, ...]:
+        """Runs of these kinds that began and did not end, oldest first: killed, or cut off from vCenter."""
+        found = [each.run for each in self.book.runs.values() if each.run.kind in kinds]
+        return tuple(sorted(found, key=lambda run: run.started))
+
+    def last_policy(self, preferred: str) -> str | None:
+        """The text of the policy that the last run of the preferred kind had; where there is none, of any kind."""
+        policies = self.book.policies
+        return policies.get(preferred) or next(reversed(policies.values()), None)
+
+    def last_change(self) -> datetime | None:
+        """When a run on this vCenter last began, ended or was given an outcome."""
+        return self.book.changed
+
+    def durations(self) -> Mapping[DurationKey, Sequence[float]]:
+        """How long the latest steps took, in seconds, by kind of step, profiles of the VM and host."""
+        return {key: tuple(values) for key, values in self.book.durations.items()}
+
+    # intents
+
+    def intend(self, run: Run, step: Step, before: Inventory) -> str:
+        """The op id of an effect about to be sent. The caller sends nothing when this raises.
+
+        Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
+        """
+        vm = before.vms.get(step.vm)
+        was = {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
+        what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": was}
+        op_id = ""
+
+        def drafted(book: Book) -> list[Draft]:
+            nonlocal op_id
+            mine = book.runs.get(run.id)
+            if mine is None:
+                raise Locked(
+                    f"another gpuops has ended this {run.kind}: nothing more is sent",
+                    hint="gpuops rotate status shows what is under way",
+                )
+            op_id = f"gpuops-{run.id}-{len(mine.intents) + 1}"
+            return [(run.id, Kind.INTENT, {"op": op_id, **what})]
+
+        self._append(drafted)
+        return op_id
+
+    def submitted(self, op_id: str, task: str) -> None:
+        self._append(lambda _: [(_run_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
+
+    def settled(self, op_id: str, state: IntentState, reason: str = "", duration_s: float | None = None) -> None:
+        body = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
+        self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
+
+    def open_intents(self, run: Run) -> tuple[Intent, ...]:
+        """Effects of the run whose end nobody saw, in order."""
+        mine = self.book.runs.get(run.id)
+        if mine is None:
+            return ()
+        try:
+            return tuple(_intent(each) for each in mine.intents.values() if each.state in OPEN_STATES)
+        except StateDamaged as damaged:
+            self._abandon(damaged)
+            self._book = Book(self.vcenter)
+            return ()
+
+    # originals
+
+    def save(self, originals: Sequence[Mapping[str, Any]]) -> None:
+        """Keeps VMs as they were; what is saved already stays as it was saved."""
+
+        def new(book: Book) -> list[Draft]:
+            return [
+                ("", Kind.ORIGINAL, each) for each in originals if (each["night"], each["vm"]) not in book.originals
+            ]
+
+        self._append(new)
+
+    def returned(self, night: str, vm: str) -> None:
+        self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
+
+    def _append(self, drafted: Callable[[Book], list[Draft]]) -> Book:
+        """Appends what is drafted on the book; when somebody else was first, drafts anew on what they wrote."""
+        book = self._book or self.book
+        for _ in range(TRIES):
+            at = self.clock()
+            drafts = drafted(book)
+            if not drafts:
+                return book
+            records = [Record(seq, run, kind, at, body) for seq, (run, kind, body) in enumerate(drafts, book.seq + 1)]
+            try:
+                self._store.append(records)
+            except Overtaken:
+                book = self.book
+                continue
+            for record in records:
+                book.apply(record)
+            return book
+        raise StateDamaged(
+            f"the journal did not take a record in {TRIES} tries", hint="gpuops rotate audit verify shows why"
+        )
+
+
+def _run_of(op_id: str) -> str:
+    return op_id.split("-")[1]
+
+
+def _intent(each: Intended) -> Intent:
+    return Intent(each.op_id, load_step(each.step), each.state, each.task, each.seen)

@@ -1,0 +1,199 @@
+"""Records in a database: chained as they are written, and checked as they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal import tables
+from gpuops.execute.journal.database import RETURN_HINT, Database
+from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum, text_of
+from gpuops.execute.journal.store import Overtaken
+
+
+class SqlStore:
+    """Implements `Store` over one database, for one vCenter."""
+
+    def __init__(self, database: Database, vcenter: str) -> None:
+        self._database = database
+        self._vcenter = vcenter
+        self._last = (0, GENESIS)
+        """The last record that this process has read or written, and its checksum."""
+
+    def read(self, after: int | None) -> Sequence[Record]:
+        try:
+            with self._database.reading() as connection:
+                head = head_of(connection, self._vcenter)
+                chain = Chain(self._vcenter, *self._begin(connection, after, head.checkpoint))
+                found = [chain.follow(row) for row in _rows(connection, self._vcenter, chain.seq, head.seq)]
+                chain.ends_at(head.seq, head.checksum)
+        except Broken as broken:
+            raise StateDamaged(
+                f"the journal {self._database.name} was changed by something else than gpuops: {broken}",
+                hint=f"gpuops rotate audit verify shows how far it can be trusted; {RETURN_HINT}",
+            ) from broken
+        self._last = (chain.seq, chain.checksum)
+        return found
+
+    def append(self, records: Sequence[Record]) -> None:
+        seq, previous = self._last
+        if records[0].seq != seq + 1:
+            raise Overtaken
+        rows, head = _sealed(self._vcenter, previous, records)
+        try:
+            with self._database.writing() as connection:
+                _advance(connection, self._vcenter, self._last, head)
+                connection.execute(insert(tables.records), rows)
+        except StateDamaged as failed:
+            if isinstance(failed.__cause__, IntegrityError):  # two that both write the first record of a vCenter
+                raise Overtaken from failed
+            raise
+        self._last = (rows[-1]["seq"], rows[-1]["checksum"])
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _begin(self, connection: Connection, after: int | None, checkpoint: int) -> tuple[int, str]:
+        """Behind which record to read, and its checksum."""
+        if after == self._last[0]:
+            return self._last
+        begin = after if after is not None else max(checkpoint - 1, 0)
+        if begin == 0:
+            return 0, GENESIS
+        table = tables.records
+        found = connection.scalar(
+            select(table.c.checksum).where(table.c.vcenter == self._vcenter, table.c.seq == begin)
+        )
+        if found is None:
+            raise Broken(begin, "it is missing")
+        return begin, found
+
+
+class Broken(Exception):
+    """The first record that does not fit the ones before it."""
+
+    def __init__(self, seq: int, reason: str) -> None:
+        super().__init__(f"record {seq}: {reason}")
+        self.seq = seq
+        self.reason = reason
+
+
+class Head(Protocol):
+    """What the database says of its last record."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def checksum(self) -> str: ...
+    @property
+    def checkpoint(self) -> int: ...
+
+
+class Chain:
+    """Follows rows in their order, each checked against the one before."""
+
+    def __init__(self, vcenter: str, seq: int = 0, previous: str = GENESIS) -> None:
+        self._vcenter = vcenter
+        self.seq = seq
+        self.checksum = previous
+
+    def follow(self, row: Row[Any]) -> Record:
+        """The record in this row. Raises Broken."""
+        expected = self.seq + 1
+        if row.seq != expected:
+            raise Broken(expected, f"it is missing; record {row.seq} comes after {self.seq}")
+        found = checksum(self.checksum, self._vcenter, row.seq, row.run, row.kind, row.at, row.body)
+        if found != row.checksum:
+            raise Broken(expected, "its text does not fit its checksum: it was changed, or moved here")
+        self.seq, self.checksum = expected, found
+        try:
+            return Record(row.seq, row.run, Kind(row.kind), datetime.fromisoformat(row.at), json.loads(row.body))
+        except ValueError as error:
+            raise Broken(expected, f"this version cannot read it: {error}") from error
+
+    def ends_at(self, seq: int, last: str) -> None:
+        """Raises Broken unless the last row followed is the one that was last written."""
+        if self.seq < seq:
+            raise Broken(self.seq + 1, f"it is missing; {seq} records were written")
+        if self.seq > seq:
+            raise Broken(seq + 1, f"only {seq} records were written by gpuops")
+        if self.checksum != last:
+            raise Broken(seq, "its checksum is not the one that was written last")
+
+
+class _NoHead:
+    seq = 0
+    checksum = GENESIS
+    checkpoint = 0
+
+
+def head_of(connection: Connection, vcenter: str) -> Head:
+    """What was last written of this vCenter; of one that is not known, the place before the first record.
+
+    Raises Broken where there are records and no head.
+    """
+    found = connection.execute(select(tables.heads).where(tables.heads.c.vcenter == vcenter)).one_or_none()
+    if found is not None:
+        return found
+    first = connection.scalar(select(func.min(tables.records.c.seq)).where(tables.records.c.vcenter == vcenter))
+    if first is not None:
+        raise Broken(first, "it is there, and gpuops wrote none")
+    return _NoHead()
+
+
+def _rows(connection: Connection, vcenter: str, after: int, last: int) -> Iterator[Row[Any]]:
+    table = tables.records
+    # On PostgreSQL each statement has its own view: what was written since the head was read is not meant.
+    yield from connection.execute(
+        select(table).where(table.c.vcenter == vcenter, table.c.seq > after, table.c.seq <= last).order_by(table.c.seq)
+    )
+
+
+def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of these records, and what the head becomes."""
+    rows: list[dict[str, Any]] = []
+    head: dict[str, Any] = {}
+    for record in records:
+        at, body = record.at.isoformat(), text_of(record.body)
+        previous = checksum(previous, vcenter, record.seq, record.run, record.kind, at, body)
+        rows.append(
+            {
+                "vcenter": vcenter,
+                "seq": record.seq,
+                "run": record.run,
+                "kind": str(record.kind),
+                "at": at,
+                "body": body,
+                "checksum": previous,
+            }
+        )
+        head |= {"seq": record.seq, "checksum": previous}
+        if record.kind is Kind.CHECKPOINT:
+            head["checkpoint"] = record.seq
+    return rows, head
+
+
+def _advance(connection: Connection, vcenter: str, was: tuple[int, str], head: dict[str, Any]) -> None:
+    """Moves the head on, if it is still where it was. Raises Overtaken."""
+    seq, previous = was
+    table = tables.heads
+    if seq == 0:
+        connection.execute(insert(table).values({"vcenter": vcenter, "checkpoint": 0, **head}))
+        return
+    mine = (table.c.vcenter == vcenter, table.c.seq == seq, table.c.checksum == previous)
+    if connection.execute(update(table).where(*mine).values(head)).rowcount != 1:
+        raise Overtaken
+
+
+def append_all(connection: Connection, vcenter: str, records: Sequence[Record]) -> None:
+    """The first records of a vCenter, within a transaction of the caller's."""
+    if records:
+        rows, head = _sealed(vcenter, GENESIS, records)
+        _advance(connection, vcenter, (0, GENESIS), head)
+        connection.execute(insert(tables.records), rows)

@@ -1,0 +1,28 @@
+"""The journal of one machine: an SQLite file of our own in the state directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from gpuops.execute.journal.database import Database, sqlite_engine
+from gpuops.execute.journal.opening import prepared, remembered
+from gpuops.execute.journal.store import Store
+from gpuops.execute.state import prepare_state_dir, private_file
+
+FILE_NAME: Final = "journal.sqlite"
+
+
+def open_file(state_dir: Path, vcenter: str, *, writing: bool) -> Store | None:
+    """The records of this vCenter in the directory's journal. Raises StateDamaged.
+
+    To write: made if there is none, and brought to this schema. To read: nothing is written; None = there is none.
+    """
+    path = state_dir / FILE_NAME
+    if not writing and not os.path.lexists(path):  # a link to nowhere is no missing journal
+        return None
+    prepare_state_dir(state_dir)
+    private_file(path)
+    database = Database(sqlite_engine(str(path)), str(path))
+    return prepared(database, vcenter) if writing else remembered(database, vcenter)

@@ -1,0 +1,158 @@
+"""The book is a pure fold: in one go, record by record, or from any checkpoint, it comes to the same."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuops.execute.journal.book import DURATIONS_KEPT, KEPT_AFTER_RETURN, Book, DurationKey
+from gpuops.execute.journal.book_json import FOLD, dump_book, load_book
+from gpuops.execute.journal.record import Kind, Record
+
+NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+class Writer:
+    """Makes records in order, an hour apart."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.now = NOW
+
+    def write(self, run: str, kind: Kind, /, **body: Any) -> None:
+        self.now += HOUR
+        self.records.append(Record(len(self.records) + 1, run, kind, self.now, body))
+
+    def begin(self, run: str, kind: str = "rotate night", night: str | None = "n1", policy: str = "text") -> None:
+        self.write(run, Kind.BEGUN, kind=kind, night=night, policy=policy, pid=7, digest="")
+
+    def save(self, vm: str, night: str = "n1", host: str = "host-1") -> None:
+        self.write("", Kind.ORIGINAL, night=night, vm=vm, role="desktop", uuid=None, name=vm, host=host, profiles=["a"])
+
+    def intend(self, run: str, number: int, vm: str, step: str = "SuspendVm") -> None:
+        before = {"host": "host-1", "power": "poweredOn", "profiles": ["b", "a"], "name": vm}
+        op_id = f"gpuops-{run}-{number}"
+        self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm}}, seen=NOW.isoformat(), before=before)
+
+    def settle(self, run: str, number: int, state: str, duration_s: float | None = None) -> None:
+        self.write(run, Kind.SETTLED, op=f"gpuops-{run}-{number}", state=state, reason="", duration_s=duration_s)
+
+    def book(self) -> Book:
+        return fold(Book("vc-1"), self.records)
+
+
+def fold(book: Book, records: list[Record]) -> Book:
+    for record in records:
+        book.apply(record)
+    return book
+
+
+RUNS, VMS = st.sampled_from(["r1", "r2"]), st.sampled_from(["vm-1", "vm-2"])
+NIGHTS = st.sampled_from(["n1", "n2", None])
+ACTS = st.one_of(
+    st.tuples(st.just("begin"), RUNS, st.sampled_from(["rotate night", "attach"]), NIGHTS, st.sampled_from(["", "p"])),
+    st.tuples(st.just("end"), RUNS),
+    st.tuples(st.just("save"), VMS, st.sampled_from(["n1", "n2"])),
+    st.tuples(st.just("intend"), RUNS, st.integers(1, 3), VMS, st.sampled_from(["SuspendVm", "ResumeVm"])),
+    st.tuples(st.just("settle"), RUNS, st.integers(1, 3), st.sampled_from(["done", "failed", "unknown"]), st.just(3.5)),
+    st.tuples(st.just("submit"), RUNS, st.integers(1, 3)),
+    st.tuples(st.just("return"), VMS, st.sampled_from(["n1", "n2"])),
+    st.tuples(st.just("days pass")),
+)
+
+
+def play(acts: list[tuple[Any, ...]]) -> list[Record]:
+    """Those acts that a journal could hold: an outcome only of what an open run intended."""
+    writer = Writer()
+    open_intents: set[tuple[Any, ...]] = set()
+    for act, *details in acts:
+        match act:
+            case "begin":
+                writer.begin(*details)
+                open_intents -= {each for each in open_intents if each[0] == details[0]}
+            case "end":
+                writer.write(details[0], Kind.ENDED)
+                open_intents -= {each for each in open_intents if each[0] == details[0]}
+            case "save":
+                writer.save(*details)
+            case "intend" if details[0] in writer.book().runs:
+                writer.intend(*details)
+                open_intents.add(tuple(details[:2]))
+            case "settle" if tuple(details[:2]) in open_intents:
+                writer.settle(*details)
+            case "submit" if tuple(details[:2]) in open_intents:
+                writer.write(details[0], Kind.SUBMITTED, op=f"gpuops-{details[0]}-{details[1]}", task="task-1")
+            case "return":
+                writer.write("", Kind.RETURNED, vm=details[0], night=details[1])
+            case "days pass":
+                writer.now += KEPT_AFTER_RETURN + HOUR
+    return writer.records
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ACTS, max_size=25), st.integers(0, 25))
+def test_from_a_checkpoint_it_is_the_same_book(acts: list[tuple[Any, ...]], cut: int) -> None:
+    records = play(acts)
+    whole = fold(Book("vc-1"), records)
+    half = fold(Book("vc-1"), records[:cut])
+    body = json.loads(json.dumps(dump_book(half)))
+    again = load_book("vc-1", Record(half.seq, "", Kind.CHECKPOINT, NOW, body))
+    assert again is not None
+    assert dump_book(fold(again, records[cut:])) == dump_book(whole)
+
+
+def test_a_checkpoint_of_another_fold_is_not_used() -> None:
+    body = {**dump_book(Book("vc-1")), "fold": FOLD + 1}
+    assert load_book("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body)) is None
+
+
+def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> None:
+    writer = Writer()
+    writer.save("vm-1")
+    writer.save("vm-2")
+    writer.write("", Kind.RETURNED, night="n1", vm="vm-1")
+    writer.now += KEPT_AFTER_RETURN - HOUR
+    writer.begin("r1")
+    assert {vm for _, vm in writer.book().originals} == {"vm-1", "vm-2"}
+    writer.now += timedelta(days=4000)
+    writer.begin("r2")
+    assert {vm for _, vm in writer.book().originals} == {"vm-2"}
+
+
+def test_durations_are_kept_of_what_was_done_and_the_latest_alone() -> None:
+    writer = Writer()
+    writer.begin("r1")
+    for number in range(1, DURATIONS_KEPT + 3):
+        writer.intend("r1", number, "vm-1")
+        writer.settle("r1", number, "done", float(number))
+    writer.intend("r1", 99, "vm-1", "ResumeVm")
+    writer.settle("r1", 99, "failed", 99.0)
+    assert {key: list(values) for key, values in writer.book().durations.items()} == {
+        DurationKey("SuspendVm", "a+b", "host-1"): [float(number) for number in range(3, DURATIONS_KEPT + 3)]
+    }
+
+
+def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
+    writer = Writer()
+    writer.begin("r1")
+    writer.save("vm-1")
+    writer.intend("r1", 1, "vm-1")
+    assert writer.book().takes == {("n1", "vm-1"): 1}
+    writer.settle("r1", 1, "unknown")
+    assert writer.book().takes == {("n1", "vm-1"): 1}
+    writer.settle("r1", 1, "failed")
+    assert writer.book().takes == {("n1", "vm-1"): 0}
+
+
+def test_the_last_policy_of_each_kind_is_known() -> None:
+    writer = Writer()
+    for run, kind, policy in (("r1", "rotate night", "a"), ("r2", "rotate day", "b"), ("r3", "attach", "")):
+        writer.begin(run, kind, policy=policy)
+    assert list(writer.book().policies.items()) == [("rotate night", "a"), ("rotate day", "b")]
+    writer.begin("r4", "rotate night", policy="c")
+    assert list(writer.book().policies.items()) == [("rotate day", "b"), ("rotate night", "c")]

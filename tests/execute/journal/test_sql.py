@@ -1,0 +1,138 @@
+"""Rows are chained: one that was changed, dropped, moved or added by anything but gpuops is found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gpuops.errors import StateDamaged
+from gpuops.execute.journal import Journal
+from gpuops.execute.journal.book import Book
+from gpuops.execute.journal.book_json import dump_book
+from gpuops.execute.journal.database import Database, sqlite_engine
+from gpuops.execute.journal.postgresql import open_database
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.sqlite import FILE_NAME, open_file
+from gpuops.execute.journal.stores import open_store
+from tests.execute.journal.postgres import PASSWORD, Server
+
+NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
+
+COPY = "INSERT INTO journal SELECT vcenter, 9, run, kind, at, body, checksum"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Nine records; the fourth is a checkpoint."""
+    with closing(open_store(tmp_path, "", "vc-1")) as store:
+        for seq in range(1, 10):
+            kind, body = (Kind.CHECKPOINT, dump_book(Book("vc-1"))) if seq == 4 else (Kind.ENDED, {})
+            store.append([Record(seq, "r", kind, NOW + timedelta(seconds=seq), body)])
+    return tmp_path
+
+
+def edit(state: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(state / FILE_NAME)) as database, database:
+        for statement in statements:
+            assert database.execute(statement).rowcount, "the statement hits a row"
+
+
+def read(state: Path, after: int | None) -> Sequence[Record]:
+    store = open_file(state, "vc-1", writing=False)
+    assert store is not None
+    with closing(store):
+        return store.read(after)
+
+
+@pytest.mark.parametrize(
+    ("edits", "found"),
+    [
+        (["UPDATE journal SET body = '{ }' WHERE seq = 6"], "record 6: its text does not fit its checksum"),
+        (["UPDATE journal SET at = replace(at, '21:', '22:') WHERE seq = 6"], "record 6: its text does not fit"),
+        (["UPDATE journal SET run = 'x' WHERE seq = 9"], "record 9: its text does not fit"),
+        (["UPDATE journal SET kind = 'begun' WHERE seq = 4"], "record 4: its text does not fit"),
+        (["UPDATE journal SET checksum = upper(checksum) WHERE seq = 6"], "record 6: its text does not fit"),
+        (["DELETE FROM journal WHERE seq = 6"], "record 6: it is missing; record 7 comes after 5"),
+        (["DELETE FROM journal WHERE seq = 9"], "record 9: it is missing; 9 records were written"),
+        (["DELETE FROM journal WHERE seq = 3"], "record 3: it is missing"),
+        (["DELETE FROM journal WHERE seq >= 4"], "record 4: it is missing; 9 records were written"),
+        (["DELETE FROM journal WHERE seq = 9", "UPDATE journal_heads SET seq = 8"],
+         "record 8: its checksum is not the one that was written last"),
+        (["UPDATE journal SET seq = 0 WHERE seq = 6", "UPDATE journal SET seq = 6 WHERE seq = 7",
+          "UPDATE journal SET seq = 7 WHERE seq = 0"], "record 6: its text does not fit"),
+        (["UPDATE journal_heads SET checksum = 'x'"], "record 9: its checksum is not the one"),
+        (["DELETE FROM journal WHERE seq = 9", f"{COPY} FROM journal WHERE seq = 8"],
+         "record 9: its text does not fit"),
+    ],
+)  # fmt: skip
+def test_a_row_that_was_tampered_with_is_named(state: Path, edits: list[str], found: str) -> None:
+    edit(state, *edits)
+    with pytest.raises(StateDamaged) as damaged:
+        read(state, None)
+    assert f"was changed by something else than gpuops: {found}" in damaged.value.message
+    assert "gpuops rotate audit verify" in damaged.value.hint
+
+
+def test_what_is_closed_is_not_read(state: Path) -> None:
+    edit(state, "UPDATE journal SET body = '{ }' WHERE seq = 2")
+    assert [record.seq for record in read(state, None)] == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(StateDamaged, match="record 2:"):
+        read(state, 0)
+
+
+def test_a_row_that_somebody_else_put_there_stops_the_next_append(state: Path) -> None:
+    edit(state, f"{COPY.replace('9', '10')} FROM journal WHERE seq = 9")
+    with closing(Journal.open(state, "vc-1", lambda: NOW)) as journal, pytest.raises(StateDamaged, match="tries"):
+        journal.begin("attach")
+
+
+def test_every_bit_counts(state: Path) -> None:
+    """Whatever byte of the last record's columns changes, it is seen."""
+    with closing(sqlite3.connect(state / FILE_NAME)) as database:
+        row = database.execute("SELECT run, kind, at, body, checksum FROM journal WHERE seq = 9").fetchone()
+    for column, value in zip(("run", "kind", "at", "body", "checksum"), row, strict=True):
+        for index, letter in enumerate(value):
+            other = value[:index] + chr(ord(letter) ^ 1) + value[index + 1 :]
+            with closing(sqlite3.connect(state / FILE_NAME)) as database, database:
+                database.execute(f"UPDATE journal SET {column} = ? WHERE seq = 9", (other,))
+            with pytest.raises(StateDamaged, match="record 9"):
+                read(state, None)
+        with closing(sqlite3.connect(state / FILE_NAME)) as database, database:
+            database.execute(f"UPDATE journal SET {column} = ? WHERE seq = 9", (value,))
+    assert [record.seq for record in read(state, None)] == [4, 5, 6, 7, 8, 9]
+
+
+def test_every_commit_is_on_disk(tmp_path: Path) -> None:
+    with closing(Database(sqlite_engine(str(tmp_path / "x.sqlite")), "x")) as database, database.writing() as opened:
+        assert opened.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert opened.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "2 is FULL"
+
+
+def test_every_commit_is_on_the_disk_of_a_server_that_is_set_to_answer_before(postgresql: Server) -> None:
+    url = postgresql.database()
+    with closing(open_database(url)) as database, database.writing() as connection:
+        name = connection.scalar(text("SELECT current_database()"))
+        connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit TO off"))
+    with closing(open_database(url)) as database, database.reading() as connection:
+        assert connection.scalar(text("SHOW synchronous_commit")) == "on"
+
+
+def test_a_lost_server_and_a_wrong_password_are_one_line_without_the_password(
+    postgresql: Server, tmp_path: Path
+) -> None:
+    url = postgresql.database()
+    wrong = postgresql.url(url.rpartition("@/")[2].partition("?")[0], PASSWORD + "x")
+    gone = f"postgresql://gpuops:{PASSWORD.encode().hex()}@/x?host=/nowhere"
+    for bad in (wrong, gone):
+        with pytest.raises(StateDamaged) as failed:
+            open_store(tmp_path, bad, "vc-1")
+        told = f"{failed.value.message} {failed.value.hint}"
+        assert PASSWORD not in told
+        assert PASSWORD.encode().hex() not in told
+        assert "\n" not in told
