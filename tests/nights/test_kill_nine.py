@@ -1,4 +1,4 @@
-"""A real kill -9 of a real process at every point of one night, over the wire: resume ends it, once more does nothing."""
+"""A real kill -9 of a real process at every point of a night, over the wire: resume ends it, once more does nothing."""
 
 from __future__ import annotations
 

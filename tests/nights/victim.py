@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         append(store, records)
         points("after an append")
 
-    SqlStore.append = appending  # type: ignore[method-assign]
+    SqlStore.append = appending  # type: ignore[assignment,method-assign]
     target = Target("127.0.0.1", USERNAME, sys.stdin.readline().strip(), port=int(port), ca_files=(ca_file,))
     with Connection(target) as connection:
         site = Site(Watched(connection, points), Path(state_dir), lambda: datetime.now(UTC))  # noqa: TID251
