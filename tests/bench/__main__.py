@@ -1,7 +1,7 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures, batch, defrag
+                                        decisions, openb, profiles, departures, batch, defrag, journal
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MODULES = {
     "departures": "tests.bench.departures",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
+    "journal": "tests.bench.journal",
 }
 
 
