@@ -158,7 +158,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
             if report.plan != before.plan:
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
-        doer = Doer(site.vcenter, journal, began, report.before)
+        doer = Doer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, doer, Limits(), site.progress)
         journal.end(began)
     return Report(request, report.before, report.plan, outcomes, applied=True)

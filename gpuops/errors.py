@@ -23,13 +23,32 @@ An infeasible plan is a value (`plan.rejections`), not an exception; the entranc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import ClassVar
+
+
+class Trouble(StrEnum):
+    """What an error of vCenter means for whoever wanted something of it. There are these six and no others."""
+
+    LOST = "lost"
+    """The reply did not come, or not whole: whether it happened is not known. Look, never repeat blind."""
+    SESSION = "session"
+    """The login is over: log in once more, and read anew."""
+    BUSY = "busy"
+    """Somebody else is at it: wait, and try a few times."""
+    STATE = "state"
+    """It is in another state than thought: look; what was wanted may be so already."""
+    CAPACITY = "capacity"
+    """There is no room for it: nothing is gained by asking again before something is freed."""
+    DENIED = "denied"
+    """It is refused, and will be refused again. Also whatever fits none of the others."""
 
 
 class GpuopsError(Exception):
     """One clear line: what, why; `hint` is the next move."""
 
     exit_code: ClassVar[int] = 1
+    trouble: Trouble = Trouble.DENIED
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -108,11 +127,14 @@ class StepFailed(PartlyDone):
 class OutcomeUnknown(PartlyDone):
     """The reply to a change was lost; whether it happened must be read from vCenter."""
 
+    trouble = Trouble.LOST
+
 
 class NotConnected(GpuopsError):
     """No trusted, logged-in connection to vCenter."""
 
     exit_code = 5
+    trouble = Trouble.LOST
 
 
 class VcenterUnreachable(NotConnected):
@@ -125,6 +147,8 @@ class NotTrusted(NotConnected):
 
 class LoginRefused(NotConnected):
     """vCenter refused the user name or password."""
+
+    trouble = Trouble.SESSION
 
 
 class ProtocolError(NotConnected):

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 def place(
     common: Common,
     profile: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="vGPU profile: a100-3-20c.", autocompletion=completion.profiles),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="vGPU profile: a100-3-20c. Several, of one GPU model: a vGPU of each.",
+            autocompletion=completion.profiles,
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, max=64, metavar="N", help="How many vGPUs in the one VM; default one.")
@@ -88,6 +92,7 @@ def place(
     \b
     Examples:
       gpuops place --profile a100-3-20c --vcpu 16 --memory 64GiB --vcenter sim:lab
+      gpuops place --profile a100-3-20c --profile a100-1-5c --vcpu 16 --memory 64GiB --vcenter sim:lab
       gpuops place --gpus 1 --model l40s --vcpu 8 --memory 64GiB --numa required --explain --vcenter sim:lab
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab

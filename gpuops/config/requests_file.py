@@ -11,109 +11,19 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gpuops.config.sections.request import RequestSection
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.gpu import PciAddress
-from gpuops.model.numa import NumaPolicy
-from gpuops.model.workload import Workload, memory_mib
+from gpuops.model.workload import Workload
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _HINT: Final = "templates/requests.yaml shows every key, with comments"
-
-
-def _size(text: str) -> str:
-    try:
-        memory_mib(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _address(text: str) -> str:
-    try:
-        PciAddress.parse(text)
-    except UsageError as error:
-        raise ValueError(f"{error.message}; {error.hint}") from error
-    return text
-
-
-def _parts(value: Any) -> Any:
-    """One cell of a CSV file, or one word of a YAML file, for what may be several: `a; b`."""
-    return [part.strip() for part in value.split(";") if part.strip()] if isinstance(value, str) else value
-
-
-Text = Annotated[str, Field(min_length=1, max_length=200)]
-Size = Annotated[Text, AfterValidator(_size)]
-Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
-Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max_length=64), BeforeValidator(_parts)]
-
-
-class RequestSection(BaseModel):
-    """One request."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    name: Text
-    vcpu: int = Field(ge=1, le=4096)
-    memory: Size
-    profile: Text | None = None
-    count: int | None = Field(default=None, ge=1, le=64)
-    gpus: int | None = Field(default=None, ge=1, le=64)
-    model: Text | None = None
-    label: Text | None = None
-    device: Addresses = Field(default_factory=list)
-    device_group: Text | None = None
-    numa: Literal["required", "preferred", "none"] = "preferred"
-    cluster: Text | None = None
-    host: Text | None = None
-    tag: Texts = Field(default_factory=list)
-    affinity: Text | None = None
-    anti_affinity: Text | None = None
-    spread: Text | None = None
-    priority: int = Field(default=0, ge=-1000, le=1000)
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> RequestSection:
-        if (
-            sum((self.profile is not None, self.gpus is not None, bool(self.device), self.device_group is not None))
-            != 1
-        ):
-            raise ValueError(
-                "say either `profile` (vGPUs) or `gpus` (whole GPUs) or `device` (given ones) or `device_group`"
-            )
-        if self.profile is None and self.count is not None:
-            raise ValueError("`count` is the number of vGPUs: without `profile` it means nothing")
-        if self.gpus is None and (self.model is not None or self.label is not None):
-            raise ValueError("`model` and `label` go with `gpus`: they choose among whole GPUs")
-        return self
-
-    def workload(self) -> Workload:
-        return Workload(
-            name=self.name,
-            vcpus=self.vcpu,
-            memory_mib=memory_mib(self.memory),
-            profile=self.profile,
-            count=self.count or 1,
-            gpus=self.gpus or 0,
-            model=self.model,
-            numa=NumaPolicy(self.numa),
-            cluster=self.cluster,
-            host=self.host,
-            affinity=self.affinity,
-            anti_affinity=self.anti_affinity,
-            spread=self.spread,
-            priority=self.priority,
-            device=tuple(dict.fromkeys(map(PciAddress.parse, self.device))),
-            device_group=self.device_group,
-            label=self.label,
-            tag=tuple(dict.fromkeys(self.tag)),
-        )
 
 
 class RequestsFile(BaseModel):
@@ -140,6 +50,18 @@ def load_requests(path: Path) -> tuple[Workload, ...]:
 def request_of(options: Mapping[str, object]) -> Workload:
     """The one request that these options make, as the command line has them. Raises UsageError."""
     keys = {option.replace("-", "_"): value for option, value in options.items()}
+    match keys.get("profile"):
+        case [only]:
+            keys["profile"] = only
+        case [_, *_] as several:
+            if "count" in keys:
+                raise UsageError(
+                    "--count means nothing with several --profile", hint="say --profile once for each vGPU"
+                )
+            keys["profiles"] = several
+            del keys["profile"]
+        case _:
+            pass
     try:
         return RequestSection.model_validate({"name": "request", **keys}).workload()
     except ValidationError as error:

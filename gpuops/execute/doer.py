@@ -10,10 +10,13 @@ changes it, and the other is refused (vSphere API reference, VirtualMachineConfi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
-from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown
+from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
@@ -21,6 +24,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
     PowerOffVm,
@@ -32,6 +36,9 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+
+FRESH: Final = timedelta(seconds=60)
+"""How old what is known of a step's company may be: of VMs that are not touched, but counted."""
 
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
@@ -57,25 +64,53 @@ class Underway:
 class Doer:
     """Sends steps of one run and says what became of them. `inventory` is the latest look."""
 
-    def __init__(self, vcenter: Vcenter, journal: Journal, run: Run, planned: Inventory) -> None:
+    def __init__(
+        self,
+        vcenter: Vcenter,
+        journal: Journal,
+        run: Run,
+        planned: Inventory,
+        *,
+        guard: Guard | None = None,
+        passed_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`guard` has a word before each step that takes something; None = nothing is taken.
+
+        `passed_s` counts seconds since some moment, whatever is done to the clock.
+        """
         self.vcenter = vcenter
         self.journal = journal
         self.run = run
         self.planned = planned
         self.inventory = planned
+        self.passed_s = passed_s
+        self._guard = guard
+        self._company_at = planned.taken_at
+        self._ended: list[Outcome] = []
 
     def look(self, vms: Collection[str]) -> None:
         """Reads these VMs, and the GPUs of their hosts, anew."""
         self.inventory = self.vcenter.observe(self.inventory, vms)
 
-    def begin(self, step: Step) -> Outcome | Underway:
+    def look_before(self, steps: Sequence[Step]) -> None:
+        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of."""
+        vms = {step.vm for step in steps}
+        if self._guard is not None and self.inventory.taken_at - self._company_at > FRESH:
+            vms |= self._guard.company(steps, self.inventory)
+            self._company_at = self.inventory.taken_at
+        self.look(vms)
+
+    def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
         """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before.
 
+        `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
         reason = hindrance(step, self.planned, self.inventory)
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return Outcome(step, Verdict.ALREADY)
+        if reason is None and self._guard is not None:
+            reason = self._guard.against(step, self.inventory, self.journal.clock(), self._ended, leaving)
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
@@ -127,7 +162,9 @@ class Doer:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
         if may_repeat and self._twice_is_once(step, sent):
             return self._submit(op_id, step, first=sent)
-        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect"))
+        return self.settle(
+            op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect", trouble=Trouble.LOST)
+        )
 
     def _overtaken(self, step: Step, sent: Inventory) -> str | None:
         """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
@@ -161,7 +198,8 @@ class Doer:
         if self._reached(step, lagging=error is None):
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
-            return self.settle(op_id, Outcome(step, Verdict.FAILED, _said(error), duration_s))
+            verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
+            return self.settle(op_id, Outcome(step, verdict, _said(error), duration_s, error.trouble))
         reason = "vCenter called it done, and does not show it"
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
 
@@ -181,17 +219,8 @@ class Doer:
     def settle(self, op_id: str, outcome: Outcome) -> Outcome:
         """The outcome, once it is in the journal."""
         self.journal.settled(op_id, _STATES[outcome.verdict], outcome.reason, outcome.duration_s)
+        self._ended.append(outcome)
         return outcome
-
-    def settle_late(self, late: Iterable[Underway], timeout_s: float) -> list[Outcome]:
-        """Steps whose tasks outlived their time: unknown, and named by their task."""
-        return [
-            self.settle(
-                underway.op_id,
-                Outcome(underway.step, Verdict.UNKNOWN, f"{_task(underway)} still runs after {timeout_s:.0f} s"),
-            )
-            for underway in late
-        ]
 
 
 def wanted_power(step: Step) -> PowerState | None:
@@ -205,10 +234,6 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.OFF
         case _:
             return None
-
-
-def _task(underway: Underway) -> str:
-    return underway.task.ref if underway.task else "the guest"
 
 
 def _said(error: GpuopsError) -> str:

@@ -1,16 +1,33 @@
-"""Executor: a plan, wave by wave. What depends on a failed step is not tried; everything else goes on."""
+"""Executor: a plan, each step sent as soon as what it needs is done. Hosts do not wait for each other.
+
+The waves of a plan are an order within a host and within a VM: a desktop resumes when the ML VMs of its own host have
+stopped. A step that failed takes along what depends on it, and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from gpuops.execute.doer import Doer
-from gpuops.execute.shutdown import shut_down
-from gpuops.execute.wave import run_wave
+from gpuops.errors import Trouble
+from gpuops.execute.doer import Doer, Underway
+from gpuops.execute.lanes import Flight, Lanes, Waiting
 from gpuops.model.rotation import Limits
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.plan import Plan
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+
+SLICE_S: Final = 20.0
+"""The longest silent wait: how often the time of steps in flight is looked at."""
+
+BUSY_RESTS_S: Final = (20.0, 60.0, 120.0)
+"""Before each new try of a step whose VM somebody else is at."""
+
+RESUME_RESTS_S: Final = (60.0,)
+"""A resume that failed is tried once more: what was in its way may have been freed meanwhile."""
 
 
 def execute(plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
@@ -20,44 +37,178 @@ def execute(plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome]
     then stays open, and nothing was sent that is not in the journal.
     """
     outcomes: list[Outcome] = []
-    for wave in plan.waves:
-        for outcome in _run(wave, doer, limits, tuple(outcomes)):
-            outcomes.append(outcome)
-            progress(outcome)
+    for outcome in _Run(plan, doer, limits).outcomes():
+        outcomes.append(outcome)
+        progress(outcome)
     return tuple(outcomes)
 
 
-def _run(wave: Wave, doer: Doer, limits: Limits, so_far: Sequence[Outcome]) -> Iterator[Outcome]:
-    failed = [outcome for outcome in so_far if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
-    tried: list[Step] = []
-    for step in wave.steps:
-        reason = _depends_on(step, failed, doer)
-        if reason is None:
-            tried.append(step)
+class _Run:
+    """One plan on its way."""
+
+    def __init__(self, plan: Plan, doer: Doer, limits: Limits) -> None:
+        self._doer = doer
+        self._limits = limits
+        self._lanes = Lanes(plan, limits)
+        self._bad: list[Outcome] = []
+
+    def outcomes(self) -> Iterator[Outcome]:
+        while self._lanes.unended:
+            yield from self._send()
+            if self._lanes.flights:
+                yield from self._wait()
+            elif self._lanes.rest_s:
+                self._rest(self._lanes.rest_s)
+
+    def _send(self) -> Iterator[Outcome]:
+        """Sends what may be sent now; steps that end at once are yielded."""
+        batch = []
+        for waiting in self._lanes.ready(self._doer.inventory):
+            reason = self._depends_on(waiting.step)
+            if reason is None:
+                batch.append(waiting)
+            else:
+                self._lanes.end(waiting)
+                yield self._ended(Outcome(waiting.step, Verdict.SKIPPED, reason))
+        if batch:
+            self._doer.look_before([waiting.step for waiting in batch])
+        leaving = {flight.step.vm for flight in self._lanes.flights if isinstance(flight.step, SuspendVm)}
+        for waiting in batch:
+            result = self._doer.begin(waiting.step, leaving)
+            if isinstance(result, Underway):
+                self._lanes.launch(waiting, result)
+                leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm) else set()
+            else:
+                yield from self._landed(waiting, result)
+
+    def _landed(self, waiting: Waiting, outcome: Outcome) -> Iterator[Outcome]:
+        """A step that came to an end, unless it is tried again or by other means."""
+        step = waiting.step
+        if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
+            outcome = _powered_off(step, waiting.reason, outcome)
+        elif isinstance(step, ShutDownGuest) and step.then_off and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN):
+            yield from self._power_off(waiting, outcome.reason)
+            return
+        rests_s = () if self._overtaken(step) else _rests_s(outcome)
+        if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
+            self._lanes.again(waiting, rests_s[waiting.tries])
+            return
+        self._lanes.end(waiting)
+        yield self._ended(outcome)
+
+    def _power_off(self, waiting: Waiting, reason: str) -> Iterator[Outcome]:
+        """The guest did not shut down, and the plan says what then."""
+        waiting.reason = reason
+        self._doer.look([waiting.step.vm])
+        result = self._doer.begin(PowerOffVm(waiting.step.vm))
+        if isinstance(result, Underway):
+            self._lanes.launch(waiting, result)
         else:
-            yield Outcome(step, Verdict.SKIPPED, reason)
-    yield from shut_down(doer, [step for step in tried if isinstance(step, ShutDownGuest)], limits)
-    yield from run_wave(doer, [step for step in tried if not isinstance(step, ShutDownGuest)], limits)
+            yield from self._landed(waiting, result)
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY):
+            self._bad.append(outcome)
+        return outcome
+
+    # waiting
+
+    def _wait(self) -> Iterator[Outcome]:
+        """Lets time pass until a step ends, at most a slice; what ended, or has outlived its time, lands."""
+        flights = self._lanes.flights
+        tasks = {flight.underway.task: flight for flight in flights if flight.underway.task is not None}
+        guests = [flight for flight in flights if flight.underway.task is None]
+        slice_s, began_s = min(SLICE_S, self._lanes.patience_s), self._doer.passed_s()
+        ends: list[TaskEnd] = []
+        if tasks:
+            for end in self._doer.vcenter.wait(list(tasks), slice_s):
+                ends.append(end)
+                if self._lanes.waiting:
+                    break  # its end may be what the next step waits for
+        off = self._off(guests, 0.0 if tasks else slice_s)
+        silent = not ends and len(off) < max(1, len(guests))
+        self._lanes.spend(max(slice_s if silent else 0.0, self._doer.passed_s() - began_s))
+        landed = [(tasks[end.task], end) for end in ends]
+        if landed or off:
+            self._doer.look([flight.step.vm for flight in (*(flight for flight, _ in landed), *off)])
+        for flight, end in landed:
+            yield from self._landed(self._lanes.land(flight), self._doer.finish(flight.underway, end))
+        for flight in off:
+            done = self._doer.settle(flight.underway.op_id, Outcome(flight.step, Verdict.DONE))
+            yield from self._landed(self._lanes.land(flight), done)
+        yield from self._overdue()
+
+    def _off(self, guests: list[Flight], wait_s: float) -> list[Flight]:
+        """The guests that have shut down."""
+        if not guests:
+            return []
+        off = self._doer.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
+        return [guest for guest in guests if guest.step.vm in off]
+
+    def _overdue(self) -> Iterator[Outcome]:
+        for flight in self._lanes.overdue():
+            waiting, step = self._lanes.land(flight), flight.underway.step
+            if isinstance(step, ShutDownGuest):
+                late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
+            else:
+                task = flight.underway.task.ref if flight.underway.task else "its task"
+                late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
+            yield from self._landed(waiting, self._doer.settle(flight.underway.op_id, late))
+
+    def _rest(self, seconds: float) -> None:
+        """Nothing is in flight, and what is left rests before its next try: until then, or until it need not."""
+        vms = [waiting.step.vm for waiting in self._lanes.waiting if waiting.rest_s]
+        self._doer.look(vms)
+        found = [vm for ref in vms if (vm := self._doer.inventory.vms.get(ref)) is not None]
+        tasks = [TaskRef(task.ref) for vm in found for task in vm.tasks]
+        if tasks:
+            deque(self._doer.vcenter.wait(tasks, seconds), maxlen=0)
+        else:
+            self._doer.vcenter.wait_for_power(vms, PowerState.ON, seconds)
+        self._lanes.spend(seconds)
+
+    # dependencies
+
+    def _depends_on(self, step: Step) -> str | None:
+        """Why a step is not tried: an earlier step of its VM failed, or one that was to free the GPU it starts on.
+
+        Only a start (taking) waits for the GPUs of its host to be freed as planned. A resume (returning) is always
+        tried: vCenter refuses it if there is no room, and nothing is lost by asking.
+        """
+        for outcome in self._bad:
+            if outcome.step.vm == step.vm:
+                return f"an earlier step failed: {outcome.reason}"
+            if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm):
+                desktop = self._doer.planned.vms.get(outcome.step.vm)
+                if desktop is not None and desktop.host is not None and desktop.host == self._start_host(step):
+                    return f"{desktop.name} was not suspended on its host: {outcome.reason}"
+        return None
+
+    def _overtaken(self, step: Step) -> bool:
+        """Whether a change was planned for a configuration that is not there any more: it is not asked for again."""
+        if not isinstance(step, ReconfigureVm):
+            return False
+        before, now = self._doer.planned.vms.get(step.vm), self._doer.inventory.vms.get(step.vm)
+        return before is None or now is None or before.change_version != now.change_version
+
+    def _start_host(self, step: PowerOnVm) -> str | None:
+        if step.host is not None:
+            return step.host
+        vm = self._doer.inventory.vms.get(step.vm)
+        return vm.host if vm else None
 
 
-def _depends_on(step: Step, failed: Sequence[Outcome], doer: Doer) -> str | None:
-    """Why a step is not tried: an earlier step of its VM failed, or one that was to free the GPU it starts on.
-
-    Only a start (taking) waits for the GPUs of its host to be freed as planned. A resume (returning) is always tried:
-    vCenter refuses it if there is no room, and nothing is lost by asking.
-    """
-    for outcome in failed:
-        if outcome.step.vm == step.vm:
-            return f"an earlier step failed: {outcome.reason}"
-        if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm):
-            desktop = doer.planned.vms.get(outcome.step.vm)
-            if desktop is not None and desktop.host is not None and desktop.host == _start_host(step, doer):
-                return f"{desktop.name} was not suspended on its host: {outcome.reason}"
-    return None
+def _rests_s(outcome: Outcome) -> tuple[float, ...]:
+    """How long a step rests before each further try; empty = it is not tried again."""
+    if outcome.trouble is Trouble.BUSY:
+        return BUSY_RESTS_S
+    if isinstance(outcome.step, ResumeVm) and outcome.trouble is not None:
+        return RESUME_RESTS_S
+    return ()
 
 
-def _start_host(step: PowerOnVm, doer: Doer) -> str | None:
-    if step.host is not None:
-        return step.host
-    vm = doer.inventory.vms.get(step.vm)
-    return vm.host if vm else None
+def _powered_off(step: ShutDownGuest, reason: str, outcome: Outcome) -> Outcome:
+    """The shutdown that ended in a power-off."""
+    if outcome.verdict in (Verdict.DONE, Verdict.ALREADY):
+        return Outcome(step, Verdict.DONE, f"{reason}; powered off", outcome.duration_s)
+    return Outcome(step, outcome.verdict, f"{reason}; {outcome.reason}", outcome.duration_s, outcome.trouble)

@@ -57,7 +57,8 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     for intent in intents:
         task = tasks[intent.op_id]
         if task is not None and task not in ends:
-            outcomes += doer.settle_late([Underway(intent.op_id, intent.step, task)], timeout_s)
+            late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
+            outcomes.append(doer.settle(intent.op_id, late))
         elif task is not None:
             outcomes.append(doer.finish(Underway(intent.op_id, intent.step, task), ends[task]))
         else:

@@ -24,6 +24,7 @@ from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
@@ -190,7 +191,8 @@ class _Turn:
         consent(report)
         run = self._begin(report, journal)
         _end(journal, left_open)
-        doer = Doer(self.site.vcenter, journal, run, report.before)
+        guard = Guard(self.policy, len(report.plan.steps)) if self.half is Half.NIGHT else None
+        doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
         try:
             outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
         except (NotConnected, PartlyDone) as lost:
@@ -210,14 +212,21 @@ class _Turn:
         return run
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
-        """Only a morning ends what a night took: a desktop that woke up at night is still of that night."""
-        if self.half is Half.NIGHT:
-            return report.before
+        """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
+
+        One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
+        night lets it go.
+        """
         originals = Originals(journal).all()
+        if self.half is Half.NIGHT:
+            tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
+            for original in originals:
+                if report.plan.feasible and original.night != tonight and original.vm not in report.before.vms:
+                    Originals(journal).returned(original)
+            return report.before
         after = self.site.vcenter.observe(report.before, {original.vm for original in originals})
         for original in originals:
-            # One that is gone has been named in this morning's report; nothing more can be done for it.
-            if original.vm not in after.vms or is_returned(original, after):
+            if is_returned(original, after):
                 Originals(journal).returned(original)
         return after
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ class Site:
     clock: Callable[[], datetime]
     progress: Callable[[Outcome], None] = _unwatched
     """Called with the outcome of each step as it ends."""
+    passed_s: Callable[[], float] = time.monotonic
+    """Seconds since some moment, whatever is done to the clock."""
     closing: ExitStack = field(default_factory=ExitStack)
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""

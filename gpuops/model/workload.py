@@ -15,11 +15,19 @@ _MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
+class Vgpus:
+    """So many vGPUs of one profile."""
+
+    profile: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One VM to find a place for.
 
-    It wants exactly one of: vGPUs (`profile`, `count` of them), whole GPUs of a kind (`gpus`), given whole devices
-    (`device`), a vendor device group (`device_group`).
+    It wants exactly one of: vGPUs (`profile`, `count` of them, and `more` of other profiles), whole GPUs of a kind
+    (`gpus`), given whole devices (`device`), a vendor device group (`device_group`).
     """
 
     name: str
@@ -53,6 +61,13 @@ class Workload:
     """Hardware label that each of `gpus` carries."""
     tag: tuple[str, ...] = ()
     """`category:tag` names, all of which its host carries."""
+    more: tuple[Vgpus, ...] = ()
+    """vGPUs of other profiles in the same VM; all are of one GPU model."""
+
+    @property
+    def vgpus(self) -> tuple[Vgpus, ...]:
+        """Every profile with its count, in the order of asking; () = it asks for other devices."""
+        return () if self.profile is None else (Vgpus(self.profile, self.count), *self.more)
 
 
 def memory_mib(text: str) -> int:

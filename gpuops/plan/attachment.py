@@ -46,7 +46,8 @@ class Ask:
     @property
     def wanted(self) -> Wanted:
         demands = demands_of(self.goal.devices, kept_pins(self.vm, self.goal))
-        return Wanted(self.vm, demands, tuple(host.ref for host in self.hosts), self.numa, self.pin)
+        hosts, grouped = tuple(host.ref for host in self.hosts), self.goal.device_group is not None
+        return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped)
 
 
 def is_there(ask: Ask) -> bool:
@@ -149,7 +150,8 @@ def _is_bound(ask: Ask, host: Host) -> bool:
     """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
     there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
     nodes = [node for node in host.numa_nodes if str(node.id) in there]
-    if len(nodes) != len(there) or len(nodes) != nodes_needed(ask.vm, host):
+    needed = nodes_needed(ask.vm, () if ask.wanted.grouped else ask.wanted.demands, host, ask.catalog)
+    if len(nodes) != len(there) or len(nodes) != needed:
         return False
     part = share(ask.vm, len(nodes))
     if any(short_beside(part, node, host, ask.inventory) for node in nodes):

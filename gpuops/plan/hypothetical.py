@@ -63,7 +63,7 @@ def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
 
 def choices_of_devices(
     workload: Workload, inventory: Inventory, catalog: Catalog
-) -> tuple[Devices, ...] | tuple[Rejection]:
+) -> tuple[Devices, ...] | tuple[Rejection, ...]:
     """The devices that would serve it, the smallest GPU model first where several would; or why nothing here can."""
     if workload.device:
         return _given_by_address(workload, inventory)
@@ -71,26 +71,36 @@ def choices_of_devices(
         return _grouped(workload, workload.device_group, inventory)
     if workload.profile is None:
         return _whole(workload, inventory, catalog)
+    return _vgpus(workload, inventory, catalog)
+
+
+def _vgpus(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices] | tuple[Rejection, ...]:
+    """The vGPUs, the largest first: a host seats them in their order, and what is large finds room first or never."""
+    found: list[str] = []
+    unknown: list[Rejection] = []
+    for wanted in workload.vgpus:
+        meaning = _meant(wanted.profile, workload, inventory, catalog)
+        if isinstance(meaning, Rejection):
+            unknown.append(meaning)
+        else:
+            found += [meaning] * wanted.count
+    if unknown:
+        return tuple(unknown)
+    names = sorted(found, key=lambda name: -(profile.framebuffer_mib if (profile := catalog.profile(name)) else 0))
+    return (tuple(VgpuDevice(key, name) for key, name in enumerate(names, FIRST_DEVICE_KEY)),)
+
+
+def unknown_profiles(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """Those of the profiles that it asks for which mean nothing here."""
+    names = (each.profile for each in workload.vgpus)
+    return tuple(name for name in names if isinstance(_meant(name, workload, inventory, catalog), Rejection))
+
+
+def _meant(profile: str, workload: Workload, inventory: Inventory, catalog: Catalog) -> str | Rejection:
     try:
-        profile = profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
+        return profile_meant(profile, vm_of(workload), None, inventory, catalog)
     except UsageError as error:
-        return (_meaningless(workload, error),)
-    keys = range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + workload.count)
-    return (tuple(VgpuDevice(key, profile) for key in keys),)
-
-
-def unknown_profile(workload: Workload, inventory: Inventory, catalog: Catalog) -> Rejection | None:
-    """Why the profile that it asks for means nothing here; None = it means one, or it asks for none."""
-    if workload.profile is not None:
-        try:
-            profile_meant(workload.profile, vm_of(workload), None, inventory, catalog)
-        except UsageError as error:
-            return _meaningless(workload, error)
-    return None
-
-
-def _meaningless(workload: Workload, error: UsageError) -> Rejection:
-    return Rejection(workload.name, error.message, hint=error.hint)
+        return Rejection(workload.name, error.message, hint=error.hint)
 
 
 def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:

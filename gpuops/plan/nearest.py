@@ -14,7 +14,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.profile_name import near, parse
 from gpuops.model.workload import Workload
 from gpuops.plan.asked import groups_of, profile_meant
-from gpuops.plan.hypothetical import unknown_profile, vm_of
+from gpuops.plan.hypothetical import unknown_profiles, vm_of
 from gpuops.plan.plan import Rejection
 from gpuops.plan.reach import scope_of
 from gpuops.plan.trial import Placed, Trial, relaxed
@@ -91,9 +91,15 @@ def _there(needed: int, against: Iterable[Rejection]) -> int:
 def _named_nearly(asked: _Wish, trial: Trial) -> Iterator[_Wish]:
     """Profiles whose names are nearly the one asked for, where that one means nothing."""
     workload, inventory = asked.workload, trial.inventory
-    if unknown_profile(workload, inventory, trial.catalog) is not None:
-        for name in near(workload.profile or "", inventory.offered_profiles):
-            yield asked.less(f"as {name}", replace(workload, profile=name))
+    for unknown in unknown_profiles(workload, inventory, trial.catalog)[:1]:
+        for name in near(unknown, inventory.offered_profiles):
+            yield asked.less(f"as {name}", _with_profile(workload, unknown, name))
+
+
+def _with_profile(workload: Workload, old: str, new: str) -> Workload:
+    """The workload with every vGPU of one profile of another instead."""
+    more = tuple(replace(each, profile=new) if each.profile == old else each for each in workload.more)
+    return replace(workload, profile=new if workload.profile == old else workload.profile, more=more)
 
 
 def _elsewhere(base: _Wish) -> Iterator[_Wish]:
@@ -133,7 +139,9 @@ def _others(base: _Wish, trial: Trial) -> Iterator[_Wish]:
 def _fewest_less(base: _Wish, trial: Trial) -> str:
     """As many of its GPUs as find a place, else the largest of smaller profiles that does."""
     workload = base.workload
-    if workload.count > 1:
+    if workload.more:
+        counts = [base.less(f"with its vGPUs of {workload.profile} alone", replace(workload, more=()))]
+    elif workload.count > 1:
         counts = [
             base.less(f"with {n} of its {workload.count} vGPUs", replace(workload, count=n))
             for n in range(1, workload.count)
@@ -181,7 +189,7 @@ def _smaller_profiles(base: _Wish, trial: Trial) -> Iterator[_Wish]:
 
 
 def _offered(workload: Workload, trial: Trial) -> str:
-    """The ESXi name of the profile it asks for; empty = it asks for none that means anything."""
-    if workload.profile is None or unknown_profile(workload, trial.inventory, trial.catalog) is not None:
+    """The ESXi name of the one profile it asks for; empty = it asks for none that means anything, or for several."""
+    if workload.profile is None or workload.more or unknown_profiles(workload, trial.inventory, trial.catalog):
         return ""
     return profile_meant(workload.profile, vm_of(workload), None, trial.inventory, trial.catalog)

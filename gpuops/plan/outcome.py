@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.plan.plan import Plan
 from gpuops.plan.steps import Step
@@ -31,6 +32,8 @@ class Outcome:
     verdict: Verdict
     reason: str = ""
     duration_s: float | None = None
+    trouble: Trouble | None = None
+    """What kind of error of vCenter it ended in, if it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,12 @@ class Trial:
         """The first of the devices that would serve which finds a place; what is scarcer stays free."""
         rejections: list[Rejection] = []
         choices: list[Choice] = []
-        for devices in choices_of_devices(self.workload, self.inventory, self.catalog):
-            if isinstance(devices, Rejection):
-                return Refusal(self.workload, tuple(dict.fromkeys((devices, *self._besides_devices()))))
+        choices_known = choices_of_devices(self.workload, self.inventory, self.catalog)
+        unknown = tuple(each for each in choices_known if isinstance(each, Rejection))
+        if unknown:
+            return Refusal(self.workload, tuple(dict.fromkeys((*unknown, *self._besides_devices()))))
+        for devices in choices_known:
+            assert not isinstance(devices, Rejection)
             vm = vm_of(self.workload, devices)
             reach, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
@@ -129,6 +132,7 @@ class Trial:
             self.pin,
             tuple(ref for ref, _ in beside),
             self.explain,
+            self.workload.device_group is not None,
         )
         return reach, wanted
 

@@ -83,10 +83,12 @@ def _what(workload: Workload) -> str:
         return f"GPU {', '.join(map(str, workload.device))}"
     if workload.device_group is not None:
         return f"group {workload.device_group}"
-    kind = workload.profile or f"whole {workload.model or 'GPU'}"
-    kind += f" labelled {workload.label}" if workload.label else ""
-    number = workload.gpus or workload.count
-    return kind if number == 1 else f"{number} x {kind}"
+    if workload.vgpus:
+        return " + ".join(
+            each.profile if each.count == 1 else f"{each.count} x {each.profile}" for each in workload.vgpus
+        )
+    kind = f"whole {workload.model or 'GPU'}" + (f" labelled {workload.label}" if workload.label else "")
+    return kind if workload.gpus == 1 else f"{workload.gpus} x {kind}"
 
 
 def _table(placed: Sequence[Placed]) -> Table:

@@ -72,6 +72,9 @@ class Fragments:
         self._frozen.discard(moid)
         self._of_object.pop(moid, None)
 
+    def is_frozen(self, moid: str) -> bool:
+        return moid in self._frozen
+
     def forget(self, moid: str) -> None:
         """Forget an object that is gone."""
         self._of_object.pop(moid, None)

@@ -76,6 +76,8 @@ class World:
         self.bugs: list[str] = []
         self.page_limit: int | None = None
         """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
+        self.patience_s = PATIENCE_S
+        """See there; 0 where there is one client, in this thread."""
         self.gzip = True
         """Whether large replies are compressed for clients that ask for it."""
         self.down_until: datetime | None = None
@@ -197,7 +199,7 @@ class World:
                 self.clock.advance_to(due)
             elif deadline is None:
                 self.changed.wait(1.0)
-            elif not self.changed.wait(PATIENCE_S):
+            elif not (self.patience_s and self.changed.wait(self.patience_s)):
                 self.clock.advance_to(deadline)
                 return ready()
         return None

@@ -103,10 +103,10 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
 
 
 def _named_as(seen: Vm | None, fresh: Vm) -> Vm:
-    """The VM with the names of the places around it, which a read of the VM alone does not tell."""
+    """The VM with what a read of the VM alone does not tell: the names of the places around it, and its tags."""
     if seen is None:
         return fresh
-    return replace(fresh, path=seen.path, vapp=fresh.vapp and (seen.vapp or fresh.vapp))
+    return replace(fresh, path=seen.path, tags=seen.tags, vapp=fresh.vapp and (seen.vapp or fresh.vapp))
 
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, ProtocolError, StepFailed
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, ProtocolError, StepFailed, Trouble
 
 _MIB: Final = 1024 * 1024
 
@@ -26,6 +26,8 @@ class Row:
     error: type[GpuopsError]
     words: Wording | str
     hint: str = ""
+    trouble: Trouble | None = None
+    """What it means; None = what its error means anyway."""
 
 
 def _text(fault: Any) -> str:
@@ -82,23 +84,43 @@ TABLE: Final[Sequence[Row]] = (
         StepFailed,
         "no graphics resources: no free vGPU slot of that profile on the host",
         "gpuops inventory shows who holds the GPUs",
+        trouble=Trouble.CAPACITY,
     ),
     Row(
         "fault.InsufficientHostMemoryCapacityFault",
         StepFailed,
         _numbers,
         "the host is short of memory for a full reservation",
+        trouble=Trouble.CAPACITY,
     ),
-    Row("fault.InsufficientHostCpuCapacityFault", StepFailed, _numbers),
-    Row("fault.InsufficientMemoryResourcesFault", StepFailed, _numbers, "a VM with a GPU reserves all its memory"),
-    Row("fault.InsufficientCpuResourcesFault", StepFailed, _numbers),
-    Row("fault.InsufficientResourcesFault", StepFailed, lambda fault: f"not enough resources: {_text(fault)}"),
-    Row("fault.NoCompatibleHost", StepFailed, _no_compatible_host, "gpuops attach --explain shows why"),
+    Row("fault.InsufficientHostCpuCapacityFault", StepFailed, _numbers, trouble=Trouble.CAPACITY),
+    Row(
+        "fault.InsufficientMemoryResourcesFault",
+        StepFailed,
+        _numbers,
+        "a VM with a GPU reserves all its memory",
+        trouble=Trouble.CAPACITY,
+    ),
+    Row("fault.InsufficientCpuResourcesFault", StepFailed, _numbers, trouble=Trouble.CAPACITY),
+    Row(
+        "fault.InsufficientResourcesFault",
+        StepFailed,
+        lambda fault: f"not enough resources: {_text(fault)}",
+        trouble=Trouble.CAPACITY,
+    ),
+    Row(
+        "fault.NoCompatibleHost",
+        StepFailed,
+        _no_compatible_host,
+        "gpuops attach --explain shows why",
+        trouble=Trouble.CAPACITY,
+    ),
     Row(
         "fault.NoDiskSpace",
         StepFailed,
         lambda fault: f"no space left on datastore {fault.datastore}",
         "free some space there",
+        trouble=Trouble.CAPACITY,
     ),
     # somebody else is at it
     Row(
@@ -106,9 +128,18 @@ TABLE: Final[Sequence[Row]] = (
         StepFailed,
         "another task is running on it",
         "wait for that task, then run the command again",
+        trouble=Trouble.BUSY,
     ),
-    Row("fault.ConcurrentAccess", StepFailed, "it was changed by somebody else meanwhile", "run the command again"),
-    Row("fault.ResourceInUse", StepFailed, lambda fault: f"{fault.name or 'a resource'} is in use"),
+    Row(
+        "fault.ConcurrentAccess",
+        StepFailed,
+        "it was changed by somebody else meanwhile",
+        "run the command again",
+        trouble=Trouble.BUSY,
+    ),
+    Row(
+        "fault.ResourceInUse", StepFailed, lambda fault: f"{fault.name or 'a resource'} is in use", trouble=Trouble.BUSY
+    ),
     Row(
         "fault.MethodDisabled",
         StepFailed,
@@ -117,15 +148,21 @@ TABLE: Final[Sequence[Row]] = (
     ),
     # its state
     Row("fault.QuestionPending", StepFailed, _question, "answer it in the vSphere Client"),
-    Row("fault.InvalidPowerState", StepFailed, _power_state, "run the command again"),
+    Row("fault.InvalidPowerState", StepFailed, _power_state, "run the command again", trouble=Trouble.STATE),
     Row("fault.ToolsUnavailable", StepFailed, "VMware Tools does not run in the guest", "it can only be powered off"),
     Row("fault.VmPowerOnDisabled", StepFailed, "power-on is disabled for it"),
-    Row("fault.InvalidHostState", StepFailed, lambda fault: f"the host is not in a state for it: {_text(fault)}"),
+    Row(
+        "fault.InvalidHostState",
+        StepFailed,
+        lambda fault: f"the host is not in a state for it: {_text(fault)}",
+        trouble=Trouble.STATE,
+    ),
     Row(
         "fault.InvalidState",
         StepFailed,
         lambda fault: f"not possible in its state: {_text(fault)}",
         "run the command again",
+        trouble=Trouble.STATE,
     ),
     # its devices and configuration
     Row(
@@ -163,7 +200,13 @@ TABLE: Final[Sequence[Row]] = (
     Row("fault.InvalidPrivilege", StepFailed, lambda fault: f"unknown privilege {fault.privilege}"),
     Row("fault.Timedout", StepFailed, "vCenter gave up waiting for it"),
     # the host or vCenter itself; what happened to a change is then not known
-    Row("vmodl:ManagedObjectNotFound", StepFailed, "it is gone from vCenter", "gpuops inventory shows what is there"),
+    Row(
+        "vmodl:ManagedObjectNotFound",
+        StepFailed,
+        "it is gone from vCenter",
+        "gpuops inventory shows what is there",
+        trouble=Trouble.STATE,
+    ),
     Row("vmodl:HostNotConnected", OutcomeUnknown, "vCenter lost the connection to its host"),
     Row("vmodl:HostNotReachable", OutcomeUnknown, "vCenter cannot reach its host"),
     Row("vmodl:HostCommunication", OutcomeUnknown, "vCenter cannot talk to its host"),
@@ -194,7 +237,9 @@ def translate(fault: Any, subject: str = "") -> GpuopsError:
     """The error that says what `fault` means for `subject`, a VM's or host's name; chain it: `raise ... from fault`."""
     row = next(row for kind, row in _rows() if isinstance(fault, kind))
     words = row.words if isinstance(row.words, str) else row.words(fault)
-    return row.error(f"{subject}: {words}" if subject else words, hint=row.hint)
+    error = row.error(f"{subject}: {words}" if subject else words, hint=row.hint)
+    error.trouble = row.trouble or error.trouble
+    return error
 
 
 def named(fault: str, message: str) -> GpuopsError:

@@ -52,8 +52,9 @@ class TaskWatch:
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
         """Each end as it happens; a task still running when the time is up is left out.
 
-        A task whose VM asks a question ends here as failed, naming it: it would wait for ever. One that is gone from
-        vCenter ends as unknown. Time is what vCenter waited, or what passed here, whichever is more.
+        A task whose VM asks a question ends here as unknown, naming it: it waits for an answer, and goes on when
+        somebody gives one. One that is gone from vCenter ends as unknown too. Time is what vCenter waited, or what
+        passed here, whichever is more.
         """
         self._follow([task.ref for task in tasks])
         left, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
@@ -128,7 +129,7 @@ class TaskWatch:
             entity = info.get("info.entity")
             question = asked.get(entity._moId) if entity is not None else None
             if question is not None:
-                error = StepFailed(
+                error = OutcomeUnknown(
                     f"{_subject(info, ref)}: it asks a question: {question}", hint="answer it in the vSphere Client"
                 )
                 self._end(ref, error)

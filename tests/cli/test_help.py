@@ -30,6 +30,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
         "attach",
         "defrag",
+        "journal",
         "output",
         "placement",
         "profiles",
@@ -83,7 +84,7 @@ def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("rotate", ("did you mean rotation", "gpuops rotate --help")),
         ("profile", ("did you mean profiles",)),
-        ("zzz", ("topics: attach, defrag, output, placement, profiles, queue, rotation, simulator, targets",)),
+        ("zzz", ("topics: attach, defrag, journal, output, placement, profiles, queue, rotation, simulator, targets",)),
         ("../README", ("no topic",)),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from gpuops.config.requests_file import RequestSection
+from gpuops.config.sections.request import RequestSection
 from tests.cli.conftest import Lab
 from tests.cli.test_bad_input import one_line
 from tests.cli.test_symmetry import options
@@ -95,6 +95,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         ([], "place needs --vcpu and --memory, or --file", "gpuops place --help"),
         (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
         (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
+        (["--profile", "a", "--profile", "b", "--count", "2"], "--count means nothing with several --profile", "once"),
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
         (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
         (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
@@ -166,11 +167,41 @@ def test_every_reason_of_every_bad_request_is_told(lab: Lab, tmp_path: Path) -> 
     assert found["torn-2"]["nearest"].startswith("as nvidia_a40-8q it fits on")
 
 
+def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: Path) -> None:
+    wanted = ["vgpu grid_a100-3-20c", "vgpu grid_a100-1-5c", "vgpu grid_a100-1-5c"]
+    asked = ("place", "--profile", "a100-1-5c", "--profile", "a100-3-20c", "--profile", "a100-1-5c")
+    by_yaml, by_csv = tmp_path / "several.yaml", tmp_path / "several.csv"
+    by_yaml.write_text(
+        "version: 1\nrequests:\n"
+        "  - {name: request, profiles: [{profile: a100-1-5c, count: 2}, a100-3-20c], vcpu: 4, memory: 8GiB}\n"
+        "  - {name: torn, profiles: [a100-1-5c, a40-8q], vcpu: 4, memory: 8GiB}\n",
+        encoding="utf-8",
+    )
+    by_csv.write_text("name,vcpu,memory,profiles\nrequest,4,8GiB,a100-1-5c; a100-3-20c; a100-1-5c\n", encoding="utf-8")
+    torn = None
+    for arguments in (
+        (*asked, "--vcpu", "4", "--memory", "8GiB"),
+        ("place", "--file", str(by_csv)),
+        ("place", "--file", str(by_yaml)),
+    ):
+        answers = json.loads(lab.run(*arguments, "-o", "json").stdout)["requests"]
+        first = next(each for each in answers if each["name"] == "request")
+        assert [each["device"] for each in first["place"]["vm"]["devices"]] == wanted
+        torn = next((each for each in answers if each["name"] == "torn"), None)
+    assert torn is not None
+    assert (
+        torn["rejections"][0]["rule"]
+        == "its vGPUs must be of one GPU model, not of NVIDIA A100 PCIe 40GB and NVIDIA A40"
+    )
+    assert torn["nearest"].startswith("with its vGPUs of a100-1-5c alone it fits on")
+    assert "a100-1-5c + a40-8q" in lab.run("place", "--file", str(by_yaml)).stdout
+
+
 def test_an_option_is_a_key_of_the_file() -> None:
     shown = options("place")
     of_all = ["pin", "suspended", "file", "optimize"]
     assert [name for name in shown if name not in RequestSection.model_fields] == of_all
-    by_file_alone = {"name", "affinity", "anti_affinity", "spread", "priority"}
+    by_file_alone = {"name", "profiles", "affinity", "anti_affinity", "spread", "priority"}
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 

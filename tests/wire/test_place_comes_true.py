@@ -13,6 +13,8 @@ from pyVmomi import vim
 
 from gpuops.config.requests_file import load_requests
 from gpuops.execute.site import catalog_of
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.workload import Workload
 from gpuops.plan.place import Place, Placements
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.recipe import recipe
@@ -92,3 +94,33 @@ def test_the_template_comes_true(lab: SimServer, by_hand: Lab, pin: PinPolicy, s
         if placed.steering is Steering.PINNED:
             assert there == sorted(set(placed.placement.seats.values())), placed.workload.name
         assert now.vms[refs[placed.workload.name]].power == "poweredOn"
+
+
+def test_the_ledger_shows_a_pinned_vm_on_its_gpu_and_node(lab: SimServer, by_hand: Lab) -> None:
+    """Started last to first, against the policies of both hosts: `consolidation` would fill the GPU on node 0."""
+    asked = tuple(
+        Workload(f"pinned-{n}", 8, 32768, profile, numa=NumaPolicy.REQUIRED)
+        for n, profile in enumerate(("a100-3-20c", "a100-2-10c", "a100-3-20c", "a40-8q", "a100d-80c"))
+    )
+    with Connection(target_of(lab)) as connection:
+        before = connection.inventory()
+        catalog = catalog_of(before)
+        found = Place(asked).placements(before, catalog)
+        assert (found.refused, found.doubts) == ((), ())
+        for placed in reversed(found.placed):
+            ref = made(placed, by_hand)
+            done(ReconfigureVm(ref, recipe(placed, catalog)), connection)
+            done(PowerOnVm(ref, placed.placement.host.ref), connection)
+    for placed in found.placed:
+        name, host = placed.workload.name, placed.placement.host
+        (gpu,) = (gpu for gpu, _, _ in by_hand.seats(name))
+        assert gpu == str(placed.placement.seats[0])
+        told = [
+            entry.after["extra_config"]
+            for entry in lab.world.ledger
+            if entry.name == name
+            if "extra_config" in entry.after
+        ]
+        assert [told[-1]["numa.nodeAffinity"]] == [
+            str(each.numa_node) for each in host.gpus if str(each.address) == gpu
+        ]

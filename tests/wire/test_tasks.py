@@ -151,7 +151,7 @@ def test_a_question_ends_the_wait_and_is_named(waiting: Waiting) -> None:
         task.entity.state.question = Question("7", "No space on lab-ds-1. Retry?", (("0", "Retry"),))
         task.entity.touch("runtime")
     [end] = waiting.wait(tasks)
-    assert isinstance(end.error, StepFailed)
+    assert isinstance(end.error, OutcomeUnknown)
     assert end.error.message == "vdi-01: it asks a question: No space on lab-ds-1. Retry?"
     assert "answer it" in end.error.hint
 

@@ -119,11 +119,20 @@ def test_a_reconfiguration_lost_on_the_way_is_sent_once_more_with_its_change_ver
 
 
 @pytest.mark.parametrize("method", CHANGES)
+@pytest.mark.parametrize("fault", ["TaskInProgress", "ConcurrentAccess"])
+def test_a_change_that_somebody_else_is_in_the_way_of_is_tried_again(wire: Wire, method: str, fault: str) -> None:
+    wire.strike(Rule(Effect.FAULT, fault=fault), method)
+    assert wire.attach() == 0
+    assert wire.effects(*CHANGES) == dict.fromkeys(((method, "ml-07") for method in CHANGES), 1)
+    assert wire.left_open() == []
+
+
+@pytest.mark.parametrize("method", CHANGES)
 @pytest.mark.parametrize(
     "rule",
     [
-        Rule(Effect.FAULT, fault="TaskInProgress"),
-        Rule(Effect.FAULT, fault="ConcurrentAccess"),
+        Rule(Effect.FAULT, fault="TaskInProgress", times=4),
+        Rule(Effect.FAULT, fault="ConcurrentAccess", times=4),
         Rule(Effect.TASK, fault="GenericVmConfigFault"),
     ],
     ids=["task in progress", "changed meanwhile", "fails at the end"],

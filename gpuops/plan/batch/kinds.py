@@ -56,7 +56,7 @@ class Sorted:
 
 
 def sorted_out(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Sorted:
-    """Equal requests together. Those that look at each other, or name devices, are for the rule."""
+    """Equal requests together. Those that look at each other, name devices or mix profiles are for the rule."""
     limits = sorted({*_cores(inventory)})
     alike: dict[Workload, list[Workload]] = {}
     for workload in workloads:
@@ -86,7 +86,8 @@ def _cores(inventory: Inventory) -> Iterator[int]:
 
 def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> Kind | None:
     first = group[0]
-    if first.affinity or first.anti_affinity or first.spread or first.device or first.device_group:
+    looks_at_others = first.affinity or first.anti_affinity or first.spread
+    if looks_at_others or first.device or first.device_group or first.more:
         return None
     choices = choices_of_devices(first, inventory, catalog)
     devices = choices[0]

@@ -70,6 +70,8 @@ class Wanted:
     """Ref of the host of each VM it should share none with, where there is a choice."""
     explain: bool = True
     """Whether every place looked at is told: on a fleet that takes a hundred times as long as the answer."""
+    grouped: bool = False
+    """The devices are a vendor device group: which GPUs they are is the host's choice alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Wide: a VM that no NUMA node of a host can hold gets GPUs on as many nodes as it needs, the same number on each.
 
+Wide is what has more cores or memory than a node, or more GPUs than are beside one.
+
 ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
 A host does not look at nodes when it chooses GPUs, so each vGPU is pinned to its own.
@@ -10,18 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
+from typing import Final, assert_never
 
+from gpuops.advise.capacity import free_slots
 from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import Vm
+from gpuops.plan.placement.directpath import is_of
 from gpuops.plan.placement.filters import refusals
 from gpuops.plan.placement.nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsVgpu
+from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 from gpuops.plan.plan import Choice, Rejection
+
+_UNKNOWN: Final = 64
+"""More devices than a VM may have: a GPU of which nothing is known makes no VM wide."""
 
 
 def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
@@ -39,28 +48,49 @@ def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placem
         if isinstance(spread, Placement):
             return spread
         rejections += spread
-    if isinstance(found, Placement):
-        return found
+    if isinstance(found, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
+        return found  # without the spread it was refused as well: nodes are no reason
     return tuple(dict.fromkeys((*found, *rejections)))
 
 
-def nodes_needed(vm: Vm, host: Host) -> int:
-    """How many NUMA nodes of this host the VM's cores and memory take up at the least; 0 = more than it has."""
+def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
+    """How many NUMA nodes of this host the VM's cores, memory and GPUs take up at the least; 0 = more than it has."""
     nodes = host.numa_nodes
     if not nodes or vm.vcpus is None or vm.memory_mib is None:
         return 0
     cores, memory_mib = min(cores_of(node, host) for node in nodes), min(node.memory_mib for node in nodes)
     if not cores or not memory_mib:
         return 0
-    needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), 1)
+    beside = max(_room_if_empty(node, demands, host, catalog) for node in nodes) or len(demands)
+    gpus = -(-len(demands) // beside) if demands else 1
+    needed = max(-(-vm.vcpus // cores), -(-vm.memory_mib // memory_mib), gpus)
     return needed if needed <= len(nodes) else 0
+
+
+def _room_if_empty(node: NumaNode, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
+    """How many such devices the GPUs beside the node could give if nobody had any; what is not known counts as room."""
+    there = [gpu for gpu in host.gpus if gpu.numa_node == node.id]
+    return sum(max((_takes(gpu, demand, catalog) for demand in demands), default=0) for gpu in there)
+
+
+def _takes(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int:
+    match demand:
+        case WantsVgpu(profile=profile):
+            most = free_slots(gpu, (), profile, catalog).at_most
+            return _UNKNOWN if most is None else most
+        case WantsDynamic():
+            return int(is_of(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active)
+        case WantsDirectPath(address=address):
+            return int(gpu.address == address)
+        case _:
+            assert_never(demand)
 
 
 def spread_over_nodes(
     wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
     """A place on this host with GPUs on each node that the VM needs, or why there is none; () = it is not wide."""
-    count = nodes_needed(wanted.vm, host)
+    count = nodes_needed(wanted.vm, () if wanted.grouped else wanted.demands, host, catalog)
     if count < 2 or len(wanted.demands) < count:
         return ()
     refused = refusals(wanted, host, inventory)

@@ -70,6 +70,8 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
 
 
 def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
+    if vm is None and not original.taken:
+        return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
     if vm is None:
         return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
     if original.uuid is not None and vm.instance_uuid != original.uuid:

@@ -1,0 +1,154 @@
+"""Lanes: which steps of a plan may be sent now, and how long those in flight have been.
+
+A step waits for all earlier waves of its own host and of its own VM. A marker waits for its VM alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.execute.doer import Underway
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Limits
+from gpuops.plan.plan import Plan
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, ResumeVm, SetAttribute, ShutDownGuest, Step
+
+HUNG_S: Final = 300.0
+"""A step of the way back that takes longer holds nobody up any more: neither its host's lane nor a place in flight."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A step that has not ended, in the wave it came from."""
+
+    wave: int
+    step: Step
+    tries: int = 0
+    rest_s: float = 0.0
+    """Not before so many seconds have passed."""
+    reason: str = ""
+    """Why it is now done by other means."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """A step that was sent: for `waiting`, or in its place."""
+
+    waiting: Waiting
+    underway: Underway
+    limit_s: float
+    waited_s: float = 0.0
+
+    @property
+    def step(self) -> Step:
+        return self.waiting.step
+
+    @property
+    def hung(self) -> bool:
+        return self.waited_s >= HUNG_S and isinstance(self.underway.step, ResumeVm | PowerOffVm)
+
+
+class Lanes:
+    """The steps of one plan that have not ended."""
+
+    def __init__(self, plan: Plan, limits: Limits) -> None:
+        self._limits = limits
+        self.waiting = [Waiting(number, step) for number, wave in enumerate(plan.waves) for step in wave.steps]
+        self.flights: list[Flight] = []
+
+    @property
+    def unended(self) -> bool:
+        return bool(self.waiting or self.flights)
+
+    @property
+    def rest_s(self) -> float:
+        """How long until something that rests is ready again."""
+        return min((waiting.rest_s for waiting in self.waiting if waiting.rest_s), default=0.0)
+
+    @property
+    def patience_s(self) -> float:
+        """How long until the first of those in flight has outlived its time, or one that rests is ready."""
+        left = [flight.limit_s - flight.waited_s for flight in self.flights]
+        resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
+        return max(1.0, min((*left, *resting)))
+
+    def ready(self, inventory: Inventory) -> list[Waiting]:
+        """The next steps to send: so many in all, so many on one host, one on one VM."""
+        active = [flight for flight in self.flights if not flight.hung]
+        busy_vms = {flight.step.vm for flight in self.flights}
+        on_host = Counter(_host(flight.step, inventory) for flight in active)
+        first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
+        ready: list[Waiting] = []
+        for waiting in self.waiting:
+            if len(active) + len(ready) >= self._limits.in_flight:
+                break
+            host, vm = _host(waiting.step, inventory), waiting.step.vm
+            if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):
+                continue
+            if any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory)):
+                continue
+            ready.append(waiting)
+            busy_vms.add(vm)
+            on_host[host] += 1
+        return ready
+
+    def _first_waves(self, unended: Iterable[Waiting], inventory: Inventory) -> dict[str, int]:
+        """The earliest wave that has not ended, of each host and of each VM."""
+        first: dict[str, int] = {}
+        for waiting in unended:
+            for lane in _lanes(waiting.step, inventory):
+                first[lane] = min(first.get(lane, waiting.wave), waiting.wave)
+        return first
+
+    def launch(self, waiting: Waiting, underway: Underway) -> None:
+        """It was sent."""
+        if waiting in self.waiting:
+            self.waiting.remove(waiting)
+        step = underway.step
+        limit_s = step.grace_s if isinstance(step, ShutDownGuest) else self._limits.step_timeout_s
+        self.flights.append(Flight(waiting, underway, limit_s))
+
+    def land(self, flight: Flight) -> Waiting:
+        """It is in flight no more; what it was sent for has not ended yet."""
+        self.flights.remove(flight)
+        return flight.waiting
+
+    def again(self, waiting: Waiting, rest_s: float) -> None:
+        """It is tried once more, after the others that wait, and not before it has rested."""
+        if waiting in self.waiting:
+            self.waiting.remove(waiting)
+        waiting.tries += 1
+        waiting.rest_s = rest_s
+        self.waiting.append(waiting)
+
+    def end(self, waiting: Waiting) -> None:
+        """It has ended."""
+        if waiting in self.waiting:
+            self.waiting.remove(waiting)
+
+    def spend(self, seconds: float) -> None:
+        """So much time has passed."""
+        for flight in self.flights:
+            flight.waited_s += seconds
+        for waiting in self.waiting:
+            waiting.rest_s = max(0.0, waiting.rest_s - seconds)
+
+    def overdue(self) -> list[Flight]:
+        """Those in flight that have outlived their time."""
+        return [flight for flight in self.flights if flight.waited_s >= flight.limit_s]
+
+
+def _lanes(step: Step, inventory: Inventory) -> tuple[str, ...]:
+    """What a step waits in line for: its VM, and its host unless it is a marker."""
+    host = None if isinstance(step, SetAttribute) else _host(step, inventory)
+    return (step.vm,) if host is None else (step.vm, host)
+
+
+def _host(step: Step, inventory: Inventory) -> str | None:
+    if isinstance(step, PowerOnVm | ResumeVm | RelocateVm) and step.host is not None:
+        return step.host
+    vm = inventory.vms.get(step.vm)
+    return vm.host if vm else None

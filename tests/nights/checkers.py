@@ -1,0 +1,201 @@
+"""Checkers: what must hold of every night, on the simulator's ledger alone. Each names its invariant.
+
+Numbers are those of the protocol: I1 every desktop is back or named, I2 nobody's session is cut, I4 a second run is
+empty, I6/I14 how much is in flight, I7 whose VMs are touched, I11 no suspended state is discarded, I13 the floor,
+I15 intent before effect, I17 who came back is left alone, I19 sessions, I20 the window, I24 the report is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gpuops.plan.outcome import Verdict
+from gpuops.sim.ledger import Entry
+from gpuops.sim.vm_state import Power
+from tests.nights.night import Played
+from tests.nights.worlds import EVENING
+
+CLOSES: Final = EVENING + timedelta(hours=10)
+SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
+
+FRESH: Final = timedelta(minutes=2)
+
+Checker = Callable[[Played], Iterator[str]]
+
+
+def effects(night: Played, *methods: str) -> list[Entry]:
+    """What gpuops did, in order: entries with one of its op ids."""
+    return [
+        entry
+        for entry in night.world.ledger
+        if entry.operation_id.startswith("gpuops-") and (not methods or entry.method in methods)
+    ]
+
+
+def desktops_back(night: Played) -> Iterator[str]:
+    """I1: every desktop that we suspended runs again, or the last report names it; no other desktop is named.
+
+    What becomes of a desktop after it was back is no longer ours to tell.
+    """
+    ours = {entry.moid for entry in effects(night, SUSPEND)}
+    report = night.last
+    named = _named(night)
+    for moid in sorted(_not_back(night) - named):
+        vm: Any = night.world.find(moid)
+        yield f"I1: {night.names[moid]} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
+    for moid in sorted(named - ours - night.doubtful):
+        if moid in night.names and night.names[moid].startswith("desktop-"):
+            yield f"I1: {night.names[moid]} is named, and was never suspended by us"
+    if report is None:
+        yield "I1: there is no report in the morning"
+
+
+def _not_back(night: Played) -> set[str]:
+    """Desktops that we suspended and that have not run since."""
+    away: set[str] = set()
+    for entry in night.world.ledger:
+        if entry.method == SUSPEND and entry.operation_id.startswith("gpuops-"):
+            away.add(entry.moid)
+        elif entry.after.get("power") == Power.ON:
+            away.discard(entry.moid)
+    return away
+
+
+def _named(night: Played) -> set[str]:
+    """The VMs (refs) that the last report says are not as they were."""
+    if night.last is None:
+        return set()
+    bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+    by_name = {name: moid for moid, name in night.names.items()}
+    unmet = {by_name.get(each.subject, each.subject) for each in night.last.plan.unmet}
+    return unmet | {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict in bad}
+
+
+def no_session_is_cut(night: Played) -> Iterator[str]:
+    """I2: without a broker there is one call between the last look and the suspend; a session older than that is
+    never cut."""
+    for moid, since, at in night.cut_sessions:
+        if at - since > timedelta(seconds=60):
+            yield f"I2: {night.names[moid]} was suspended {at - since} after its user sat down"
+
+
+def second_is_empty(night: Played) -> Iterator[str]:
+    """I4: the morning after the last one has nothing to do."""
+    if night.second:
+        yield f"I4: a second morning had {night.second} effects"
+
+
+def in_flight(night: Played) -> Iterator[str]:
+    """I14: never more effects at once than the policy says."""
+    allowed = night.site.policy.limits.in_flight
+    if night.most_in_flight > allowed:
+        yield f"I14: {night.most_in_flight} effects in flight, {allowed} allowed"
+
+
+def only_ours(night: Played) -> Iterator[str]:
+    """I7: taking touches what the policy selects, returning what a night took, and nothing else is touched."""
+    queue = {queued.name for queued in night.site.policy.ml}
+    for entry in effects(night):
+        name = night.names.get(entry.moid, "")
+        if name in queue:
+            continue
+        if not name.startswith("desktop-"):
+            yield f"I7: {entry.method} on {entry.name}, which no policy selects"
+        elif entry.moid not in night.takeable:
+            yield f"I7: {entry.method} on {name}, which has not both keys, or has opted out"
+
+
+def nothing_discarded(night: Played) -> Iterator[str]:
+    """I11: no suspended desktop is powered off, and none that is off is booted."""
+    for entry in effects(night, OFF, START):
+        was = entry.before.get("power")
+        if entry.method == OFF and was == Power.SUSPENDED:
+            yield f"I11: {entry.name} was powered off while suspended"
+        if entry.method == START and was == Power.OFF and night.names[entry.moid].startswith("desktop-"):
+            yield f"I11: {entry.name} was booted"
+
+
+def floor_holds(night: Played) -> Iterator[str]:
+    """I13: a suspend leaves as many desktops of the pool running as its floor says, on facts a minute old at most."""
+    floor, running = night.site.policy.pools[0].floor, set(night.running)
+    left_at: list[datetime] = []
+    """When others' doing took one out of those that run."""
+    for entry in night.world.ledger:
+        power = entry.after.get("power")
+        if power is None or not night.names.get(entry.moid, "").startswith("desktop-"):
+            continue
+        taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
+        if power != Power.ON and entry.moid in running and not taken:
+            left_at.append(entry.at)
+        running = running | {entry.moid} if power == Power.ON else running - {entry.moid}
+        if not taken:
+            continue
+        asked = night.intents.get(entry.operation_id, entry.at)
+        unseen = sum(1 for at in left_at if at > asked - FRESH)
+        if len(running) + unseen < floor:
+            yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {floor}"
+
+
+def intent_first(night: Played) -> Iterator[str]:
+    """I15: every effect has an intent that was durable before."""
+    for entry in effects(night):
+        intended = night.intents.get(entry.operation_id)
+        if intended is None or intended > entry.at:
+            yield f"I15: {entry.method} on {entry.name} without an intent before it"
+
+
+def who_came_back_stays(night: Played) -> Iterator[str]:
+    """I17: a desktop that others woke is not suspended again in that night."""
+    woken: set[str] = set()
+    for entry in night.world.ledger:
+        if entry.method == START and not entry.operation_id.startswith("gpuops-"):
+            woken.add(entry.moid)
+        elif entry.method == SUSPEND and entry.operation_id.startswith("gpuops-") and entry.moid in woken:
+            yield f"I17: {entry.name} was suspended again after somebody woke it"
+
+
+def one_session(night: Played) -> Iterator[str]:
+    """I19: nothing stays logged in, but what a killed run left; vCenter ends those when they idle."""
+    left = sum(1 for call in night.calls if call[1] == "killed")
+    if night.sessions > left:
+        yield f"I19: {night.sessions} sessions are left, {left} runs were killed"
+
+
+def inside_the_window(night: Played) -> Iterator[str]:
+    """I20: nothing is asked to be taken before the window opens or after it closes."""
+    for entry in effects(night, SUSPEND, START):
+        taking = entry.method == SUSPEND or not night.names[entry.moid].startswith("desktop-")
+        asked = night.intents.get(entry.operation_id, entry.at)
+        if taking and not EVENING <= asked <= CLOSES:
+            yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
+
+
+def report_is_true(night: Played) -> Iterator[str]:
+    """I24: the last morning says 0 exactly when every desktop that we suspended is back."""
+    if night.last is None:
+        return
+    if night.last.exit_code == 0 and _not_back(night):
+        yield "I24: the last morning ended with 0, and not all desktops are back"
+
+
+CHECKERS: Final[tuple[Checker, ...]] = (
+    desktops_back,
+    no_session_is_cut,
+    second_is_empty,
+    in_flight,
+    only_ours,
+    nothing_discarded,
+    floor_holds,
+    intent_first,
+    who_came_back_stays,
+    one_session,
+    inside_the_window,
+    report_is_true,
+)
+
+
+def violations(night: Played) -> list[str]:
+    """Everything that does not hold of this night, and the simulator's own bugs."""
+    return [*(said for checker in CHECKERS for said in checker(night)), *night.world.bugs]

@@ -1,0 +1,333 @@
+"""Direct: a simulated vCenter as the doer's port, by calls to its objects; no SOAP, no socket, one thread.
+
+Faults strike here as they do on the wire: the same rules, asked at the same calls, and what a broken connection or a
+fault becomes is what `vsphere` makes of it. The engine above is the same code in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.errors import (
+    GpuopsError,
+    LoginRefused,
+    NotTrusted,
+    OutcomeUnknown,
+    ProtocolError,
+    StepFailed,
+    VcenterUnreachable,
+)
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import PowerState
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.sim.call import Call
+from gpuops.sim.objects.task import Task, TaskState, description_id
+from gpuops.sim.sessions import Session
+from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.world import World
+from gpuops.vsphere.adoption import DESCRIPTIONS
+from gpuops.vsphere.faults import translate
+from tests.nights.showing import Showing
+
+USER: Final = "VSPHERE.LOCAL\\gpuops"
+VERSION: Final = VmomiSupport.newestVersions.Get("vim")
+SILENCE_S: Final = 30.0
+"""What a call costs that is never answered."""
+DOWN_S: Final = 10.0
+"""What a try costs to reach a vCenter that is down."""
+SLICE_S: Final = 20.0
+
+_METHODS: Final[Mapping[type[Step], str]] = {
+    SuspendVm: "SuspendVM_Task",
+    PowerOnVm: "PowerOnVM_Task",
+    ResumeVm: "PowerOnVM_Task",
+    PowerOffVm: "PowerOffVM_Task",
+    RelocateVm: "RelocateVM_Task",
+    ShutDownGuest: "ShutdownGuest",
+}
+
+
+class Lost(Exception):
+    """The reply did not come, or not whole; `broke_off`: a read is asked again at once."""
+
+    def __init__(self, *, broke_off: bool) -> None:
+        super().__init__()
+        self.broke_off = broke_off
+
+
+class DirectVcenter:
+    """Implements `Vcenter`. `boundary` is called before and after each effect: where a run can be killed."""
+
+    def __init__(
+        self, world: World, boundary: Callable[[str], None], trusted: Callable[[], bool] | None = None
+    ) -> None:
+        self._world = world
+        self._showing = Showing(world)
+        world.sessions.passwords.setdefault(USER, "its own")
+        self._boundary = boundary
+        self._trusted = trusted
+        self._session: Session | None = None
+        self._stale = False
+        """Whether the connection ended behind our back: the next call meets it."""
+        self.uuid = world.get("ServiceInstance").instance_uuid
+        self._login()
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._world.sessions.close(self._session)
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def inventory(self) -> Inventory:
+        return self._read(self._showing.inventory)
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return self._read(lambda: self._showing.observed(inventory, vms))
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def with_tags(self, inventory: Inventory) -> Inventory:
+        return inventory
+
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        description = DESCRIPTIONS.get(type(step))
+
+        def look() -> TaskRef | None:
+            vm = self._world.find(step.vm)
+            recent = [] if vm is None else self._world.tasks.recent(vm)
+            alike = [
+                (task.call.user == USER, task.queued_at, task.moid)
+                for task in recent
+                if (task.description_id or description_id(task.name)) == description and task.queued_at >= since
+            ]
+            return TaskRef(max(alike)[2]) if alike else None
+
+        return None if description is None else self._read(look)
+
+    def _read(self, look: Callable[[], Any]) -> Any:
+        """What `look` finds, asked again once when session or reply broke off."""
+        try:
+            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
+        except vim.fault.NotAuthenticated:
+            self._login()
+        except Lost as lost:
+            if not lost.broke_off:
+                raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault) from fault
+        try:
+            return self._ask("RetrievePropertiesEx", "ServiceInstance", lambda call: look())
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault) from fault
+
+    # --- changing -----------------------------------------------------------------------------------------------
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        name = inventory.vm(step.vm).name
+        self._boundary(f"before {type(step).__name__} {name}")
+        try:
+            return self._submit(step, inventory, op_id)
+        except Lost as lost:
+            raise OutcomeUnknown(f"{name}: the reply was lost") from lost
+        except vmodl.MethodFault as fault:
+            raise translate(fault, name) from fault
+        finally:
+            self._boundary(f"after {type(step).__name__} {name}")
+
+    def _submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        if isinstance(step, SetAttribute):
+            self._mark(step, op_id)
+            return None
+        method = "ReconfigVM_Task" if isinstance(step, ReconfigureVm) else _METHODS[type(step)]
+        power = inventory.vm(step.vm).power
+        if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
+            raise StepFailed(f"{step.vm}: not suspended: resuming it would boot it")
+        if isinstance(step, PowerOffVm) and power is PowerState.SUSPENDED:
+            raise StepFailed(f"{step.vm}: powering it off would discard its state")
+        arguments = self._arguments(step)
+        task = self._ask(
+            method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
+        )
+        return TaskRef(task.moid) if isinstance(task, Task) else None
+
+    def _arguments(self, step: Step) -> tuple[Any, ...]:
+        match step:
+            case PowerOnVm() | ResumeVm():
+                return (vim.HostSystem(step.host) if step.host else None,)
+            case RelocateVm():
+                return (vim.vm.RelocateSpec(host=vim.HostSystem(step.host)), None)
+            case _:
+                return ()
+
+    def _mark(self, step: SetAttribute, op_id: str) -> None:
+        def mark(call: Call) -> None:
+            fields = self._world.custom_fields
+            fields.SetField(call, vim.VirtualMachine(step.vm), fields.define(step.name), step.value)
+
+        self._ask("SetField", step.vm, mark, op_id)
+
+    # --- waiting ------------------------------------------------------------------------------------------------
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        left, left_s = [task.ref for task in tasks], max(timeout_s, 0.0)
+        while left:
+            slice_s = min(SLICE_S, left_s)
+            ended = self._updates(lambda: self._ended(left), slice_s)
+            if ended is None:
+                left_s -= slice_s
+                ended = [ref for ref in left if self._asks(ref)]
+            for ref in ended:
+                left.remove(ref)
+                yield self._end(ref)
+            if left_s <= 0:
+                return
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        def reached() -> frozenset[str]:
+            found: dict[str, Any] = {vm: self._world.find(vm) for vm in vms}
+            return frozenset(ref for ref, vm in found.items() if vm is not None and vm.state.power.value == power.value)
+
+        gone = [vm for vm in vms if self._world.find(vm) is None]
+        self._updates(lambda: reached() if len(reached()) + len(gone) >= len(vms) else None, timeout_s)
+        return self._read(reached)
+
+    def _updates(self, ready: Callable[[], Any], wait_s: float) -> Any:
+        """What WaitForUpdatesEx tells: a session or a connection that broke is taken up again, and time passes."""
+        for _ in range(8):
+            try:
+                return self._ask("WaitForUpdatesEx", "ServiceInstance", lambda call: self._world.wait(ready, wait_s))
+            except vim.fault.NotAuthenticated:
+                self._login()
+            except Lost:
+                self._world.clock.advance(DOWN_S)
+            except vmodl.MethodFault as fault:
+                if not isinstance(fault, vmodl.fault.RequestCanceled | vmodl.query.InvalidCollectorVersion):
+                    raise translate(fault) from fault
+        raise VcenterUnreachable("the simulated vCenter broke off each wait")
+
+    def _ended(self, refs: Sequence[str]) -> list[str] | None:
+        found = [ref for ref in refs if (task := self._task(ref)) is None or task.ended]
+        return found or None
+
+    def _task(self, ref: str) -> Any:
+        """The task, as long as vCenter knows it."""
+        return self._world.find(ref)
+
+    def _asks(self, ref: str) -> bool:
+        task = self._task(ref)
+        return task is not None and task.entity.state.question is not None
+
+    def _end(self, ref: str) -> TaskEnd:
+        task = self._task(ref)
+        if task is None:
+            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)
+        if not task.ended:
+            return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{task.entity.name}: it asks a question"), None)
+        error: GpuopsError | None = None
+        if task.state is TaskState.ERROR:
+            error = translate(task.error, task.entity.name)
+        return TaskEnd(TaskRef(ref), error, (task.ended_at - (task.started_at or task.queued_at)).total_seconds())
+
+    # --- one call -----------------------------------------------------------------------------------------------
+
+    def _ask(self, method: str, moid: str, act: Callable[[Call], Any], op_id: str = "") -> Any:
+        """The answer of one call, with whatever happens to it. Raises Lost and the faults of the API."""
+        world = self._world
+        self._reach()
+        world.clock.take_request()
+        session = world.sessions.find(self._session.cookie) if self._session else None
+        call = Call(method, VERSION, session, op_id)
+        receiver = world.get(moid)
+        with world.serving(call):
+            self._strike(world.injector.before(call, receiver))
+            if call.session is None:
+                raise vim.fault.NotAuthenticated(msg="The session is not authenticated.")
+            call.session.active_at = world.clock.now()
+            privilege = _privilege(method)
+            if privilege is not None:
+                world.authority.require(call, receiver, privilege)
+            answer = act(call)
+            self._strike(world.injector.after(call, receiver))
+        return answer
+
+    def _reach(self) -> None:
+        world = self._world
+        if self._stale:
+            self._stale = False
+            raise Lost(broke_off=True)
+        if world.down_until is not None:
+            world.clock.advance(DOWN_S)
+            if world.clock.now() < world.down_until:
+                raise Lost(broke_off=True)
+            world.down_until = None
+
+    def _strike(self, interruption: Any) -> None:
+        if interruption is None:
+            return
+        if interruption.fault is not None:
+            raise interruption.fault
+        if interruption.status:
+            raise Lost(broke_off=True)
+        match interruption.ending:
+            case Ending.WHOLE:
+                return
+            case Ending.HANG | Ending.DRIP:
+                self._world.clock.advance(SILENCE_S)
+                raise Lost(broke_off=False)
+            case Ending.STALE:
+                self._stale = True
+            case _:
+                raise Lost(broke_off=True)
+
+    def _login(self) -> None:
+        """Raises NotConnected in its kinds."""
+        world = self._world
+        if self._trusted is not None and not self._trusted():
+            raise NotTrusted("the certificate of the simulated vCenter is another one")
+        try:
+            self._reach()
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter is down") from lost
+        call = Call("Login", VERSION)
+        interruption = world.injector.before(call, world.get("SessionManager"))
+        try:
+            self._strike(interruption)
+        except Lost as lost:
+            raise VcenterUnreachable("the simulated vCenter did not answer") from lost
+        except vmodl.MethodFault as fault:
+            error = translate(fault)
+            raise (error if isinstance(error, LoginRefused) else ProtocolError(error.message)) from fault
+        if self._session is not None:
+            world.sessions.close(self._session)
+        self._session = world.sessions.open(USER)
+
+
+@cache
+def _privilege(method: str) -> str | None:
+    """What the login needs on the object of a change; reads need nothing that a night takes away."""
+    needed = VmomiSupport.GetWsdlMethod("urn:vim25", method).info.privId
+    return None if needed in (None, "System.Anonymous", "System.View", "System.Read") else str(needed)

@@ -1,0 +1,326 @@
+"""Night: one seed from evening to morning, by the engine itself: cron, kills, an operator who resumes, and the end.
+
+Evening: `rotate night`, and `rotate resume` while it is cut off. Morning: `rotate day` every ten minutes. At seven all
+faults stop; then the engine has its last say, and everything that the checkers need to know is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.errors import GpuopsError
+from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal import Journal
+from gpuops.execute.journal.memory import MemoryStore
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.lanes import HUNG_S
+from gpuops.execute.rotation import Half, resume, rotate
+from gpuops.execute.site import Site as Place
+from gpuops.execute.site import agreed
+from gpuops.execute.step_json import load_step
+from gpuops.plan.outcome import Report
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations import power
+from gpuops.sim.trouble.somebody import somebody
+from gpuops.sim.vm_state import Power
+from gpuops.sim.world import World
+from tests.nights.direct import DirectVcenter
+from tests.nights.schedule import Event, schedule_of
+from tests.nights.worlds import EVENING, Site, site_of
+
+MORNING: Final = EVENING + timedelta(hours=9)
+DEADLINE: Final = EVENING + timedelta(hours=11)
+CRON: Final = timedelta(minutes=10)
+QUIET: Final = 2
+"""After so many mornings in a row with nothing to do the next ones would have nothing to do either."""
+RESUMES: Final = 5
+
+
+class Killed(BaseException):
+    """What `kill -9` is to a test: nothing of the engine may catch it."""
+
+
+@dataclass
+class Played:
+    """A night that is over, for the checkers."""
+
+    seed: int
+    site: Site
+    world: World
+    events: tuple[Event, ...]
+    running: frozenset[str]
+    """Desktops (refs) that ran in the evening."""
+    names: dict[str, str]
+    takeable: frozenset[str] = frozenset()
+    """Desktops (refs) that the policy and their owner both allow to take."""
+    cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
+    """(desktop, when its user sat down, when we suspended it)."""
+    intents: dict[str, datetime] = field(default_factory=dict)
+    """op id -> when its intent was durable."""
+    calls: list[tuple[str, str, datetime]] = field(default_factory=list)
+    """(half, what it ended as, when) of each run."""
+    doubtful: frozenset[str] = frozenset()
+    """VMs (refs) of which an effect may have happened, for all that anybody could find out."""
+    last: Report | None = None
+    """The last morning's report."""
+    second: int = 0
+    """Effects of the morning after the last one: none may be left."""
+    struck: dict[str, int] = field(default_factory=dict)
+    most_in_flight: int = 0
+    sessions: int = 0
+
+
+class Nightly:
+    """The night of a seed, or of a seed's world under other events."""
+
+    def __init__(self, seed: int, events: Sequence[Event] | None = None) -> None:
+        self.site = site_of(seed)
+        self.world = world = self.site.world(seed)
+        vms = list(world.by_type("VirtualMachine"))
+        desktops = [vm.name for vm in vms if vm.name.startswith("desktop-")]
+        ml = [vm.name for vm in vms if vm.name.startswith("ml-")]
+        hosts = [host.name for host in world.by_type("HostSystem")]
+        chosen = schedule_of(seed, desktops, ml, hosts) if events is None else tuple(events)
+        self.played = Played(
+            seed,
+            self.site,
+            world,
+            chosen,
+            running=frozenset(vm.moid for vm in vms if vm.state.power is Power.ON and vm.name in set(desktops)),
+            names={vm.moid: vm.name for vm in vms},
+            takeable=frozenset(vm.moid for vm in vms if vm.name.startswith("desktop-") and self._both_keys(vm)),
+        )
+        self._seated: dict[str, datetime] = {}
+        self._kills = [event.point for event in chosen if event.fault == "K1"]
+        self._points = 0
+        self._certificate = 1
+        world.change_certificate = self._another_certificate
+        self._store = _Store(self._boundary)
+        self._armed: list[tuple[str, Any]] = []
+
+    def play(self) -> Played:
+        """The whole night, in one thread that holds the world's lock all the time."""
+        self.world.patience_s = 0.0
+        with self.world.lock:
+            return self._play()
+
+    def _play(self) -> Played:
+        self._let_happen()
+        self._half(Half.NIGHT)
+        for _ in range(RESUMES):
+            if self.played.calls[-1][1] in ("done", "refused"):
+                break
+            self.world.clock.advance(300)
+            self._half(None)
+        self._wait_until(MORNING)
+        quiet = 0
+        while self.world.clock.now() < DEADLINE and quiet < QUIET:
+            self._half(Half.DAY)
+            quiet = quiet + 1 if self._nothing_to_do() else 0
+            self._wait_until(self.world.clock.now() + CRON)
+        self._wait_until(DEADLINE)
+        self._calm()
+        self._half(Half.DAY)
+        self._half(Half.DAY)
+        before = len(self.world.ledger)
+        self._half(Half.DAY)
+        self.played.second = sum(1 for entry in list(self.world.ledger)[before:] if entry.operation_id)
+        self._tally()
+        return self.played
+
+    def _nothing_to_do(self) -> bool:
+        report = self.played.last
+        return (
+            self.played.calls[-1][1] == "done"
+            and report is not None
+            and not report.plan.steps
+            and report.exit_code == 0
+        )
+
+    def _both_keys(self, vm: VirtualMachine) -> bool:
+        fields = self.world.custom_fields.fields
+        marks = {fields[key].name: value for key, value in vm.state.attributes.items()}
+        owned = self.site.policy.pools[0].owner is None or marks.get("gpuops.owner") == "office"
+        return owned and "gpuops.opt-out" not in marks
+
+    # --- one process --------------------------------------------------------------------------------------------
+
+    def _half(self, half: Half | None) -> None:
+        """One process: a half of the rotation, or with None what was cut off."""
+        self._points = 0
+        name = half.value if half else "rotate resume"
+        vcenter: DirectVcenter | None = None
+        try:
+            vcenter = DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
+            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store)
+            place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
+            if half is None:
+                report = resume(place, apply=True, consent=agreed)
+            else:
+                report = rotate(half, self.site.policy, place, apply=True, consent=agreed)
+            ended = "done" if report.exit_code in (0, 4) else "refused"
+            if half is Half.DAY:
+                self.played.last = report
+        except Killed:
+            vcenter = None  # a killed process does not log out
+            ended = "killed"
+        except GpuopsError as error:
+            ended = f"{type(error).__name__}: {error.message}"
+        finally:
+            if vcenter is not None:
+                vcenter.close()
+        self.played.calls.append((name, ended, self.world.clock.now()))
+
+    def _boundary(self, what: str) -> None:
+        self._points += 1
+        if what.startswith("before ") and not what.endswith("append"):
+            self._count_in_flight()
+        if what.startswith("after SuspendVm "):
+            self._cut(what.removeprefix("after SuspendVm "))
+        if self._kills and self._points == self._kills[0]:
+            self._kills.pop(0)
+            raise Killed(what)
+
+    def _count_in_flight(self) -> None:
+        """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
+        keep desktops from returning."""
+        given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
+        ours = [
+            task
+            for task in self.world.tasks.unfinished()
+            if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
+        ]
+        self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
+
+    def _cut(self, name: str) -> None:
+        vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
+        if vm is not None and vm.moid in self._seated and self.world.tasks.running(vm) is not None:
+            self.played.cut_sessions.append((vm.moid, self._seated[vm.moid], self.world.clock.now()))
+
+    # --- the world beside it ------------------------------------------------------------------------------------
+
+    def _let_happen(self) -> None:
+        for event in self.played.events:
+            for rule in event.rules:
+                before = len(self.world.injector.struck())
+                self.world.injector.add(rule)
+                self._armed.append((event.fault, before))
+            if event.fault.startswith("H"):
+                self._user(event)
+
+    def _user(self, event: Event) -> None:
+        vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == event.target), None)
+        if vm is not None:
+            again = 5 if event.fault == "H3" else 1
+            for number in range(again):
+                self.world.clock.schedule(event.at_s + 120 * number, partial(self._strike, event, vm))
+
+    def _sits_down(self, vm: VirtualMachine) -> bool:
+        if vm.state.power is not Power.ON or not vm.is_registered:
+            return False
+        vm.state.console_connections = 1
+        self._seated[vm.moid] = self.world.clock.now()
+        return True
+
+    def _strike(self, event: Event, vm: VirtualMachine) -> None:
+        happened = self._sits_down(vm) if event.fault == "H1" else _wakes(vm)
+        if happened:
+            self.played.struck[event.fault] = self.played.struck.get(event.fault, 0) + 1
+
+    def _another_certificate(self) -> None:
+        self._certificate += 1
+
+    def _wait_until(self, moment: datetime) -> None:
+        if self.world.clock.now() < moment:
+            self.world.clock.advance_to(moment)
+
+    def _calm(self) -> None:
+        """Nothing goes wrong any more: what is broken is repaired, what is lost stays lost."""
+        for fault, index in self._armed:
+            count = self.world.injector.struck()[index][1]
+            self.played.struck[fault] = self.played.struck.get(fault, 0) + count
+        self.world.injector.clear()
+        self._certificate = 1
+        self.world.down_until, self.world.skew = None, timedelta()
+        for host in self.world.by_type("HostSystem"):
+            host.state.connection, host.state.in_maintenance = "connected", False
+            host.runtime_changed()
+        for store in self.world.by_type("Datastore"):
+            store.accessible, store.free_mib = True, max(store.free_mib, 1 << 20)
+        for vm in self.world.by_type("VirtualMachine"):
+            self.world.fragments.thaw(vm.moid)
+            vm.connection = vm.state.question = None
+        hung = self.world.clock.now() - timedelta(hours=1)
+        for task in self.world.tasks.unfinished():
+            if task.queued_at < hung:
+                task.cancelable = True
+                self.world.tasks.cancel(task)
+        self.world.clock.advance(2 * 3600)
+
+    def _tally(self) -> None:
+        played = self.played
+        if any(event.fault == "K1" for event in played.events):
+            played.struck["K1"] = sum(1 for call in played.calls if call[1] == "killed")
+        steps: dict[str, str] = {}
+        states: dict[str, str] = {}
+        for record in self._store.read(0):
+            if record.kind is Kind.INTENT:
+                played.intents[record.body["op"]] = record.at
+                steps[record.body["op"]] = load_step(record.body["step"]).vm
+            elif record.kind is Kind.SETTLED:
+                states[record.body["op"]] = record.body["state"]
+        played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
+        played.sessions = sum(1 for _ in self.world.sessions)
+
+
+class _Place(Place):
+    """A site whose journal is in memory and outlives the processes of a night."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, *args: Any, store: MemoryStore) -> None:
+        super().__init__(*args)
+        self._store = store
+
+    @contextmanager
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
+        yield Journal(self._store, vcenter, self.clock)
+
+    @contextmanager
+    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        yield Journal(self._store, vcenter, self.clock)
+
+
+class _Store(MemoryStore):
+    """Records that outlive the processes of a night; a run can be killed before and after each append."""
+
+    def __init__(self, boundary: Callable[[str], None]) -> None:
+        super().__init__()
+        self._boundary = boundary
+
+    def append(self, records: Sequence[Record]) -> None:
+        self._boundary("before an append")
+        super().append(records)
+        self._boundary("after an append")
+
+
+def _asks(vm: Any) -> bool:
+    return vm.state.question is not None
+
+
+def _wakes(vm: VirtualMachine) -> bool:
+    if vm.state.power is not Power.SUSPENDED or not vm.is_registered or vm.world.tasks.running(vm):
+        return False
+    power.power_on(vm, somebody(vm.world, "PowerOnVM_Task"), None)
+    return True
+
+
+def play(seed: int, events: Sequence[Event] | None = None) -> Played:
+    """The night of a seed."""
+    return Nightly(seed, events).play()

@@ -1,0 +1,110 @@
+"""Schedules: from a seed, what goes wrong in a night. A swarm: each night has a few kinds of trouble, at its own rates.
+
+An event is a rule of the simulator with its id in the catalogue, a user at a desktop, or a kill of the run; a schedule
+is a list of them, so that a failing one can be told, replayed and shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.trouble.rule import Rule
+
+EFFECTS: Final = ("SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SetField", "*_Task")
+READS: Final = ("RetrievePropertiesEx", "WaitForUpdatesEx")
+
+CALLS: Final = ("T1", "T2", "T3", "T4", "T5", "T6", "T7", "T9", "T10", "T11")
+"""What befalls one call."""
+SESSIONS: Final = ("N1", "N3", "N4", "N5", "N6")
+TASKS: Final = ("A3", "A4", "A5", "A6", "A7", "A9", "V1", "V2", "V3", "V8", "G2", "G4", "C6")
+"""What befalls a task."""
+VMS: Final = ("A1", "A11", "A12", "V4", "V5", "V6", "V7", "G1", "C3", "C4")
+"""What befalls one VM."""
+HOSTS: Final = ("G5", "G6", "C1", "C2")
+SITES: Final = ("T12", "T13", "N7", "N8", "C5", "K7")
+MISSING: Final = ("A10", "N2")
+USERS: Final = ("H1", "H2", "H3")
+"""A user sits down at a desktop that is running; wakes up one that is suspended; or wakes it each time anew."""
+KILLS: Final = ("K1",)
+ALL: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
+
+NIGHT_S: Final = 10 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that goes wrong: `rules` for the simulator, or what `fault` says is done to `target` at `at_s`."""
+
+    fault: str
+    rules: tuple[Rule, ...] = ()
+    target: str = ""
+    at_s: float = 0.0
+    point: int = 0
+    """K1: at which boundary the run is killed, counted from where the last one was."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Event:
+        return cls(**{**values, "rules": tuple(Rule.from_json(rule) for rule in values["rules"])})
+
+
+def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Sequence[str]) -> tuple[Event, ...]:
+    """The trouble of a seed in a world with these VMs and hosts, by name; one night in eight has none."""
+    rng = random.Random(f"{seed}:trouble")
+    if rng.randrange(8) == 0:
+        return ()
+    kinds = rng.sample(ALL, rng.choice([1, 1, 2, 2, 3, 4, 6]))
+    vms = [*desktops, *ml]
+    return tuple(
+        _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
+    )
+
+
+def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
+    if fault in KILLS:
+        return Event(fault, point=rng.randint(1, 60))
+    if fault in USERS:
+        return Event(fault, target=rng.choice(desktops or vms), at_s=_moment(rng))
+    return Event(fault, rules_of(fault, _changes(fault, rng, vms, hosts)))
+
+
+def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence[str]) -> dict[str, Any]:
+    """How the catalogue's rule is bent: at which call it strikes, or whom and when."""
+    skip = rng.choice([0, 0, 1, 2, 3, 5, 8, 13, 21])
+    if fault in CALLS:
+        methods = READS if fault in ("T4", "T5") else (*EFFECTS, *READS)
+        return {"method": rng.choice(methods), "skip": skip, "times": rng.choice([1, 1, 2, 3])}
+    if fault in SESSIONS:
+        return {
+            "skip": 0 if fault == "N6" else skip,
+            **({"times": rng.choice([1, 2, 20])} if fault in ("N5", "N6") else {}),
+        }
+    if fault in TASKS:
+        return {"skip": skip, "times": rng.choice([1, 1, 2, 3])}
+    if fault in MISSING:
+        return {"target": rng.choice(vms), "skip": skip, "times": rng.choice([1, 2, 10])}
+    if fault == "A12":
+        return {"target": rng.choice(vms), "method": "RetrievePropertiesEx", "skip": skip}
+    at = {"at_s": _moment(rng)} if rng.random() < 0.6 else {"skip": skip, "method": rng.choice(EFFECTS)}
+    if fault in VMS:
+        return {**at, "target": rng.choice(vms), "for_s": rng.choice([0, 60, 600])}
+    if fault in HOSTS and fault != "G6":
+        return {**at, "target": rng.choice(hosts), "for_s": rng.choice([0, 600, 7200])}
+    if fault == "C5":
+        return {**at, "for_s": rng.choice([0, 600])}
+    if fault == "N8":
+        return {**at, "for_s": rng.choice([600, 7200])}
+    if fault == "K7":
+        return {"delay_s": rng.choice([-3600, -61, 61, 3600])}
+    return at if fault in ("T12", "T13", "N7") else {}
+
+
+def _moment(rng: random.Random) -> float:
+    """In the evening, when everything happens; at any time; or in the morning."""
+    return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))

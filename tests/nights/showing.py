@@ -1,0 +1,249 @@
+"""Showing: the inventory of a simulated vCenter as our client would decode it, made without a wire between them.
+
+`test_showing.py` holds it to what is really read over the wire. What did not change since the last look is the same
+object: a night looks at its VMs hundreds of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, OfferedProfile
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode
+from gpuops.model.vm import Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.sim.board import Mode
+from gpuops.sim.gpu_admission import offered_types, supported_types
+from gpuops.sim.host_state import GpuState
+from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.render.pci import device_name
+from gpuops.sim.render.vm_config import cores_per_numa_node
+from gpuops.sim.render.vm_runtime import tools_running
+from gpuops.sim.vm_state import Power, VgpuBacking
+from gpuops.sim.world import World
+
+NVIDIA = 0x10DE
+_FIELDS = {
+    "runtime.powerState": "power",
+    "runtime.host": "host",
+    "runtime.connectionState": "connected",
+    "runtime.numMksConnections": "console_connections",
+    "summary.quickStats.overallCpuUsage": "cpu_usage_mhz",
+    "config.hardware.device": "devices",
+}
+"""What may be hidden, and the field that it is read into."""
+
+
+class Showing:
+    """What one world shows, now, less what a rule hides."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._vms: dict[str, tuple[tuple[Any, ...], Vm]] = {}
+        self._hosts: dict[str, tuple[tuple[Any, ...], Host]] = {}
+        self._paths: dict[str, str] = {}
+
+    def inventory(self) -> Inventory:
+        """Everything."""
+        world = self._world
+        return Inventory(
+            vcenter=world.get("ServiceInstance").instance_uuid,
+            api_version=world.api_version,
+            taken_at=self.now,
+            hosts={host.moid: self._host(host) for host in world.by_type("HostSystem")},
+            vms={vm.moid: self._vm(vm) for vm in world.by_type("VirtualMachine")},
+            clusters={
+                each.moid: Cluster(each.moid, each.name, **_drs(each.drs))
+                for each in world.by_type("ClusterComputeResource")
+            },
+            datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
+            user="l1",
+        )
+
+    def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
+        """The same snapshot with these VMs and their hosts' GPUs as they are now."""
+        found = [self._world.find(ref) for ref in refs]
+        fresh = {vm.moid: self._vm(vm) for vm in found if isinstance(vm, VirtualMachine)}
+        touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
+        found_hosts = [self._world.find(ref) for ref in touched if ref]
+        hosts = {host.moid: self._host(host) for host in found_hosts if isinstance(host, HostSystem)}
+        kept = {ref: vm for ref, vm in seen.vms.items() if ref not in refs}
+        return Inventory(
+            vcenter=seen.vcenter,
+            api_version=seen.api_version,
+            taken_at=self.now,
+            hosts={**seen.hosts, **hosts},
+            vms={**kept, **fresh},
+            clusters=seen.clusters,
+            datastores=seen.datastores,
+            user=seen.user,
+        )
+
+    @property
+    def now(self) -> Any:
+        return self._world.clock.now() + self._world.skew
+
+    def _vm(self, vm: VirtualMachine) -> Vm:
+        """The VM; the one made before when nothing that it shows has changed, or while old values are told of it."""
+        known = self._vms.get(vm.moid)
+        if known is not None and self._world.fragments.is_frozen(vm.moid):
+            return known[1]
+        shown = self._current(vm, known)
+        return self._without_hidden(vm, shown) if self._world.injector.hides else shown
+
+    def _without_hidden(self, vm: VirtualMachine, shown: Vm) -> Vm:
+        """The VM without what a rule hides. Raises what stands for it when the session is said to be over."""
+        for path, fault in self._world.injector.hidden(vm, _FIELDS, "RetrievePropertiesEx").items():
+            if type(fault).__name__.endswith("NotAuthenticated"):
+                raise fault
+            hidden: dict[str, Any] = {_FIELDS[path]: None}
+            if fault is not None:
+                hidden["unreadable"] = (*shown.unreadable, path)
+            shown = replace(shown, **hidden)
+        return shown
+
+    def _current(self, vm: VirtualMachine, known: tuple[tuple[Any, ...], Vm] | None) -> Vm:
+        state, running = vm.state, [task for task in self._world.tasks.recent(vm) if not task.ended]
+        key = (
+            state.power, state.host, state.change, state.name, state.folder, vm.connection, state.question,
+            state.console_connections, state.cpu_usage_mhz, tuple(state.attributes.items()), state.datastore,
+            vm.host().state.connection, tuple((task.moid, task.state) for task in running),
+        )  # fmt: skip
+        if known is not None and known[0] == key:
+            return known[1]
+        shown = self._fresh(vm, running)
+        self._vms[vm.moid] = (key, shown)
+        return shown
+
+    def _fresh(self, vm: VirtualMachine, running: Iterable[Any]) -> Vm:
+        state, on = vm.state, vm.state.power is Power.ON
+        fields = {key: each.name for key, each in self._world.custom_fields.fields.items()}
+        return Vm(
+            ref=vm.moid,
+            name=state.name,
+            path=f"{self._path(state.folder)}/{state.name}",
+            instance_uuid=state.instance_uuid,
+            host=state.host,
+            power=PowerState(state.power.value),
+            connected=vm._connection() == "connected",
+            template=state.is_template,
+            vcpus=state.cpus,
+            memory_mib=state.memory_mib,
+            cpu_usage_mhz=state.cpu_usage_mhz if on else 0,
+            console_connections=state.console_connections if on else 0,
+            question=state.question.text if state.question else None,
+            tasks=tuple(RunningTask(task.moid, task.name, task.state.value) for task in running),
+            attributes={fields[key]: value for key, value in state.attributes.items() if value},
+            datastores=(state.datastore,),
+            snapshots=0,
+            devices=tuple(_device(device) for device in state.devices),
+            extra_config=dict(state.extra_config),
+            change_version=state.change_version,
+            firmware=Firmware(state.firmware),
+            hardware_version=state.hardware_version,
+            cores_per_socket=state.cores_per_socket,
+            cores_per_numa_node=cores_per_numa_node(state),
+            memory_reservation_mib=state.reserved_mib,
+            memory_locked=state.memory_locked,
+            cpu_hot_add=state.cpu_hot_add,
+            tools_running=tools_running(state) == "guestToolsRunning",
+        )
+
+    def _path(self, folder: str) -> str:
+        if folder not in self._paths:
+            each = self._world.find(folder)
+            parent = getattr(each, "parent", None)
+            self._paths[folder] = "" if each is None or parent is None else f"{self._path(parent)}/{each.display_name}"
+        return self._paths[folder]
+
+    def _host(self, host: HostSystem) -> Host:
+        state, seats = host.state, host.seats()
+        used = sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in host.running_vms())
+        key = (
+            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy,
+            tuple(vm.state.held for vm in host.running_vms()),
+        )  # fmt: skip
+        known = self._hosts.get(host.moid)
+        if known is not None and known[0] == key:
+            return known[1]
+        model, cluster = state.model, self._world.find(state.parent)
+        supported = supported_types(state.for_admission(()))
+        names = dict.fromkeys((*offered_types(state.for_admission(seats)), *(each.name for each in supported)))
+        able = {each.name: each.name not in state.no_suspend for each in supported}
+        shown = Host(
+            ref=host.moid,
+            name=state.name,
+            cluster=state.parent if cluster is not None and cluster.wsdl_name == "ClusterComputeResource" else None,
+            connected=state.connection == "connected",
+            in_maintenance=state.in_maintenance,
+            version=self._world.api_version.removesuffix(".0"),
+            memory_mib=model.memory_mib,
+            memory_used_mib=used,
+            cpu_cores=model.cores,
+            cpu_threads=model.threads,
+            cpu_mhz=model.cpu_mhz,
+            numa_nodes=_nodes(host),
+            gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
+            profiles=tuple(OfferedProfile(name, able[name], able[name], True, able[name]) for name in names),
+            default_graphics_type=GraphicsType(state.default_graphics_type),
+            assignment_policy=AssignmentPolicy(state.policy.value),
+            bindings=tuple(
+                DeviceBinding(PciAddress.parse(pci_id), vm.moid)
+                for vm in host.running_vms()
+                for _, pci_id in vm.state.held
+            ),
+            datastores=state.datastores,
+        )
+        self._hosts[host.moid] = (key, shown)
+        return shown
+
+    def _datastore(self, store: Any) -> Datastore:
+        return Datastore(store.moid, store.name, free_mib=store.free_mib, accessible=store.accessible)
+
+
+def _device(device: Any) -> GpuDevice:
+    assert isinstance(device.backing, VgpuBacking), "nights have desktops and ML VMs with vGPUs only"
+    return VgpuDevice(device.key, device.backing.type_name, numa_node=device.numa_node)
+
+
+def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
+    listed = gpu.listed
+    return PhysicalGpu(
+        PciAddress.parse(gpu.pci_id),
+        device_name(gpu),
+        NVIDIA,
+        gpu.board.device_id,
+        gpu.board.subsystem_id,
+        memory_mib=gpu.board.framebuffer_mib if listed else None,
+        graphics_type=GraphicsType(gpu.graphics_type) if listed else None,
+        vgpu_mode=VgpuMode((gpu.mode if gpu.serves_vgpus else Mode.NONE).value) if listed else None,
+        configured_graphics_type=GraphicsType(gpu.configured_type) if listed else None,
+        numa_node=gpu.numa_node,
+        passthrough=Passthrough(True, gpu.passthrough_enabled, gpu.passthrough_active, gpu.label),
+        vms=tuple(dict.fromkeys(seat.vm for seat in seats if seat.pci_id == gpu.pci_id)) if listed else None,
+    )
+
+
+def _nodes(host: HostSystem) -> tuple[NumaNode, ...]:
+    model = host.state.model
+    return tuple(
+        NumaNode(
+            node,
+            model.threads // model.numa_nodes,
+            model.memory_mib // model.numa_nodes,
+            tuple(PciAddress.parse(gpu.pci_id) for gpu in host.state.gpus_of_node(node)),
+        )
+        for node in range(model.numa_nodes)
+    )
+
+
+def _drs(drs: Any) -> dict[str, Any]:
+    """As ClusterConfigInfoEx tells it; a cluster always tells of DRS."""
+    from gpuops.sim.drs import Behavior
+
+    assert not drs.rules, "these nights have no rules"
+    return {"rules": (), "drs_enabled": drs.behavior is not None, "drs_behavior": (drs.behavior or Behavior.FULL).value}

@@ -1,0 +1,84 @@
+"""Tally: many nights at once, and what they come to."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final
+
+from tests.nights.checkers import violations
+from tests.nights.night import play
+from tests.nights.schedule import ALL
+
+CHUNK: Final = 50
+
+
+@dataclass
+class Tally:
+    """What many nights come to."""
+
+    nights: int = 0
+    effects: list[int] = field(default_factory=list)
+    struck: Counter[str] = field(default_factory=Counter)
+    """How often each fault of the catalogue struck."""
+    violations: list[str] = field(default_factory=list)
+    """Each with the seed of its night."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.nights += other.nights
+        self.effects += other.effects
+        self.struck += other.struck
+        self.violations += other.violations
+        self.cpu_s += other.cpu_s
+
+    @property
+    def rarest(self) -> tuple[str, int]:
+        """The fault that struck least often."""
+        return min(((fault, self.struck[fault]) for fault in ALL), key=lambda each: each[1])
+
+    def __str__(self) -> str:
+        per_minute, core_minutes = 60 * self.nights / max(self.wall_s, 1e-9), self.cpu_s / 60
+        effects = sum(self.effects)
+        per_night = effects / max(self.nights, 1)
+        counted = f"{self.nights} nights, {effects} effects (median {median(self.effects or [0]):.0f} a night)"
+        speed = f"{per_minute:.0f} nights and {per_minute * per_night:.0f} effects a minute"
+        core = f"{self.nights / max(core_minutes, 1e-9):.0f} nights per minute of one core"
+        told = [
+            f"{counted}, {len(self.violations)} violations",
+            f"{speed} ({core})",
+            "faults struck: " + " ".join(f"{fault} {self.struck[fault]}" for fault in ALL),
+        ]
+        return "\n".join([*told, *self.violations[:50]])
+
+
+def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
+    """These nights, in so many processes."""
+    found, began = Tally(), time.monotonic()
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if jobs == 1:
+        for chunk in chunks:
+            found.add(_nights(chunk))
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            for each in pool.map(_nights, chunks):
+                found.add(each)
+    found.wall_s = time.monotonic() - began
+    return found
+
+
+def _nights(seeds: Sequence[int]) -> Tally:
+    found, began = Tally(), time.process_time()
+    for seed in seeds:
+        night = play(seed)
+        found.nights += 1
+        found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
+        found.struck.update(night.struck)
+        found.violations += [f"{said} (replay: python -m tests.nights replay {seed})" for said in violations(night)]
+    found.cpu_s = time.process_time() - began
+    return found

@@ -1,0 +1,167 @@
+"""Worlds: from a seed, a vCenter in the evening and the policy of its night.
+
+The sizes are fixed here, so that nights per minute mean something: half of the worlds have at most 4 hosts and 12
+desktops, one in fifty is of full size (40 hosts, 200 desktops, 30 ML VMs), the others lie between.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from gpuops.config.policy import parse_policy
+from gpuops.model.rotation import Policy
+from gpuops.sim.scenario import build_declared
+from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.world import World
+
+EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
+FULL: Final = 50
+"""One world in so many is of full size."""
+
+_ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0")
+_DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
+_ML: Final = ("nvidia_a40-48c", "nvidia_a40-24c")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is."""
+
+    hosts: int
+    desktops: int
+    ml: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a seed comes to."""
+
+    size: Size
+    declared: ScenarioFile
+    policy: Policy
+
+    def world(self, seed: int) -> World:
+        return build_declared(self.declared, seed=seed)
+
+
+def size_of(seed: int, rng: random.Random) -> Size:
+    """Small for even seeds, full for one in fifty, between for the rest."""
+    if seed % 2 == 0:
+        return Size(rng.randint(1, 4), rng.choice([*range(13), 10, 11, 12, 12, 12]), rng.randint(1, 4))
+    if seed % FULL == 1:
+        return Size(40, 200, 30)
+    return Size(rng.randint(2, 10), rng.randint(12, 40), rng.randint(2, 10))
+
+
+def site_of(seed: int) -> Site:
+    """The site of a seed; the same for the same seed and commit."""
+    rng = random.Random(f"{seed}:site")
+    size = size_of(seed, rng)
+    return Site(size, ScenarioFile.model_validate(_scenario(size, rng)), _policy(size, rng))
+
+
+def _scenario(size: Size, rng: random.Random) -> dict[str, Any]:
+    groups = _groups(size.hosts, rng)
+    return {
+        "description": "a night",
+        "start": EVENING,
+        "datacenter": "dc",
+        "models": {"server": {"vendor": "Dell Inc.", "model": "R750xa", "cpu": "Xeon", "cores_per_socket": 32,
+                              "cpu_mhz": 2000, "memory_gib": 1024}},
+        "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
+                   "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
+                   "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}},
+        "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": rng.choice([65536, 65536, 65536, 200])}],
+        "networks": ["VM Network"],
+        "clusters": [{"name": "c", "drs": rng.choice(["partiallyAutomated", "manual", None]), "hosts": groups}],
+        "vms": [*_desktops(size, [group["group"] for group in groups], rng),
+                *_ml(size, [group["group"] for group in groups], rng)],
+    }  # fmt: skip
+
+
+def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
+    """One or two kinds of hosts: their GPUs in same size or mixed size, given out either way."""
+    split = rng.randint(0, hosts - 1) if hosts > 1 else 0
+    found, first = [], 1
+    for number, count in enumerate(each for each in (hosts - split, split) if each):
+        mode = "mixedSize" if rng.random() < 0.2 else "sameSize"
+        gpus = [{"board": "a40", "at": at, "node": int(each > 1), "mode": mode}
+                for each, at in enumerate(_ADDRESSES[: rng.choice([1, 2, 2, 4])])]  # fmt: skip
+        found.append({"name": "esx-{:02}", "first": first, "count": count, "group": f"g{number}", "model": "server",
+                      "driver": "550.90.05", "policy": rng.choice(["performance", "consolidation"]),
+                      "gpus": gpus})  # fmt: skip
+        first += count
+    return found
+
+
+def _desktops(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
+    """Desktops of one or two profiles, most of them idle; each kind of reason not to take one, now and then."""
+    found, left, number = [], size.desktops, 1
+    for group in groups:
+        profile, share = rng.choice(_DESKTOPS), left if group == groups[-1] else rng.randint(0, left)
+        left -= share
+        while share:
+            count = rng.randint(1, share)
+            found.append({"name": "desktop-{:03}", "first": number, "count": count, "folder": "vdi", "on": group,
+                          "guest": "windows", "cpus": 4, "memory_gib": rng.choice([8, 16]), "disk_gib": 80,
+                          "devices": [{"vgpu": profile}], "power": "fit",
+                          "attributes": {"gpuops.owner": "office"}, **_kind(rng)})  # fmt: skip
+            number, share = number + count, share - count
+    return found
+
+
+def _kind(rng: random.Random) -> dict[str, Any]:
+    match rng.randint(0, 9):
+        case 0:
+            return {"cpu_usage_mhz": 4000}
+        case 1:
+            return {"console_connections": 1}
+        case 2:
+            return {"attributes": {"gpuops.owner": "office", "gpuops.opt-out": "yes"}}
+        case 3:
+            return {"power": rng.choice(["off", "suspended"])}
+        case _:
+            return {"cpu_usage_mhz": 60}
+
+
+def _ml(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
+    return [
+        {"name": f"ml-{number:02}", "folder": "ml", "on": rng.choice(groups), "guest": rng.choice(["linux", "bare"]),
+         "cpus": 8, "memory_gib": 64, "disk_gib": 100, "devices": [{"vgpu": rng.choice(_ML)}]}
+        for number in range(1, size.ml + 1)
+    ]  # fmt: skip
+
+
+def _policy(size: Size, rng: random.Random) -> Policy:
+    return _parsed(
+        floor=rng.choice([0, 0, 1, 3]),
+        owner=rng.random() < 0.7,
+        queue=tuple((f"ml-{number:02}", rng.random() < 0.4) for number in range(1, size.ml + 1)),
+        then=rng.choice(["power-off", "power-off", "leave-running"]),
+        in_flight=rng.choice([1, 2, 8]),
+        per_host=rng.choice([1, 2, 4]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _parsed(
+    *, floor: int, owner: bool, queue: tuple[tuple[str, bool], ...], then: str, in_flight: int, per_host: int
+) -> Policy:
+    pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
+                            "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
+    pool["owner"] = {"attribute": "gpuops.owner", "value": "office"} if owner else "none"
+    text = json.dumps({
+        "version": 1,
+        "name": "night",
+        "pools": [pool],
+        "ml": {"queue": [{"vm": name, "relocate": moves} for name, moves in queue],
+               "stop": {"grace_s": 120, "then": then}},
+        "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
+        "limits": {"in_flight": in_flight, "per_host": per_host},
+    })  # fmt: skip
+    return parse_policy(text, "night")
