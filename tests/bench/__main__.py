@@ -1,8 +1,8 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures, batch, defrag, numa,
-                                        journal
+                                        decisions, openb, profiles, departures, batch, defrag,
+                                        numa, rotation, journal
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MODULES = {
     "departures": "tests.bench.departures",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
+    "rotation": "tests.bench.rotation",
     "numa": "tests.bench.numa_local",
     "journal": "tests.bench.journal",
 }

@@ -1,0 +1,131 @@
+"""Nights for the scheduler, and a checker that knows nothing of how a schedule was made."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from gpuops.plan.harvest.problem import Desktop, Gpu, Job, Limits, Problem
+from gpuops.plan.harvest.schedule import Move, Schedule, Started
+
+
+def gpu(name: str, host: str, *idle_from: int | None, minutes: int = 2, store: str = "store") -> Gpu:
+    """A GPU whose desktops are idle from these minutes on."""
+    desktops = (Desktop(f"{name}-{at}", idle, minutes, minutes, (store,)) for at, idle in enumerate(idle_from))
+    return Gpu(name, host, tuple(desktops))
+
+
+def made_up(seed: int) -> Problem:
+    """A night by chance: mixed sizes, durations, priorities, deadlines, runs that may be cut off."""
+    chance = random.Random(seed)
+    ends = chance.choice((60, 200, 500))
+    gpus = tuple(
+        gpu(
+            f"gpu-{number}",
+            f"host-{chance.randrange(3)}",
+            *(
+                None if chance.random() < 0.05 else chance.randrange(ends // 2)
+                for _ in range(chance.choice((0, 1, 3, 5)))
+            ),
+            minutes=chance.choice((1, 2, 5)),
+            store=f"store-{chance.randrange(2)}",
+        )
+        for number in range(chance.choice((1, 3, 8)))
+    )
+    jobs = tuple(_job(number, ends, gpus, chance) for number in range(chance.choice((0, 1, 5, 20))))
+    limits = Limits(chance.choice((None, 1, 4)), chance.choice((None, 2, 8)), chance.choice((None, 3)))
+    return Problem(ends, gpus, jobs, limits, chance.choice((1.0, 1.5)), chance.choice((0, 0, 15)))
+
+
+def _job(number: int, ends: int, gpus: tuple[Gpu, ...], chance: random.Random) -> Job:
+    minutes = chance.randrange(5, ends)
+    return Job(
+        f"job-{number}",
+        chance.choice((1, 1, 1, 2, 4)),
+        minutes,
+        least_minutes=chance.choice((None, None, max(1, minutes // 2))),
+        priority=chance.choice((0, 0, 1)),
+        deadline=chance.choice((None, None, chance.randrange(1, ends))),
+        allowed=None if chance.random() < 0.8 else frozenset(gpu.name for gpu in gpus if chance.random() < 0.5),
+    )
+
+
+def broken(problem: Problem, found: Schedule) -> list[str]:
+    """Every rule that a schedule breaks."""
+    return [*_moves(problem, found), *_lanes(problem, found), *_jobs(problem, found), *_gpus(problem, found)]
+
+
+def _moves(problem: Problem, found: Schedule) -> Iterator[str]:
+    desktops = {desktop.name: desktop for gpu in problem.gpus for desktop in gpu.desktops}
+    used = {name for run in found.runs for name in run.gpus}
+    wanted = {desktop.name for gpu in problem.gpus if gpu.name in used for desktop in gpu.desktops}
+    for moves in (found.suspends, found.resumes):
+        if Counter(move.desktop for move in moves) != Counter(wanted):
+            yield "other desktops than those of the GPUs that are used"
+    for move in found.suspends:
+        idle_from = desktops[move.desktop].idle_from
+        if idle_from is None or move.start < idle_from or move.minutes != desktops[move.desktop].suspend_minutes:
+            yield f"{move.desktop} is suspended while it is used"
+    for move in found.resumes:
+        if move.end > problem.ends or move.minutes < desktops[move.desktop].resume_minutes * problem.slowdown:
+            yield f"{move.desktop} is late"
+
+
+def _lanes(problem: Problem, found: Schedule) -> Iterator[str]:
+    stores = {desktop.name: desktop.datastores for gpu in problem.gpus for desktop in gpu.desktops}
+    taken: Counter[tuple[str, str, int]] = Counter()
+    for move in (*found.suspends, *found.resumes):
+        for minute in range(move.start, move.end):
+            taken["host", move.host, minute] += 1
+            taken["all", "", minute] += 1
+            for store in stores[move.desktop]:
+                taken["store", store, minute] += 1
+    limits = problem.limits
+    most = {"host": limits.per_host, "store": limits.per_datastore, "all": limits.in_total}
+    for (kind, name, minute), count in taken.items():
+        limit = most[kind]
+        if limit is not None and count > limit:
+            yield f"{count} at once at {kind} {name}, minute {minute}"
+
+
+def _jobs(problem: Problem, found: Schedule) -> Iterator[str]:
+    jobs = {job.name: job for job in problem.jobs}
+    hosts = {gpu.name: gpu.host for gpu in problem.gpus}
+    if sorted([run.job for run in found.runs] + list(found.left_out)) != sorted(jobs):
+        yield "a job runs twice, or is forgotten"
+    for run in found.runs:
+        job = jobs[run.job]
+        if len(set(run.gpus)) != job.gpus or len({hosts[name] for name in run.gpus}) != 1:
+            yield f"{job.name} is not on {job.gpus} GPUs of one host"
+        if job.allowed is not None and not job.allowed.issuperset(run.gpus):
+            yield f"{job.name} runs where it may not"
+        if job.deadline is not None and run.end > job.deadline:
+            yield f"{job.name} ends after its deadline"
+        if not job.at_least <= run.minutes <= job.minutes:
+            yield f"{job.name} runs {run.minutes} of {job.minutes} minutes"
+
+
+def _gpus(problem: Problem, found: Schedule) -> Iterator[str]:
+    suspends = {move.desktop: move for move in found.suspends}
+    resumes = {move.desktop: move for move in found.resumes}
+    for of in problem.gpus:
+        runs = sorted((run for run in found.runs if of.name in run.gpus), key=lambda run: run.start)
+        if not runs:
+            continue
+        if any(one.end > two.start for one, two in pairwise(runs)):
+            yield f"two jobs at once on {of.name}"
+        if any(runs[0].start < suspends[desktop.name].end for desktop in of.desktops):
+            yield f"a job runs on {of.name} before it is free"
+        if any(runs[-1].end > resumes[desktop.name].start for desktop in of.desktops) or runs[-1].end > problem.ends:
+            yield f"a job runs on {of.name} when it is given back"
+
+
+def moves(found: tuple[Move, ...]) -> dict[str, int]:
+    """Desktop -> start."""
+    return {move.desktop: move.start for move in found}
+
+
+def run_of(found: Schedule, job: str) -> Started:
+    return next(run for run in found.runs if run.job == job)
