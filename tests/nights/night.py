@@ -99,6 +99,8 @@ class Nightly:
         self._seated: dict[str, datetime] = {}
         self._kills = [event.point for event in chosen if event.fault == "K1"]
         self._points = 0
+        self.most_points = 0
+        """Of the run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
         self._store = _Store(self._boundary)
@@ -179,6 +181,7 @@ class Nightly:
 
     def _boundary(self, what: str) -> None:
         self._points += 1
+        self.most_points = max(self.most_points, self._points)
         if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):

@@ -1,6 +1,6 @@
 """What `place` answers comes true: started in any order the plan allows, every VM is admitted by the simulated hosts.
 
-`make soak` looks at many more worlds.
+`make long` looks at many more worlds.
 """
 
 from __future__ import annotations
