@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Acting, Common, Saved, spread
+from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
+from gpuops.cli.rotate_restore import restore
 
 rotate = typer.Typer(
     name="rotate",
@@ -19,7 +20,7 @@ rotate = typer.Typer(
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
 )
 
-PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
+rotate.command()(restore)
 
 
 @rotate.command()
