@@ -10,6 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
+from gpuops.cli.rotate_audit import audit
 from gpuops.cli.rotate_restore import restore
 
 rotate = typer.Typer(
@@ -19,6 +20,7 @@ rotate = typer.Typer(
     no_args_is_help=True,
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
 )
+rotate.add_typer(audit)
 
 rotate.command()(restore)
 

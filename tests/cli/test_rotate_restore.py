@@ -40,5 +40,8 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
     result = lab.run("rotate", "restore", "--from-markers", "--policy", POLICY, "--yes", "--output", "json")
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert (document["kind"], {*desktops, *ml}) == ("rotate-restore", {choice["subject"] for choice in document["choices"]})
+    assert (document["kind"], {*desktops, *ml}) == (
+        "rotate-restore",
+        {choice["subject"] for choice in document["choices"]},
+    )
     assert lab.run("rotate", "status", "--policy", POLICY).stdout.startswith("no night is open")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -19,14 +18,12 @@ from gpuops.plan.placement.nodes import AFFINITY_KEY
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
-from gpuops.plan.rotation.room import Room, around
+from gpuops.plan.rotation.giving_way import Cost, cost, make_room
+from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.start import Start
 from gpuops.plan.rotation.taking import taking
 from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.steps import PowerOnVm, RelocateVm
-
-_NONE_AT_ALL: Final = -(10**6)
-"""Less than any priority."""
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
 """Every reason why these desktops, all suspended, could not come back in the morning; empty = they can."""
@@ -105,24 +102,33 @@ class _Turn:
 
     def start(self, vm: Vm, queued: QueuedVm) -> tuple[Start | None, str]:
         """The start that costs the fewest desktops, of the lowest priority; the VM's own host wins a tie."""
-        candidates, refusals = self._candidates(vm, queued)
         objections: list[str] = []
-        for start in sorted(candidates, key=self._cost):
-            said = self._spoken_against(start)
-            if not said:
-                self._accept(start)
-                return start, ""
-            objections.append(said)
+        refusals: list[str] = []
+        for every in (False, True):  # where the cheapest hears an objection, the dearer ones are worth a look
+            candidates, refusals = self._candidates(vm, queued, every=every)
+            objections = []
+            for start in sorted(candidates, key=self._cost):
+                said = self._spoken_against(start)
+                if not said:
+                    self._accept(start)
+                    return start, ""
+                objections.append(said)
+            if not candidates:
+                break
         if refusals:
             objections.insert(0, f"does not fit: {'; '.join(refusals)}")
         return None, "; ".join(dict.fromkeys(objections))
 
-    def _candidates(self, vm: Vm, queued: QueuedVm) -> tuple[list[Start], list[str]]:
-        """Where there is room, or would be; and a reason for each other host."""
+    def _candidates(self, vm: Vm, queued: QueuedVm, *, every: bool) -> tuple[list[Start], list[str]]:
+        """Where there is room, or would be; and a reason for each other host.
+
+        Not `every` host: those that would surely cost more than the best so far are passed over.
+        """
         found: list[Start] = []
         reasons: list[str] = []
         for host in _hosts(vm, queued, self.world):
-            desktops, refusals = _make_room(vm, host, self.left, self.world, self.room, self.priority)
+            best = None if every else min(map(self._cost, found), default=None)
+            desktops, refusals = make_room(vm, host, self.left, self.world, self.room, self.priority, best)
             if desktops is None:
                 reasons += [str(refusal) for refusal in refusals[:1]]
                 continue
@@ -133,9 +139,8 @@ class _Turn:
             reasons.append("it is bound to a GPU or a NUMA node of its host, so a night does not move it")
         return found, reasons if found or reasons else ["no host it may run on"]
 
-    def _cost(self, start: Start) -> tuple[int, int]:
-        highest = max((self.priority.get(vm.ref, 0) for vm in start.desktops), default=_NONE_AT_ALL)
-        return highest, len(start.desktops)
+    def _cost(self, start: Start) -> Cost:
+        return cost(start.desktops, self.priority)
 
     def _spoken_against(self, start: Start) -> str:
         said = self.objection([*self.starts, start])
@@ -167,59 +172,6 @@ def _hosts(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
 def _bound(vm: Vm) -> bool:
     """Whether the VM's configuration names a GPU or a NUMA node of the host it is on."""
     return bool(pins_of(vm) or (vm.extra_config or {}).get(AFFINITY_KEY))
-
-
-def _make_room(
-    vm: Vm, host: Host, left: Sequence[Vm], world: Inventory, room: Room, priority: Mapping[str, int]
-) -> tuple[tuple[Vm, ...] | None, tuple[Rejection, ...]]:
-    """The desktops of this host that must give way; None with every reason when not even all of them are enough."""
-    there = [desktop for desktop in left if desktop.host == host.ref]
-    world = around(host, world, vm)
-    groups = _groups(host, there, priority)
-    taken: list[tuple[Vm, ...]] = []
-    refusals = room.refusals(vm, host, world)
-    for group in groups:
-        if not refusals:
-            break
-        taken.append(group)
-        refusals = _refusals(vm, host, taken, world, room)
-    if refusals:
-        return None, refusals
-    for group in tuple(taken):
-        fewer = [other for other in taken if other is not group]
-        if not _refusals(vm, host, fewer, world, room):
-            taken = fewer
-    return tuple(desktop for group in taken for desktop in group), ()
-
-
-def _refusals(
-    vm: Vm, host: Host, groups: Sequence[tuple[Vm, ...]], world: Inventory, room: Room
-) -> tuple[Rejection, ...]:
-    for group in groups:
-        for desktop in group:
-            world = project(taking(desktop), world)
-    return room.refusals(vm, world.hosts[host.ref], world)
-
-
-def _groups(host: Host, desktops: Sequence[Vm], priority: Mapping[str, int]) -> list[tuple[Vm, ...]]:
-    """The desktops by the GPU they are on: the lowest priority first, then GPUs that can be cleared whole, then those
-    with fewer desktops.
-
-    A desktop whose GPU the host does not tell is a group of its own.
-    """
-    by_ref = {desktop.ref: desktop for desktop in desktops}
-    groups: list[tuple[bool, tuple[Vm, ...]]] = []
-    for gpu in host.gpus:
-        on_it = [by_ref.pop(ref) for ref in gpu.vms or () if ref in by_ref]
-        if on_it:
-            groups.append((len(on_it) < len(set(gpu.vms or ())), tuple(on_it)))
-    groups += [(True, (desktop,)) for desktop in by_ref.values()]
-
-    def order(item: tuple[bool, tuple[Vm, ...]]) -> tuple[int, bool, int, str]:
-        shared, group = item
-        return max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
-
-    return [group for _, group in sorted(groups, key=order)]
 
 
 def _why(start: Start) -> str:
