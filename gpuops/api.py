@@ -48,6 +48,7 @@ __all__ = [
     "rotate_day",
     "rotate_night",
     "rotate_plan",
+    "rotate_restore",
     "rotate_resume",
     "rotate_status",
     "run",
@@ -228,6 +229,25 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
     from gpuops.execute.rotation import Half, rotate
 
     return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
+
+
+def rotate_restore(
+    policy: Policy | None,
+    site: Site,
+    vms: tuple[str, ...] = (),
+    *,
+    from_markers: bool = False,
+    apply: bool,
+    consent: Consent = agreed,
+) -> Report:
+    """Brings back now what nights took: all of it, or the VMs of these names alone.
+
+    `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
+    is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
+    """
+    from gpuops.execute.rotation import restore
+
+    return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=consent)
 
 
 def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:

@@ -49,6 +49,8 @@ class Run:
     """Text of the policy file; empty for a run without one."""
     pid: int
     started: datetime
+    vms: tuple[str, ...] = ()
+    """Names of the VMs that it is of; empty = of all that its kind is about."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,8 @@ class Book:
 
     def _begun(self, record: Record) -> None:
         body = record.body
-        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at)
+        vms = tuple(body.get("vms", ()))
+        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at, vms)
         self.runs[run.id] = OpenRun(run)
         if run.policy:
             self.policies.pop(run.kind, None)

@@ -63,6 +63,7 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
         "policy": run.policy,
         "pid": run.pid,
         "started": run.started.isoformat(),
+        "vms": run.vms,
         "intents": [
             [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
             for one in each.intents.values()
@@ -72,7 +73,8 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
 
 def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
     started = datetime.fromisoformat(body["started"])
-    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started)
+    vms = tuple(body.get("vms", ()))
+    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started, vms)
     intents = {
         op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
         for op_id, step, seen, before, state, task in body["intents"]

@@ -127,10 +127,26 @@ class Journal:
 
     # runs
 
-    def begin(self, kind: str, *, night: str | None = None, policy: str = "", policy_digest: str = "") -> Run:
+    def begin(
+        self,
+        kind: str,
+        *,
+        night: str | None = None,
+        policy: str = "",
+        policy_digest: str = "",
+        vms: Sequence[str] = (),
+    ) -> Run:
         """A run that is open until `end`."""
         run = uuid.uuid4().hex[:12]
-        body = {"kind": kind, "night": night, "policy": policy, "pid": os.getpid(), "digest": policy_digest}
+        body: dict[str, Any] = {
+            "kind": kind,
+            "night": night,
+            "policy": policy,
+            "pid": os.getpid(),
+            "digest": policy_digest,
+        }
+        if vms:
+            body["vms"] = list(vms)
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
