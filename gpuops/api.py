@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
+    from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
 
@@ -50,6 +51,7 @@ __all__ = [
     "rotate_plan",
     "rotate_restore",
     "rotate_resume",
+    "rotate_skip_next",
     "rotate_status",
     "run",
     "wall_clock",
@@ -255,6 +257,16 @@ def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) 
     from gpuops.execute.rotation import resume
 
     return resume(site, apply=apply, consent=consent)
+
+
+def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
+    """The next night of the policy is not taken, as the journal says from then on; with `undo` it is after all.
+
+    Raises UsageError for a policy without windows, Locked while a rotation runs.
+    """
+    from gpuops.execute.skipping import skip_next
+
+    return skip_next(policy, site, skipped=not undo)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:

@@ -12,6 +12,7 @@ from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate_audit import audit
 from gpuops.cli.rotate_restore import restore
+from gpuops.cli.rotate_skip_next import skip_next
 
 rotate = typer.Typer(
     name="rotate",
@@ -23,6 +24,7 @@ rotate = typer.Typer(
 rotate.add_typer(audit)
 
 rotate.command()(restore)
+rotate.command()(skip_next)
 
 
 @rotate.command()

@@ -121,6 +121,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         if policy:
             now = _tagged(policy, site, now)
         found = ours(policy, Originals(journal).all() if journal else (), now)
+        skipped = _skipped(journal, policy, site.clock())
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     return RotationStatus(
@@ -133,8 +134,16 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         cut_off=last.kind if last else None,
         cut_off_since=last.started if last else None,
         vms=found,
+        skipped=skipped,
         names={ref: host.name for ref, host in now.hosts.items()},
     )
+
+
+def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
+    """The nights of the policy that are to come, or open, and are not taken."""
+    if journal is None or policy is None or not policy.windows:
+        return ()
+    return tuple(sorted(night for night in journal.skipped(policy.name) if night >= policy.night(now)))
 
 
 def _left_open(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
@@ -207,7 +216,9 @@ class _Turn:
     ) -> RotateNight | RotateDay | RestoreVms:
         match self.half:
             case Half.NIGHT:
-                return RotateNight(self.policy, originals, Durations.of(journal.durations() if journal else {}))
+                measured = Durations.of(journal.durations() if journal else {})
+                skipped = journal.skipped(self.policy.name) if journal else frozenset()
+                return RotateNight(self.policy, originals, measured, skipped)
             case Half.DAY:
                 return RotateDay(self.policy, originals)
             case Half.RESTORE:

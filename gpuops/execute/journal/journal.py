@@ -232,6 +232,16 @@ class Journal:
     def returned(self, night: str, vm: str) -> None:
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
 
+    # nights
+
+    def skip(self, policy: str, night: str, *, skipped: bool) -> None:
+        """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
+        self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
+
+    def skipped(self, policy: str) -> frozenset[str]:
+        """Nights of the policy of this name that are not to be taken."""
+        return frozenset(night for name, night in self.book.skips if name == policy)
+
     def _append(self, drafted: Callable[[Book], list[Draft]]) -> Book:
         """Appends what is drafted on the book; when somebody else was first, drafts anew on what they wrote."""
         book = self._book or self.book
