@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,6 +27,8 @@ _STYLES = {
     Whereabouts.UNKNOWN: "yellow",
 }
 
+NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not seen"
+
 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
@@ -41,6 +44,8 @@ def status_text(status: RotationStatus) -> RenderableType:
         for night in status.skipped
     ]
     heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
+    if status.policy is not None and status.lock_vm is None:
+        heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
@@ -83,8 +88,6 @@ def _lease_lines(status: RotationStatus) -> list[RenderableType]:
         return [Text(f"warning: {visible(status.lock_trouble)}", "yellow")]
     if status.lease is not None:
         return [Text(f"{visible(told(status.lease))} (id {visible(status.lease.nonce)})", "cyan")]
-    if status.policy is not None and status.lock_vm is None:
-        return [Text("the policy has no lock_vm: a run on another machine is not seen", "dim")]
     return []
 
 
