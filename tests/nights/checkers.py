@@ -154,12 +154,20 @@ def intent_first(night: Played) -> Iterator[str]:
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
-    """I17: a desktop that others woke is not suspended again in that night."""
+    """I17: a desktop that we took and others woke is not suspended again in that night.
+
+    One that was started before we came near it had not come back: whether it may be taken is I2 and I7.
+    """
+    taken: set[str] = set()
     woken: set[str] = set()
     for entry in night.world.ledger:
-        if entry.method == START and not entry.operation_id.startswith("gpuops-"):
+        ours = entry.operation_id.startswith("gpuops-")
+        if entry.method == START and not ours and entry.moid in taken:
             woken.add(entry.moid)
-        elif entry.method == SUSPEND and entry.operation_id.startswith("gpuops-") and entry.moid in woken:
+        elif entry.method == SUSPEND and ours:
+            taken.add(entry.moid)
+            if entry.moid not in woken:
+                continue
             yield f"I17: {entry.name} was suspended again after somebody woke it"
 
 
