@@ -9,8 +9,7 @@ from __future__ import annotations
 import http.client
 import time
 from http.cookies import SimpleCookie
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
@@ -43,22 +42,13 @@ class WireFault(Exception):
 
 
 class Wire:
-    """One connection to a target. `cookie` is sent, and replaced by the one a reply sets; `round_trips` counts."""
+    """One connection to a target. `cookie` is sent, and replaced by the one a reply sets."""
 
     def __init__(self, target: Target, api_version: str, cookie: str = "") -> None:
         self.target = target
         self.cookie = cookie
-        self.round_trips = 0
         self._api_version = api_version
         self._connection: http.client.HTTPConnection | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -110,7 +100,6 @@ class Wire:
     def _exchange(self, body: bytes, deadline: float) -> bytes:
         if self._connection is None:
             self._connection = door.open_connection(self.target, door.tls_context(self.target))
-        self.round_trips += 1
         headers = {
             "Content-Type": "text/xml; charset=UTF-8",
             "SOAPAction": f'"urn:vim25/{self._api_version}"',
