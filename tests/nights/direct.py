@@ -118,9 +118,10 @@ class DirectVcenter:
             vm = self._world.find(step.vm)
             recent = [] if vm is None else self._world.tasks.recent(vm)
             alike = [
-                (task.call.user == USER, task.queued_at, task.moid)
+                (task.call.user == USER, task.queued_at + task.skew, task.moid)
                 for task in recent
-                if (task.description_id or description_id(task.name)) == description and task.queued_at >= since
+                if (task.description_id or description_id(task.name)) == description
+                and task.queued_at + task.skew >= since
             ]
             return TaskRef(max(alike)[2]) if alike else None
 
