@@ -107,7 +107,7 @@ def nothing_discarded(night: Played) -> Iterator[str]:
         was = entry.before.get("power")
         if entry.method == OFF and was == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
-        if entry.method == START and was == Power.OFF and is_desktop(night, entry.moid):
+        if entry.method == START and was == Power.OFF and is_desktop(night, entry.moid, entry.name):
             yield f"I11: {entry.name} was booted"
 
 
@@ -118,7 +118,7 @@ def floor_holds(night: Played) -> Iterator[str]:
     """When others' doing took one out of those that run."""
     for entry in night.world.ledger:
         power = entry.after.get("power")
-        if power is None or not night.names.get(entry.moid, "").startswith("desktop-"):
+        if power is None or not is_desktop(night, entry.moid, entry.name):
             continue
         taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
         if power != Power.ON and entry.moid in running and not taken:
@@ -133,12 +133,20 @@ def floor_holds(night: Played) -> Iterator[str]:
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
-    """I17: a desktop that others woke is not suspended again in that night."""
+    """I17: a desktop that we took and others woke is not suspended again in that night.
+
+    One that was started before we came near it had not come back: whether it may be taken is I2 and I7.
+    """
+    taken: set[str] = set()
     woken: set[str] = set()
     for entry in night.world.ledger:
-        if entry.method == START and not entry.operation_id.startswith("gpuops-"):
+        ours = entry.operation_id.startswith("gpuops-")
+        if entry.method == START and not ours and entry.moid in taken:
             woken.add(entry.moid)
-        elif entry.method == SUSPEND and entry.operation_id.startswith("gpuops-") and entry.moid in woken:
+        elif entry.method == SUSPEND and ours:
+            taken.add(entry.moid)
+            if entry.moid not in woken:
+                continue
             yield f"I17: {entry.name} was suspended again after somebody woke it"
 
 
@@ -152,7 +160,7 @@ def one_session(night: Played) -> Iterator[str]:
 def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
     for entry in effects(night, SUSPEND, START):
-        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid)
+        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
         asked = night.intents.get(entry.operation_id, entry.at)
         if taking and not EVENING <= asked <= CLOSES:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"

@@ -121,7 +121,7 @@ class DirectVcenter:
                 (task.call.user == USER, task.queued_at + task.skew, task.moid)
                 for task in recent
                 if (task.description_id or description_id(task.name)) == description
-                and task.queued_at + task.skew >= since
+                and (task.queued_at + task.skew >= since or not task.ended)
             ]
             return TaskRef(max(alike)[2]) if alike else None
 

@@ -35,5 +35,6 @@ def not_back(ledger: Sequence[Entry]) -> set[str]:
     return away
 
 
-def is_desktop(night: Played, moid: str) -> bool:
-    return night.names.get(moid, "").startswith("desktop-")
+def is_desktop(night: Played, moid: str, name: str = "") -> bool:
+    """By the name that it has had all along; a VM that came in the night is known by `name` alone."""
+    return night.names.get(moid, name).startswith("desktop-")

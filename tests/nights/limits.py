@@ -38,7 +38,7 @@ def in_time(night: Played) -> Iterator[str]:
     """I9: nothing is asked to be taken in the time that the return needs at the least."""
     for entry in effects(night, SUSPEND, START):
         asked = night.intents.get(entry.operation_id, entry.at)
-        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid)
+        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
         if taking and asked > CLOSES - RETURN_FLOOR:
             yield f"I9: {entry.method} on {entry.name} was asked for at {asked:%H:%M}, the return had begun"
 
@@ -104,7 +104,7 @@ def one_night(night: Played) -> Iterator[str]:
     """I20: what was returned is not taken again in the same night."""
     returned: set[str] = set()
     for entry in effects(night, START, SUSPEND):
-        if entry.method == START and is_desktop(night, entry.moid):
+        if entry.method == START and is_desktop(night, entry.moid, entry.name):
             returned.add(entry.moid)
         elif entry.moid in returned:
             yield f"I20: {entry.name} was suspended again in the night that had returned it"
@@ -115,7 +115,7 @@ def grace_is_kept(night: Played) -> Iterator[str]:
     leave = not night.site.policy.ml_stop.then_off
     for entry in effects(night, OFF):
         vm: Any = night.world.find(entry.moid)
-        if is_desktop(night, entry.moid) or vm is None:
+        if is_desktop(night, entry.moid, entry.name) or vm is None:
             continue
         if leave:
             yield f"I8: {entry.name} was powered off, and the policy leaves it running"
