@@ -16,7 +16,7 @@ from tests.nights.night import play
 
 
 def hunt(invariant: str, seeds: range, budget_s: float) -> dict[str, Any]:
-    """Nights played, seconds of one core, what the checker said (None: it said nothing), and what else was seen on the way."""
+    """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
     began, nights, others = time.process_time(), 0, set()
     for seed in seeds:
         if time.process_time() - began > budget_s:

@@ -66,12 +66,13 @@ def ml_stops(night: Played) -> Iterator[str]:
 def fits(night: Played) -> Iterator[str]:
     """I3: where nothing goes wrong, vCenter has to refuse no start for want of room.
 
-    All desktops of a host are suspended before its first ML VM starts: a host of several GPUs may then put two ML VMs on
-    two GPUs that the plan has on one, and refuse a third. Such a start is not counted.
+    All desktops of a host are suspended before its first ML VM starts: a host of several GPUs may then put two ML VMs
+    on two GPUs that the plan has on one, and refuse a third. Such a start is not counted.
     """
     if night.events or not night.site.policy.ml_stop.then_off:
         return
-    for task in night.world.tasks.history():
+    history: list[Any] = list(night.world.tasks.history())
+    for task in history:
         fault = type(task.error).__name__.rpartition(".")[2]
         if task.name != START or not task.call.operation_id or fault not in NO_ROOM:
             continue

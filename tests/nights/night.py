@@ -220,9 +220,10 @@ class Nightly:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
         keep desktops from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
+        unfinished: list[Any] = list(self.world.tasks.unfinished())
         ours = [
             task
-            for task in self.world.tasks.unfinished()
+            for task in unfinished
             if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
