@@ -283,6 +283,7 @@ def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Benc
     since = bench.inventory.taken_at
     world.injector.add(Rule(Effect.LOST, "SuspendVM_Task", share=0.1))
     asked = bench.submit(step)
+    assert asked is not None
     [end] = bench.connection.wait([asked], 600)
     assert isinstance(end.error, OutcomeUnknown), "its object is gone"
     assert bench.connection.adopt(step, since) == asked, "its work goes on"
