@@ -8,7 +8,7 @@ module: gpu_capacity_info
 short_description: Say how many more vGPUs and whole GPUs fit
 version_added: 0.1.0
 description:
-  - Says for each vGPU profile and for whole GPUs how many more fit, per cluster, host and NUMA node; with O(policy) also
+  - Says for each vGPU profile and for whole GPUs how many more fit, by cluster, host and NUMA node; with O(policy) also
     when every desktop that it may take is suspended.
   - Each figure is for its profile alone, because profiles share the same GPUs. A range means that vCenter does not
     tell more.
