@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
+    from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
 
@@ -44,6 +45,7 @@ __all__ = [
     "place",
     "rotate_day",
     "rotate_night",
+    "rotate_plan",
     "rotate_resume",
     "rotate_status",
     "run",
@@ -190,6 +192,17 @@ def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = 
     from gpuops.execute.rotation import Half, rotate
 
     return rotate(Half.NIGHT, policy, site, apply=apply, consent=consent)
+
+
+def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -> Foresight:
+    """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
+
+    `policy` None = the one of the last night in the journal. `at` None = now; one without an offset is read in the
+    zone of the policy's windows. Raises UsageError for a moment or a policy that cannot be told.
+    """
+    from gpuops.execute.foresight import foresee
+
+    return foresee(policy, site, at)
 
 
 def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

@@ -48,6 +48,44 @@ def night(common: Common, acting: Acting, policy: Annotated[Path, PolicyFile], s
 
 @rotate.command()
 @spread
+def plan(
+    common: Common,
+    policy: Annotated[Path | None, PolicyFile] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="When the night begins, such as '2026-11-23 22:00' in the policy's zone; default: now.",
+        ),
+    ] = None,
+    saved: Saved = None,
+) -> None:
+    """Show the night that would begin at a moment: who gives way, where each ML VM goes, who stays, and the way back.
+
+    It is planned on what vCenter shows now. Every VM of the pools and of the queue has its reason. Changes nothing.
+    Without --policy it goes by the policy that the last night ran under.
+
+    \b
+    Example:
+      gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
+    """
+    from gpuops.api import rotate_plan
+    from gpuops.cli.moment import parse_moment
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.rotation_plan import foresight_document, foresight_text
+
+    wanted = load_policy(policy) if policy is not None else None
+    moment = parse_moment("--at", at) if at is not None else None
+    with open_site(common, saved=saved) as site:
+        found = rotate_plan(wanted, site, moment)
+    output.show(foresight_text(found), foresight_document(found))
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+@rotate.command()
+@spread
 def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFile] = None) -> None:
     """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 
 from gpuops.config.sections.policy_file import PolicyFile
-from gpuops.config.sections.pools import ACCEPTED_BEFORE
+from gpuops.config.sections.section import ACCEPTED_BEFORE
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import PolicyError
 from gpuops.model.rotation import Policy

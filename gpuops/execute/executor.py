@@ -72,12 +72,14 @@ class _Run:
                 yield self._ended(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
             self._doer.look_before([waiting.step for waiting in batch])
-        leaving = {flight.step.vm for flight in self._lanes.flights if isinstance(flight.step, SuspendVm)}
+        leaving = {
+            flight.step.vm for flight in self._lanes.flights if isinstance(flight.step, SuspendVm | ShutDownGuest)
+        }
         for waiting in batch:
             result = self._doer.begin(waiting.step, leaving)
             if isinstance(result, Underway):
                 self._lanes.launch(waiting, result)
-                leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm) else set()
+                leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._landed(waiting, result)
 

@@ -14,7 +14,7 @@ from gpuops.execute.doer import Underway
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.plan import Plan
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, ResumeVm, SetAttribute, ShutDownGuest, Step
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 
 HUNG_S: Final = 300.0
 """A step of the way back that takes longer holds nobody up any more: neither its host's lane nor a place in flight."""
@@ -80,6 +80,7 @@ class Lanes:
         active = [flight for flight in self.flights if not flight.hung]
         busy_vms = {flight.step.vm for flight in self.flights}
         on_host = Counter(_host(flight.step, inventory) for flight in active)
+        on_store = Counter(store for flight in active for store in _stores(flight.step, inventory))
         first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
         ready: list[Waiting] = []
         for waiting in self.waiting:
@@ -90,7 +91,11 @@ class Lanes:
                 continue
             if any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory)):
                 continue
+            stores = _stores(waiting.step, inventory)
+            if any(on_store[store] >= self._limits.per_datastore for store in stores):
+                continue
             ready.append(waiting)
+            on_store.update(stores)
             busy_vms.add(vm)
             on_host[host] += 1
         return ready
@@ -145,6 +150,12 @@ def _lanes(step: Step, inventory: Inventory) -> tuple[str, ...]:
     """What a step waits in line for: its VM, and its host unless it is a marker."""
     host = None if isinstance(step, SetAttribute) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
+
+
+def _stores(step: Step, inventory: Inventory) -> tuple[str, ...]:
+    """The datastores that a step reads or writes the memory of its VM on, whichever of the VM's they are."""
+    vm = inventory.vms.get(step.vm) if isinstance(step, SuspendVm | ResumeVm) else None
+    return vm.datastores if vm else ()
 
 
 def _host(step: Step, inventory: Inventory) -> str | None:

@@ -15,7 +15,9 @@ from gpuops.execute.journal import Intent
 from gpuops.execute.port import Vcenter
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Role, parse_marker
 from gpuops.model.task import TaskRef
+from gpuops.model.vm import Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.project import project
 from gpuops.plan.satisfied import satisfied
@@ -93,9 +95,17 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
                 f"{vm.name}: {_WORDS[type(step)]} is in flight ({task.ref}): waited for first, planned as done"
             )
         else:
-            undone |= {step.vm} if isinstance(step, SuspendVm | PowerOnVm) else set()
+            undone |= {step.vm} if _takes(step, vm) else set()
             notes.append(f"{vm.name}: {_WORDS[type(step)]} did not happen before the run was cut off")
     return Foreseen(inventory, frozenset(undone), tuple(notes))
+
+
+def _takes(step: Step, vm: Vm) -> bool:
+    """Whether it is a night's step; a guest's shutdown is, for a desktop: its marker tells it from an ML VM."""
+    if isinstance(step, ShutDownGuest):
+        marks = (parse_marker(value) for value in vm.attributes.values())
+        return any(mark is not None and mark[1] is Role.SHUT_DOWN for mark in marks)
+    return isinstance(step, SuspendVm | PowerOnVm)
 
 
 def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:

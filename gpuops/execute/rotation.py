@@ -24,6 +24,7 @@ from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
@@ -145,7 +146,7 @@ class _Turn:
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = _originals(journal, self.policy, self.now)
-        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals)
+        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
@@ -159,15 +160,17 @@ class _Turn:
         report = self._planned(
             foreseen.inventory,
             tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
+            journal,
         )
         warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
         plan = report.plan
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 
-    def _planned(self, before: Inventory, originals: tuple[Original, ...]) -> Report:
+    def _planned(self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None) -> Report:
         night = self.half is Half.NIGHT
-        request = RotateNight(self.policy, originals) if night else RotateDay(self.policy, originals)
+        measured = Durations.of(journal.durations() if journal else {})
+        request = RotateNight(self.policy, originals, measured) if night else RotateDay(self.policy, originals)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
@@ -191,10 +194,11 @@ class _Turn:
         consent(report)
         run = self._begin(report, journal)
         _end(journal, left_open)
-        guard = Guard(self.policy, len(report.plan.steps)) if self.half is Half.NIGHT else None
+        plan, night = report.plan, self.half is Half.NIGHT
+        guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
         doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
         try:
-            outcomes = execute(report.plan, doer, self.policy.limits, self.site.progress)
+            outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise

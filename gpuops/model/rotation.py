@@ -7,10 +7,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpuops.errors import UsageError
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import Vm
-from gpuops.model.window import Night, Window
+from gpuops.model.window import Night, Window, moments
 
 RETURN_FLOOR: Final = timedelta(minutes=45)
 """The least time that is kept for bringing desktops back, however fast they came back so far."""
@@ -143,6 +144,17 @@ class Policy:
             return now.astimezone(self.windows[0].zone).date().isoformat()
         return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
 
+    def moment(self, local: datetime) -> datetime:
+        """The moment that is meant: one without an offset is read in the zone of the windows. Raises UsageError."""
+        if local.tzinfo is not None:
+            return local
+        zones = {str(window.zone): window.zone for window in self.windows}
+        if len(zones) != 1:
+            several = f"the windows are in {', '.join(sorted(zones))}" if zones else "the policy has no windows"
+            hint = f"add the offset: {local:%Y-%m-%dT%H:%M}Z, or +01:00"
+            raise UsageError(f"{local:%Y-%m-%d %H:%M}: in which zone? {several}", hint=hint)
+        return moments(local.date(), local.time(), next(iter(zones.values())))[0]
+
     @property
     def needs_tags(self) -> bool:
         keys = [mark for pool in self.pools for mark in (*pool.select.marks, pool.owner) if mark is not None]
@@ -154,6 +166,8 @@ class Role(StrEnum):
 
     DESKTOP = "desktop"
     """Suspended; the morning resumes it."""
+    SHUT_DOWN = "desktop-off"
+    """Its guest shut down, for it cannot be suspended; the morning powers it on."""
     ML = "ml"
     """Started; the morning stops it."""
 

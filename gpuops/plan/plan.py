@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from gpuops.plan.steps import Step
 
@@ -60,6 +62,8 @@ class Plan:
     choices: tuple[Choice, ...] = ()
     withheld: tuple[Step, ...] = ()
     """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
+    not_after: Mapping[str, datetime] = field(default_factory=dict)
+    """VM ref -> the moment from which on no step of this plan may begin on it, in UTC: what it takes has to return."""
     disruptive: bool = False
     """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
 

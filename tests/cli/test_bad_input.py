@@ -172,6 +172,54 @@ def test_malformed_policy(lab: Lab, tmp_path: Path) -> None:
     assert lab.effects == []
 
 
+GOOD = """version: 1
+name: night
+pools:
+  - {name: office, parked: true, select: {folder: vdi}, idle: {cpu_below_mhz: 500}, owner: {attribute: gpuops.owner}}
+ml: {queue: [{vm: ml-09}]}
+"""
+
+
+@pytest.mark.parametrize("verb", ["night", "plan"])
+@pytest.mark.parametrize(
+    ("old", "new", "said", "move"),
+    [
+        ("parked: true", "parked: true, priorty: 2", "pools.0.priorty: unknown key", "did you mean `priority`?"),
+        (
+            ", owner: {attribute: gpuops.owner}",
+            "",
+            "pools.0: pool 'office' has no `owner`: the mark that",
+            "owner: none",
+        ),
+        (
+            "ml:",
+            "window: {opens: 20:00, closes: 20:40, zone: UTC}\nml:",
+            "window: lasts 40 min, and 45 are kept for bringing desktops back: it cannot hold the return",
+            "open it earlier, or let `back_by` be later",
+        ),
+        ("ml:", "broker: horizon\nml:", "broker: 'horizon' is not supported", "say none"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant(
+    lab: Lab, tmp_path: Path, verb: str, old: str, new: str, said: str, move: str
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(GOOD.replace(old, new), encoding="utf-8")
+    one_line(lab.run("rotate", verb, "--policy", str(policy)), 2, f"policy.yaml: {said}", move)
+    assert lab.effects == []
+
+
+def test_no_owner_has_agreed(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(GOOD.replace("gpuops.owner", "site.owner"), encoding="utf-8")
+    refused = lab.run("rotate", "night", "--yes", "--policy", str(policy))
+    assert (refused.exit_code, refused.stdout.splitlines()[0]) == (
+        3,
+        "refused: pool office: none of its desktops carries attribute site.owner",
+    )
+    assert lab.effects == []
+
+
 @pytest.mark.parametrize("command", [["attach", "--vm", "ml-07", "--profile", "x"], ["capacity"], ["inventory"]])
 @pytest.mark.parametrize(
     "other", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]

@@ -132,10 +132,14 @@ def test_what_is_no_plain_yaml_is_refused(change: tuple[str, str], message: str)
         parse_policy(SMALL.replace(*change), "night.yaml")
 
 
-def test_the_policy_of_a_night_in_the_journal_is_read_though_it_names_no_owner() -> None:
+def test_the_policy_of_a_night_in_the_journal_is_read_though_a_new_one_would_be_refused() -> None:
     """Its desktops must come back: a newer gpuops that asks for more is no reason to strand them."""
-    policy = parse_policy(SMALL.replace("    owner: none\n", ""), "the journal", accepted_before=True)
+    old = SMALL.replace("    owner: none\n", "") + "window: {opens: 20:00, closes: 20:30, zone: UTC}\n"
+    with pytest.raises(PolicyError):
+        parse_policy(old, "a new one")
+    policy = parse_policy(old, "the journal", accepted_before=True)
     assert policy.pools[0].owner is None
+    assert policy.windows[0].length == timedelta(minutes=30)
     assert parse_policy(SMALL, "said").pools == policy.pools
 
 

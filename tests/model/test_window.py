@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpuops.model.rotation import Policy
 from gpuops.model.window import Night, Weekday, Window, moments
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -113,6 +115,7 @@ def test_a_clock_time_of_the_night_is_the_first_one_after_it_opened() -> None:
     assert night.next(time(19)) == utc("2026-10-25T18:00")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1900, 1, 1), date(2100, 1, 1)), MINUTES, MINUTES, st.none() | MINUTES)
 def test_in_every_zone_a_night_is_never_longer_than_its_clock_says(
     zone: str, day: date, opens: time, closes: time, back_by: time | None
@@ -134,6 +137,7 @@ def test_in_every_zone_a_night_is_never_longer_than_its_clock_says(
         assert inside is not None
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1971, 1, 1), date(2100, 1, 1)), MINUTES, MINUTES, st.integers(0, 2880))
 def test_in_every_zone_one_moment_is_in_one_night(
     zone: str, day: date, opens: time, closes: time, minutes: int
@@ -149,6 +153,7 @@ def test_in_every_zone_one_moment_is_in_one_night(
         assert len(containing) <= 1, "so that one window never has two nights open"
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1900, 1, 1), date(2100, 1, 1)), MINUTES)
 def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: date, clock: time) -> None:
     found = moments(day, clock, ZoneInfo(zone))
@@ -160,3 +165,26 @@ def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: dat
         [after] = shown
         before = (jumped - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
         assert before < local < after, "the clocks jumped over it just then"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(ZONES), st.integers(1971, 2099), st.sets(st.sampled_from(list(Weekday)), min_size=1), st.data())
+def test_of_several_windows_each_evening_is_one_night_and_none_opens_over_another(
+    zone: str, year: int, workdays: set[Weekday], data: st.DataObject
+) -> None:
+    late, early = (data.draw(st.integers(minimum, 23)) for minimum in (12, 12))
+    back_by = time(min(late, early))
+    night = Window(time(late, 30), time(5), ZoneInfo(zone), back_by, frozenset(workdays))
+    other = replace(night, opens=time(early, 30), weekdays=frozenset(Weekday) - workdays)
+    policy = Policy("p", (), windows=(night, other))
+    start = datetime(year, data.draw(st.integers(1, 12)), 1, tzinfo=UTC)
+    seen: dict[str, Night] = {}
+    for number in range(31 * 24):
+        now = start + timedelta(hours=number)
+        found = policy.night_at(now)
+        if found is not None:
+            assert seen.setdefault(found.id, found) == found
+            assert policy.night(now) == found.id
+    nights = sorted(seen.values(), key=lambda each: each.opens)
+    assert all(one.back_by <= after.opens for one, after in pairwise(nights))
+    assert len(nights) >= 29

@@ -6,14 +6,11 @@ from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.sections.section import Section, Text, accepted_before, mistake
 from gpuops.config.sections.selection import MarkSection, SelectSection
 from gpuops.model.rotation import DirectPath, IdleRule, Pool
 
 NO_OWNER = "none"
-ACCEPTED_BEFORE = "accepted before"
-"""Key of the validation context: the text is of a night in the journal. Its desktops must come back, so what is only
-asked of a new policy is not asked of it."""
 
 
 class IdleSection(Section):
@@ -45,8 +42,7 @@ class PoolSection(Section):
 
     @model_validator(mode="after")
     def _second_key(self, info: ValidationInfo) -> PoolSection:
-        known = info.context is not None and info.context.get(ACCEPTED_BEFORE)
-        if "owner" not in self.model_fields_set and not known:
+        if "owner" not in self.model_fields_set and not accepted_before(info):
             raise mistake(f"pool {self.name!r} has no `owner`: the mark that its desktops' owners set", _SAY_OWNER)
         return self
 

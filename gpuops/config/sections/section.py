@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+ACCEPTED_BEFORE = "accepted before"
+"""Key of the validation context."""
+
+
+def accepted_before(info: ValidationInfo) -> bool:
+    """Whether the text is of a night in the journal: an older gpuops took it for a policy, and its desktops must come
+    back, so what is asked of a new one only is not asked of it."""
+    return bool((info.context or {}).get(ACCEPTED_BEFORE))
 
 
 class Section(BaseModel):

@@ -8,9 +8,9 @@ from itertools import combinations
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.sections.section import Section, Text, accepted_before, mistake
 from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.model.window import Weekday, Window
 
@@ -53,7 +53,7 @@ class WindowSection(Section):
     not_on: Days = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _holds_a_night(self) -> WindowSection:
+    def _holds_a_night(self, info: ValidationInfo) -> WindowSection:
         if self.opens == self.closes:
             raise mistake("opens and closes at the same minute: no night fits in it")
         if self.window().length > _DAY:
@@ -61,7 +61,7 @@ class WindowSection(Section):
                 f"back_by {self.back_by} is not between closes {self.closes} and the next opening at {self.opens}",
                 "`back_by` is when desktops are back: at `closes`, or after it",
             )
-        if self.window().length <= RETURN_FLOOR:
+        if self.window().length <= RETURN_FLOOR and not accepted_before(info):
             minutes, floor = (int(length.total_seconds()) // 60 for length in (self.window().length, RETURN_FLOOR))
             raise mistake(
                 f"lasts {minutes} min, and {floor} are kept for bringing desktops back: it cannot hold the return",

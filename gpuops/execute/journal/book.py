@@ -23,7 +23,7 @@ weekend."""
 DURATIONS_KEPT: Final = 20
 """Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
 
-TAKING: Final = frozenset({"SuspendVm", "PowerOnVm"})
+TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
 
 
 class IntentState(StrEnum):

@@ -8,13 +8,14 @@ from datetime import datetime
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy, Role
+from gpuops.model.rotation import MorningOrder, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
 from gpuops.plan.rotation.return_order import return_order
-from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
+from gpuops.plan.rotation.taking import bringing_back
+from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,11 @@ class RotateDay:
         away = [mine for mine in found if mine.whereabouts is Whereabouts.AWAY]
         stops = [ShutDownGuest(mine.original.vm, self.policy.ml_stop.grace_s, self.policy.ml_stop.then_off)
                  for mine in away if mine.original.role is Role.ML]  # fmt: skip
-        desktops = [mine.vm for mine in away if mine.original.role is Role.DESKTOP and mine.vm is not None]
-        seeds, others = return_order(desktops, inventory, catalog)
+        desktops = [mine.vm for mine in away if mine.original.role is not Role.ML and mine.vm is not None]
+        canaries, seeds, others = self._order(desktops, inventory, catalog)
         waves = (
             Wave("stop the ML VMs of the night", tuple(stops)),
+            Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
             Wave("clear the markers", tuple(self._unmark(found))),
@@ -48,6 +50,23 @@ class RotateDay:
             choices=tuple(_choice(mine) for mine in found),
             disruptive=bool(stops),
         )
+
+    def _order(
+        self, desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog
+    ) -> tuple[list[Vm], list[Vm], list[Vm]]:
+        """One of each host where the policy wants that, then one for each GPU to claim, then the rest.
+
+        The first of a host's order is its canary, so that the order in which all of them fit is kept.
+        """
+        seeds, others = return_order(desktops, inventory, catalog)
+        if self.policy.morning is MorningOrder.LARGEST_FIRST:
+            return [], seeds, others
+        first: dict[str | None, str] = {}
+        for vm in (*seeds, *others):
+            first.setdefault(vm.host, vm.ref)
+        early = frozenset(first.values())
+        canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
+        return canaries, _without(seeds, early), _without(others, early)
 
     def _unmark(self, found: Iterable[Ours]) -> list[SetAttribute]:
         returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
@@ -71,9 +90,12 @@ def _choice(mine: Ours) -> Choice:
     return Choice(mine.original.name, chosen=mine.whereabouts is Whereabouts.AWAY, reason=mine.reason)
 
 
-def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm, ...]:
-    """On the host where each is registered now: HA or an administrator may have moved it since it was suspended."""
-    return tuple(ResumeVm(vm.ref, vm.host) for vm in desktops)
+def _without(vms: Iterable[Vm], early: Collection[str]) -> list[Vm]:
+    return [vm for vm in vms if vm.ref not in early]
+
+
+def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
+    return tuple(bringing_back(vm) for vm in desktops)
 
 
 def is_returned(original: Original, inventory: Inventory) -> bool:
@@ -92,13 +114,18 @@ def explained(outcomes: Iterable[Outcome], after: Inventory) -> tuple[Outcome, .
 
 
 def _not_back(outcome: Outcome) -> bool:
-    return isinstance(outcome.step, ResumeVm) and outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+    return isinstance(outcome.step, ResumeVm | PowerOnVm) and outcome.verdict in (
+        Verdict.FAILED,
+        Verdict.UNKNOWN,
+        Verdict.SKIPPED,
+    )
 
 
 def _explained(outcome: Outcome, after: Inventory) -> Outcome:
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
-    if vm is None or host is None or vm.power is PowerState.OFF:
+    discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
+    if vm is None or host is None or discarded:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.idle import busy
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy, Pool
+from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice
+from gpuops.plan.rotation.taking import role_of
 from gpuops.plan.rotation.waiting import waiting
 
 SPACE_FACTOR: Final = 1.1
@@ -32,6 +33,10 @@ class Survey:
     """VMs that are in no pool."""
     empty_pools: tuple[str, ...]
     """Pools that no VM is in: a misspelt folder reads like a quiet night."""
+    disowned_pools: tuple[tuple[str, str], ...] = ()
+    """(pool, mark) of parked pools none of whose desktops carries its owner's mark."""
+    priority: Mapping[str, int] = field(default_factory=dict)
+    """Of each desktop's pool, by the desktop's ref."""
 
 
 def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: Mapping[str, str]) -> Survey:
@@ -49,7 +54,7 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
         else:
             kept.append(Choice(vm.name, chosen=False, reason=reason))
     # The idlest first, so that the floor keeps the busiest; the name makes the order the same every night.
-    candidates.sort(key=lambda candidate: (candidate[1].cpu_usage_mhz or 0, candidate[1].name))
+    candidates.sort(key=lambda found: (found[0].priority, found[1].cpu_usage_mhz or 0, found[1].name))
     taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, kept)
     seen = {pool.name for pool, _ in pooled}
     return Survey(
@@ -57,6 +62,18 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
         kept=tuple(sorted(kept, key=lambda choice: choice.subject)),
         other_vms=len(inventory.vms) - len(pooled),
         empty_pools=tuple(pool.name for pool in policy.pools if pool.name not in seen),
+        disowned_pools=_disowned(policy, pooled),
+        priority={vm.ref: pool.priority for pool, vm in pooled},
+    )
+
+
+def _disowned(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[str, str], ...]:
+    owned = {pool.name for pool, vm in pooled if pool.owner is not None and pool.owner.on(vm) is True}
+    seen = {pool.name for pool, _ in pooled}
+    return tuple(
+        (pool.name, str(pool.owner))
+        for pool in policy.pools
+        if pool.parked and pool.owner is not None and pool.name in seen - owned
     )
 
 
@@ -78,7 +95,27 @@ def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
         return "is a template"
     if vm.power is PowerState.OFF:
         return "is powered off"
-    return busy(vm, pool.idle.cpu_below_mhz) or _cannot_suspend(vm, inventory.host_of(vm))
+    return busy(vm, pool.idle.cpu_below_mhz) or _cannot_be_taken(pool, vm, inventory.host_of(vm))
+
+
+def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
+    if vm.has_passthrough and pool.directpath is DirectPath.SHUT_DOWN_GUEST:
+        return _cannot_shut_down(vm, host)
+    return _cannot_suspend(vm, host)
+
+
+def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
+    if vm.tools_running is not True:
+        return "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"
+    return _not_at_home(host)
+
+
+def _not_at_home(host: Host | None) -> str | None:
+    if host is None or host.connected is not True:
+        return "its host is not connected, or not known"
+    if host.in_maintenance is not False:
+        return f"{host.name} is in maintenance mode, or does not tell"
+    return None
 
 
 def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
@@ -90,10 +127,9 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
         return "has a DirectPath device: such a VM cannot be suspended"
     if not vm.vgpus:
         return "has no vGPU: suspending it frees none"
-    if host is None or host.connected is not True:
-        return "its host is not connected, or not known"
-    if host.in_maintenance is not False:
-        return f"{host.name} is in maintenance mode, or does not tell"
+    away = _not_at_home(host)
+    if host is None or away is not None:
+        return away
     for profile in vm.profiles:
         offered = host.offers(profile)
         if offered is None or offered.suspend is not True:
@@ -119,6 +155,9 @@ def _within_space(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog, kep
     free_mib = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
     taken: list[Vm] = []
     for vm in vms:
+        if role_of(vm) is Role.SHUT_DOWN:
+            taken.append(vm)  # it leaves nothing on a datastore
+            continue
         needed_mib = suspend_size_mib(vm, catalog)
         reason = _no_space(vm, needed_mib, free_mib, inventory)
         if reason is not None or needed_mib is None:

@@ -8,17 +8,18 @@ nobody withdrew a desktop, and that not too much has failed. It never speaks aga
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from gpuops.advise.idle import in_use
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 
 PER_HOST: Final = 3
 """So many failed steps on one host stop the taking,"""
@@ -29,6 +30,8 @@ FEWEST: Final = 3
 DENIED: Final = 2
 """So many refusals in a row stop it too: the next one would be refused as well."""
 
+_TAKING: Final = (SuspendVm, ShutDownGuest)
+"""What makes a desktop give up its GPUs; a night shuts down nothing else."""
 _BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN)
 
 
@@ -38,13 +41,13 @@ class Guard:
 
     policy: Policy
     steps: int
+    not_after: Mapping[str, datetime] = field(default_factory=dict)
+    """VM ref -> when the return to its host begins: from then on nothing is taken there."""
 
     def company(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
         """The other VMs that must be looked at before these steps: the pools whose floor they touch."""
-        suspended = [
-            inventory.vms[step.vm] for step in steps if isinstance(step, SuspendVm) and step.vm in inventory.vms
-        ]
-        floors = {pool.name for vm in suspended if (pool := self.policy.pool_of(vm)) is not None and pool.floor}
+        taken = [inventory.vms[step.vm] for step in steps if isinstance(step, _TAKING) and step.vm in inventory.vms]
+        floors = {pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None and pool.floor}
         if not floors:
             return frozenset()
         return frozenset(
@@ -58,18 +61,22 @@ class Guard:
     ) -> str | None:
         """Why the step must not be sent now; None = nothing speaks against it.
 
-        `ended`: this run's outcomes so far; `leaving`: VMs that are being suspended, whatever the inventory shows.
+        `ended`: this run's outcomes so far; `leaving`: VMs that are on their way out, whatever the inventory shows.
         """
-        if not isinstance(step, SetAttribute | SuspendVm | RelocateVm | PowerOnVm):
+        if not isinstance(step, SetAttribute | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm):
             return None
         night = self.policy.night_at(now)
         if self.policy.windows and not (night is not None and night.takes_at(now)):
             return "the window has closed"
+        if step.vm in self.not_after and now >= self.not_after[step.vm]:
+            return "too late: the return to its host has to begin"
         tripped = self.tripped(ended, inventory)
         if tripped is not None:
             return f"the night takes nothing more: {tripped}"
         vm = inventory.vms.get(step.vm)
-        return self._withdrawn(vm, inventory, leaving) if isinstance(step, SuspendVm) and vm is not None else None
+        if not isinstance(step, _TAKING) or vm is None:
+            return None
+        return in_use(vm) or self._withdrawn(vm, inventory, leaving)
 
     def tripped(self, ended: Sequence[Outcome], inventory: Inventory) -> str | None:
         """Why this run takes nothing more; None = it goes on."""

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy, Role, marker_value
+from gpuops.model.rotation import DrsOverride, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.plan import Choice, Plan, Rejection
+from gpuops.plan.project import project
+from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey, survey
+from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.hours import closed
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
-from gpuops.plan.rotation.queue import Served, serve
+from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
+from gpuops.plan.rotation.queue import Returns, Served, serve
 from gpuops.plan.rotation.return_order import may_return
 from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.waiting import waiting
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
+from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
+_AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
+_ROLES: Final[dict[type[Step], Role]] = {
+    SuspendVm: Role.DESKTOP,
+    ShutDownGuest: Role.SHUT_DOWN,
+    PowerOnVm: Role.ML,
+}
+"""What each step of an evening makes of its VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,8 @@ class RotateNight:
 
     policy: Policy
     originals: tuple[Original, ...] = ()
+    durations: Durations = field(default_factory=Durations, repr=False)
+    """How long operations took here so far."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -43,37 +57,65 @@ class RotateNight:
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """Mark, suspend, start; refused outside the window, and while an earlier night is not returned."""
-        night = self.night(inventory, now)
-        refusals = self._refusals(night, inventory, now)
-        if refusals:
-            return refuse(*refusals)
-        if self._is_over(night, inventory):
-            return Plan(because=(f"night {night} is over: its desktops are back",))
         found = self.may_take(inventory, catalog, now)
-        way_back = may_return(inventory, catalog, Room(catalog, certain=False))
+        return self.prospect(found, inventory, catalog, now).plan()
+
+    def prospect(self, found: Survey, inventory: Inventory, catalog: Catalog, now: datetime) -> Prospect:
+        """What this night comes to, with all that speaks for it and against it."""
+        night = self.night(inventory, now)
+        bounds = self._bounds(night, inventory, now)
+        refusals = self._refusals(night, found, inventory, now)
+        queue = waiting(self.policy, inventory)
+        if refusals or self._is_over(night, inventory):
+            nothing = Served((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
+            return Prospect(self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals)
         served = serve(
-            waiting(self.policy, inventory), found.free_to_take, inventory, Room(catalog, certain=True), way_back
+            queue,
+            found.free_to_take,
+            inventory,
+            Room(catalog, certain=True),
+            self._may_return(bounds, inventory, catalog),
+            objection=bounds.objection,
+            priority=found.priority,
         )
-        return Plan(
-            waves=self._waves(night, served, inventory),
-            warnings=self._warnings(found, served),
-            because=self._because(night, found, served),
-            choices=(*served.choices, *_desktop_choices(found, served)),
-            disruptive=bool(served.starts),
-        )
+        return Prospect(self.policy, night, found, served, bounds)
+
+    def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
+        """The snapshot as the return will find it: the ML VMs that this night has started are stopped."""
+        for vm, _ in bounds.running:
+            inventory = project(ShutDownGuest(vm.ref), inventory)
+        return inventory
+
+    def _may_return(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Returns:
+        """The question whether desktops can come back together with those that this night has taken before."""
+        ask = may_return(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
+
+        def together(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+            hosts = {vm.host for vm in desktops}
+            return ask([*(vm for vm in bounds.away if vm.host in hosts), *desktops])
+
+        return together
 
     def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Which desktops this night may suspend, whether or not the queue needs their GPUs."""
         return survey(self.policy, inventory, catalog, self._left_alone(self.night(inventory, now), inventory))
 
+    def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
+        tonight = [mine for mine in self._away(inventory) if mine.original.night == night and mine.vm is not None]
+        entry = {waits.vm.ref: waits.queued for waits in waiting(self.policy, inventory) if waits.vm is not None}
+        return Bounds(
+            self.policy,
+            self.policy.night_at(now),
+            now,
+            self.durations,
+            tuple(mine.vm for mine in tonight if mine.vm and mine.original.role is not Role.ML),
+            tuple((mine.vm, entry[mine.vm.ref]) for mine in tonight if mine.vm and mine.vm.ref in entry),
+        )
+
     def saved(self, plan: Plan, inventory: Inventory, now: datetime) -> tuple[Original, ...]:
         """What the morning will need of every VM this plan touches."""
         night = self.night(inventory, now)
-        roles = {
-            step.vm: Role.DESKTOP if isinstance(step, SuspendVm) else Role.ML
-            for step in plan.steps
-            if isinstance(step, SuspendVm | PowerOnVm)
-        }
+        roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
         found = [(inventory.vms[ref], role) for ref, role in roles.items()]
         return tuple(
             Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles) for vm, role in found
@@ -83,32 +125,31 @@ class RotateNight:
         """What is not back yet: away, or on its way to where nobody knows yet."""
         return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
 
-    def _refusals(self, night: str, inventory: Inventory, now: datetime) -> list[Rejection]:
-        closed = self._closed(now)
-        if closed:
-            return [Rejection(self.policy.name, closed, hint=f"{RETURN_COMMAND} brings back what a night took")]
-        return [
+    def _refusals(self, night: str, found: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
+        shut = closed(self.policy, now, self.durations)
+        if shut:
+            return [Rejection(self.policy.name, shut, hint=f"{RETURN_COMMAND} brings back what a night took")]
+        if self.policy.drs_override is not DrsOverride.NONE:
+            rule = f"drs_override: {self.policy.drs_override}: gpuops cannot keep DRS off a VM yet"
+            return [Rejection(self.policy.name, rule, hint="say `drs_override: none`")]
+        open_nights = [
             Rejection(
                 mine.original.name, f"night {mine.original.night} is not over: {mine.reason}", hint=RETURN_COMMAND
             )
             for mine in self._away(inventory)
             if mine.original.night != night
         ]
+        return open_nights or self._nobody_agreed(found)
 
-    def _closed(self, now: datetime) -> str | None:
-        """Why nothing is taken at this hour, whatever the desktops do; None = a window is open, or there is none."""
-        night = self.policy.night_at(now)
-        if not self.policy.windows or (night is not None and night.takes_at(now)):
-            return None
-        zone = self.policy.windows[0].zone
-        local = f"outside the window: it is {now.astimezone(zone):%Y-%m-%d %H:%M} {zone}"
-        if night is not None:
-            return f"{local}, and it closed at {night.closes.astimezone(zone):%H:%M}"
-        coming = self.policy.next_night(now)
-        if coming is None:
-            return f"{local}, and no night opens within a year"
-        opens, closes = (moment.astimezone(zone) for moment in (coming.opens, coming.closes))
-        return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+    def _nobody_agreed(self, found: Survey) -> list[Rejection]:
+        """One line for each pool, when in none of them a single desktop carries its owner's mark."""
+        disowned = dict(found.disowned_pools)
+        if any(pool.parked and pool.name not in disowned for pool in self.policy.pools):
+            return []
+        return [
+            Rejection(f"pool {name}", f"none of its desktops carries {mark}", hint=_AGREE)
+            for name, mark in disowned.items()
+        ]
 
     def _is_over(self, night: str, inventory: Inventory) -> bool:
         """One window is one night: what came back in it is not taken again, whatever cron does."""
@@ -128,52 +169,3 @@ class RotateNight:
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
         return told
-
-    def _waves(self, night: str, served: Served, inventory: Inventory) -> tuple[Wave, ...]:
-        marks = [(vm, Role.DESKTOP) for vm in served.desktops] + [(start.vm, Role.ML) for start in served.starts]
-        waves = (
-            Wave("mark what is taken", tuple(self._marks(night, marks))),
-            Wave("suspend idle desktops", tuple(SuspendVm(vm.ref) for vm in served.desktops)),
-            Wave(
-                "move ML VMs to their hosts",
-                tuple(RelocateVm(start.vm.ref, start.host.ref) for start in served.starts if start.moves),
-            ),
-            Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in served.starts)),
-        )
-        return tuple(wave for wave in waves if wave.steps)
-
-    def _marks(self, night: str, taken: Iterable[tuple[Vm, Role]]) -> Iterable[SetAttribute]:
-        """One for each VM that a run which was cut off has not marked already."""
-        for vm, role in taken:
-            value = marker_value(night, role)
-            if vm.attributes.get(self.policy.marker) != value:
-                yield SetAttribute(vm.ref, self.policy.marker, value)
-
-    def _warnings(self, found: Survey, served: Served) -> tuple[str, ...]:
-        """What in the policy is likely not meant so; a night that does less than hoped is seen only in the morning."""
-        unparked = (
-            f"pool {pool.name}: `parked: false`, so none of its desktops is taken"
-            for pool in self.policy.pools
-            if not pool.parked
-        )
-        empty = (f"pool {name}: no VM is in it" for name in found.empty_pools)
-        return (*unparked, *empty, *(f"ML queue: {reason}" for reason in served.unknown))
-
-    def _because(self, night: str, found: Survey, served: Served) -> tuple[str, ...]:
-        lines = [f"night {night}", f"{found.other_vms} other VMs are in no pool of this policy"]
-        if not self.policy.ml:
-            lines.append("the ML queue is empty: no desktop is suspended for nothing")
-        elif not served.starts:
-            lines.append("no VM of the ML queue starts, so no desktop is suspended")
-        return tuple(lines)
-
-
-def _desktop_choices(found: Survey, served: Served) -> Iterable[Choice]:
-    room_for = {desktop.ref: start.vm.name for start in served.starts for desktop in start.desktops}
-    taken = [
-        Choice(vm.name, chosen=vm.ref in room_for, reason=f"makes room for {room_for[vm.ref]}")
-        if vm.ref in room_for
-        else Choice(vm.name, chosen=False, reason="idle; no VM of the queue needs its GPU")
-        for vm in found.free_to_take
-    ]
-    return sorted((*taken, *found.kept), key=lambda choice: choice.subject)

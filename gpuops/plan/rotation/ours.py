@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy, Role, parse_marker
@@ -87,7 +87,15 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
     under_way = changing(vm)
     if under_way is not None:
         return Ours(original, vm, Whereabouts.CHANGING, under_way, RETURN_COMMAND)
-    return _desktop(original, vm) if original.role is Role.DESKTOP else _ml(original, vm)
+    match original.role:
+        case Role.DESKTOP:
+            return _desktop(original, vm)
+        case Role.SHUT_DOWN:
+            return _shut_down(original, vm)
+        case Role.ML:
+            return _ml(original, vm)
+        case _:
+            assert_never(original.role)
 
 
 def changing(vm: Vm) -> str | None:
@@ -116,6 +124,18 @@ def _desktop(original: Original, vm: Vm) -> Ours:
             return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
         case _:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been suspended by gpuops")
+
+
+def _shut_down(original: Original, vm: Vm) -> Ours:
+    """A guest may shut down long after it was asked, and after the step was given up: its marker still tells."""
+    marked = any(parse_marker(value) is not None for value in vm.attributes.values())
+    match vm.power:
+        case PowerState.ON if original.taken:
+            return Ours(original, vm, Whereabouts.BACK, "is running")
+        case PowerState.OFF if original.taken or marked:
+            return Ours(original, vm, Whereabouts.AWAY, f"shut down in night {original.night}", RETURN_COMMAND)
+        case _:
+            return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been shut down by gpuops")
 
 
 def _ml(original: Original, vm: Vm) -> Ours:

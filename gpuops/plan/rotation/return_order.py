@@ -18,7 +18,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.room import Room, around
-from gpuops.plan.steps import ResumeVm, SuspendVm
+from gpuops.plan.rotation.taking import bringing_back, taking
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
@@ -28,26 +28,26 @@ def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[
         by_host: dict[str | None, list[Vm]] = defaultdict(list)
         for vm in desktops:
             by_host[vm.host].append(vm)
-        found = (_stranded(vms, inventory, catalog, room) for vms in by_host.values())
+        found = (stranded(vms, inventory, catalog, room) for vms in by_host.values())
         return tuple(refusal for refusals in found for refusal in refusals)
 
     return ask
 
 
-def _stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
+def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
     """Why desktops of one host could not resume there, one after the other, with every other desktop running."""
     host = inventory.host_of(desktops[0])
     if host is None:
         return [Rejection(vm.name, "its host is not known") for vm in desktops]
     world = around(host, inventory)
     for vm in desktops:
-        world = project(SuspendVm(vm.ref), world)
+        world = project(taking(vm), world)
     refusals: list[Rejection] = []
     for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
         reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
         refusals += reasons
         if not reasons:
-            world = project(ResumeVm(vm.ref, host.ref), world, catalog)
+            world = project(bringing_back(world.vm(vm.ref)), world, catalog)
     return refusals
 
 

@@ -10,7 +10,7 @@ import pytest
 from gpuops.catalog import load
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.ml_queue import MlStop, QueuedVm
-from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
+from gpuops.model.rotation import IdleRule, MorningOrder, Original, Policy, Pool, Role
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
@@ -89,7 +89,7 @@ def test_ml_stops_then_every_desktop_resumes_then_the_markers_go(world: World, s
     found = plan(world, originals)
     assert [(wave.title.split(",")[0], wave.steps) for wave in found.waves] == [
         ("stop the ML VMs of the night", (ShutDownGuest("vm-91", 120, then_off=True),)),
-        ("resume one desktop for each GPU", (ResumeVm("vm-1", "host-1"),)),
+        ("resume one desktop of each host first", (ResumeVm("vm-1", "host-1"),)),
         ("resume the others", (ResumeVm("vm-2", "host-1"),)),
         ("clear the markers", tuple(SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91"))),
     ]
@@ -184,9 +184,23 @@ def test_each_profile_claims_its_gpus_before_any_fills_up() -> None:
     for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5"):
         world._set_power(ref, PowerState.SUSPENDED)
         world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    found = plan(world)
+    found = plan(world, policy=replace(POLICY, morning=MorningOrder.LARGEST_FIRST))
     assert [step.vm for step in found.waves[0].steps] == ["vm-1", "vm-3"]
     assert resumed(found) == ["vm-1", "vm-3", "vm-2", "vm-4", "vm-5"]
+
+
+def test_a_canary_of_each_host_comes_first_and_the_order_on_each_host_is_kept() -> None:
+    """A host that takes none back shows at its first; the order in which all of them fit starts with that one."""
+    world = small_world()
+    world.vms["vm-7"] = desktop(7, "nvidia_a40-24q", "host-2")
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-4", "vm-5", "vm-7"):
+        world._set_power(ref, PowerState.SUSPENDED)
+        world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    canary, plainly = (plan(world, policy=replace(POLICY, morning=order)) for order in MorningOrder)
+    assert [step.vm for step in canary.waves[0].steps] == ["vm-1", "vm-7"]
+    for host in ("host-1", "host-2"):
+        on_host = {step.vm for step in plainly.steps if isinstance(step, ResumeVm) and step.host == host}
+        assert [ref for ref in resumed(canary) if ref in on_host] == [ref for ref in resumed(plainly) if ref in on_host]
 
 
 def test_a_profile_that_has_its_gpu_lets_the_others_claim_theirs_first() -> None:

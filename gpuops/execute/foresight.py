@@ -1,0 +1,39 @@
+"""Foresight: a night planned for a moment, on what vCenter shows and the journal remembers; nothing is done."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import UsageError
+from gpuops.execute.journal import Journal
+from gpuops.execute.originals import Originals
+from gpuops.execute.rotation import Half
+from gpuops.execute.site import Site, catalog_of
+from gpuops.model.rotation import Original, Policy
+from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.foresight import Foresight, foresee_night
+from gpuops.plan.rotation.night import RotateNight
+
+
+def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight:
+    """The night of this moment; None = now. Without a policy, under that of the last night in the journal."""
+    with site.remembering(site.vcenter.uuid) as journal:
+        obeyed = policy or _remembered(journal)
+        moment = obeyed.moment(at) if at is not None else site.clock()
+        originals: tuple[Original, ...] = ()
+        if journal is not None:
+            originals = Originals(journal).all(obeyed.night(moment) if obeyed.windows else None)
+        measured = Durations.of(journal.durations() if journal else {})
+    request = RotateNight(obeyed, originals, measured)
+    seen = site.vcenter.inventory()
+    if obeyed.needs_tags:
+        seen = site.vcenter.with_tags(seen)
+    return foresee_night(request, seen, catalog_of(seen), moment)
+
+
+def _remembered(journal: Journal | None) -> Policy:
+    text = journal.last_policy(Half.NIGHT) if journal else None
+    if not text:
+        raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
+    return parse_policy(text, "the journal", accepted_before=True)

@@ -1,0 +1,116 @@
+"""A night foreseen at the command line: over the wire or on a saved inventory, and nothing is ever done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.conftest import Lab
+
+Gpuops = Callable[..., Result]
+NIGHTLY = str(files("gpuops.sim") / "scenarios" / "lab-nightly-policy.yaml")
+MONDAY = ("rotate", "plan", "--policy", NIGHTLY, "--at", "2026-11-23 22:00")
+
+
+def document(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_whole_night_is_told_in_utc(lab: Lab) -> None:
+    result = lab.run(*MONDAY, "--output", "json")
+    found = document(result)
+    assert result.exit_code == 0
+    assert (found["kind"], found["night"], found["at"]) == (
+        "rotation-plan",
+        "2026-11-23",
+        "2026-11-23T21:00:00+00:00",
+    )
+    assert found["window"] == {
+        "zone": "Europe/Berlin",
+        "opens": "2026-11-23T19:00:00+00:00",
+        "closes": "2026-11-24T04:00:00+00:00",
+        "back_by": "2026-11-24T06:00:00+00:00",
+    }
+    assert {(vm["name"], vm["how"], vm["for"]) for vm in found["desktops"]} == {
+        (f"vdi-{number}", "suspend", "ml-09") for number in ("07", "08", "09", "10")
+    }
+    ends = {vm["name"]: vm["ends"] for vm in found["ml"]}
+    assert ends == {
+        "ml-01": "2026-11-24T01:00:00+00:00",
+        "ml-06": "2026-11-24T05:15:00+00:00",
+        "ml-09": "2026-11-24T05:15:00+00:00",
+    }
+    assert found["gpu_hours"] == pytest.approx(sum(vm["gpu_hours"] for vm in found["ml"]))
+    assert lab.effects == []
+
+
+def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
+    found = document(lab.run(*MONDAY, "--output", "json"))
+    reasons = {choice["subject"]: choice["reason"] for choice in found["choices"]}
+    assert set(reasons) == {"ml-01", "ml-06", "ml-09", *(f"vdi-{number:02d}" for number in range(1, 13))}
+    assert all(reasons.values())
+    [way_back] = found["returns"]
+    assert (way_back["proved"], way_back["instants"]) == (True, 4)
+    assert way_back["nothing_taken_from"] == "2026-11-24T05:15:00+00:00"
+    seats = [seat for back in way_back["order"] for seat in back["seats"]]
+    assert len({(seat["gpu"], seat["place"]) for seat in seats}) == 4, "each has a place of its own"
+
+
+def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, tmp_path: Path) -> None:
+    path = tmp_path / "lab.json"
+    assert lab.run("inventory", "--save", str(path)).exit_code == 0
+    seen = document(lab.run(*MONDAY, "--output", "json"))
+    saved = document(gpuops(*MONDAY, "--inventory", str(path), "--output", "json"))
+    assert {**saved, "read_at": ""} == {**seen, "read_at": ""}
+
+
+def test_a_night_is_foreseen_as_it_then_is(lab: Lab) -> None:
+    """The plan of `rotate night` and what `rotate plan` says are one."""
+    policy = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+    foreseen = document(lab.run("rotate", "plan", "--policy", policy, "--output", "json"))
+    night = document(lab.run("rotate", "night", "--policy", policy, "--yes", "--output", "json"))
+    steps = [step for wave in night["waves"] for step in wave["steps"]]
+    assert {vm["name"] for vm in foreseen["desktops"]} == {
+        step["vm"]["name"] for step in steps if step["kind"] == "suspend"
+    }
+    assert {vm["name"] for vm in foreseen["ml"]} == {step["vm"]["name"] for step in steps if step["kind"] == "power_on"}
+    again = lab.run("rotate", "plan")
+    assert (again.exit_code, "0 ML VMs would start" in again.stdout) == (0, True), "by the last night's policy"
+    assert "vdi-07  suspended tonight" in again.stdout
+    assert again.stdout.rstrip().endswith("4 come back, proved")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "move"),
+    [
+        (("--policy", NIGHTLY, "--at", "soon"), "error: --at: 'soon' is no date with a time", "'2026-11-23 22:00'"),
+        (("--at", "2026-11-23 22:00"), "error: no night in the journal of this vCenter", "--policy FILE"),
+        (
+            ("--policy", NIGHTLY.replace("-nightly", ""), "--at", "2026-11-23 22:00"),
+            "error: 2026-11-23 22:00: in which zone? the policy has no windows",
+            "2026-11-23T22:00Z",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_one_line(lab: Lab, arguments: tuple[str, ...], said: str, move: str) -> None:
+    result = lab.run("rotate", "plan", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    line, hint = result.stderr.splitlines()
+    assert line == said
+    assert move in hint
+
+
+def test_a_moment_outside_the_window_is_refused_with_the_next_night(lab: Lab) -> None:
+    result = lab.run(*MONDAY[:-1], "2026-11-21 22:00")
+    assert result.exit_code == 3
+    assert "refused: lab-nightly: outside the window: it is 2026-11-21 22:00 Europe/Berlin, " in result.stdout
+    assert "the next night is from 2026-11-23 20:00 to 05:00" in result.stdout
+    assert "vdi-07  idle; there is no night now" in result.stdout
+    assert result.stdout.endswith("no night: refused for 1 reason\n")

@@ -1,0 +1,334 @@
+"""What a policy says of the queue, of limits and of times decides who starts, and each VM left out hears why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.gpu import Passthrough, PciAddress
+from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm
+from gpuops.model.rotation import DirectPath, DrsOverride, IdleRule, Limits, Original, Policy, Pool, Role
+from gpuops.model.selector import Mark, Selector
+from gpuops.model.vm import DirectPathDevice, PowerState
+from gpuops.model.window import Window
+from gpuops.plan.plan import Plan
+from gpuops.plan.rotation.day import RotateDay, is_returned
+from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.steps import PowerOnVm, ShutDownGuest, SuspendVm
+from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
+
+CATALOG = load(profiles=SLOTS)
+EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+POOL = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
+WINDOW = Window(time(20), time(6), UTC)
+POLICY = Policy("small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), windows=(WINDOW,), digest="d")
+SLOW = Durations({("ResumeVm", "host-1"): (3600.0,)})
+
+
+def night(world: World, policy: Policy = POLICY, now: datetime = EVENING, durations: Durations | None = None) -> Plan:
+    return RotateNight(policy, durations=durations or Durations()).plan(world.snapshot(), CATALOG, now)
+
+
+def at(clock: str) -> datetime:
+    hour, minute = map(int, clock.split(":"))
+    return EVENING.replace(day=20 if hour >= 20 else 21, hour=hour, minute=minute)
+
+
+def reasons(found: Plan) -> dict[str, str]:
+    return {choice.subject: choice.reason for choice in found.choices}
+
+
+def queue(*entries: QueuedVm, **changes: Any) -> Policy:
+    return replace(POLICY, ml=entries, **changes)
+
+
+def started(found: Plan) -> list[str]:
+    return [step.vm for step in found.steps if isinstance(step, PowerOnVm)]
+
+
+def suspended(found: Plan) -> set[str]:
+    return {step.vm for step in found.steps if isinstance(step, SuspendVm)}
+
+
+def test_the_higher_priority_is_served_first() -> None:
+    world = small_world()
+    world.vms["vm-93"] = ml(3, "host-1")
+    busy = {"vm-3": 900, "vm-4": 900, "vm-5": 900}
+    for ref, mhz in busy.items():
+        world.set(ref, cpu_usage_mhz=mhz)
+    first = night(world, queue(QueuedVm("ml-01"), QueuedVm("ml-03")))
+    assert reasons(first)["ml-03"].startswith("does not fit: ")
+    assert started(night(world, queue(QueuedVm("ml-01"), QueuedVm("ml-03", priority=1)))) == ["vm-93"]
+
+
+def test_a_pattern_means_vms_with_a_gpu_that_are_in_no_pool() -> None:
+    world = small_world()
+    world.vms["vm-93"] = replace(ml(3, "host-1"), devices=())
+    world.vms["vm-94"] = replace(ml(4, "host-2"), name="desktop-ml", power=PowerState.OFF)
+    found = night(world, queue(QueuedVm("*-0[1-9]"), QueuedVm("desktop-m*"), QueuedVm("none-*")))
+    assert started(found) == ["vm-91", "vm-92"]
+    assert reasons(found)["desktop-m*"] == "no VM with a GPU device is called 'desktop-m*'"
+    assert "ML queue: no VM with a GPU device is called 'none-*'" in found.warnings
+
+
+def test_a_vm_that_is_named_is_not_in_a_pattern_too() -> None:
+    found = night(small_world(), queue(QueuedVm("ml-*", count=1), QueuedVm("ml-01", priority=-5)))
+    assert started(found) == ["vm-92", "vm-91"]
+    assert [choice.subject for choice in found.choices].count("ml-01") == 1
+
+
+def test_only_so_many_of_an_entry_run() -> None:
+    world = small_world()
+    found = night(world, queue(QueuedVm("ml-*", count=1)))
+    assert started(found) == ["vm-91"]
+    assert reasons(found)["ml-02"] == "count: 1 of ml-* run"
+    world._set_power("vm-92", PowerState.ON)
+    found = night(world, queue(QueuedVm("ml-01", others=("ml-02",), count=1)))
+    assert started(found) == [], "one that runs already counts"
+    assert reasons(found) | {"ml-01": "count: 1 of ml-01, ml-02 run", "ml-02": "runs already"} == reasons(found)
+
+
+def test_one_that_cannot_start_does_not_use_up_the_count() -> None:
+    world = small_world()
+    world.set("vm-91", connected=False)
+    assert started(night(world, queue(QueuedVm("ml-*", count=1)))) == ["vm-92"]
+
+
+def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
+    found = night(small_world(), queue(QueuedVm("ml-01", profile="*-24c"), QueuedVm("ml-02", profile="*-48c")))
+    assert reasons(found)["ml-01"] == "carries nvidia_a40-48c, the policy says *-24c"
+    assert started(found) == ["vm-92"]
+
+
+@pytest.mark.parametrize(
+    ("clock", "changes", "durations", "reason"),
+    [
+        # unmeasured: two desktops suspend in 5 min, the VM starts in 2; the return of 2 takes the floor of 45 min
+        ("04:00", {"minimum_run": timedelta(minutes=68)}, None, ""),
+        (
+            "04:00",
+            {"minimum_run": timedelta(minutes=69)},
+            None,
+            "would run for 68 min, 69 are the least: the return to esx-01 begins at 05:15",
+        ),
+        ("05:07", {}, None, ""),
+        ("05:08", {}, None, "too late: the return to esx-01 begins at 05:15, and it would start at 05:15"),
+        ("21:00", {"deadline": time(22)}, None, ""),
+        (
+            "21:00",
+            {"deadline": time(22), "minimum_run": timedelta(hours=1)},
+            None,
+            "would run for 53 min, 60 are the least: its deadline is 22:00",
+        ),
+        ("21:00", {"deadline": at("20:30")}, None, "too late: its deadline is 20:30, and it would start at 21:07"),
+        # one hour for a resume: a canary and a round of the other, times 1.5; the ML VM stops in 6 min
+        ("02:40", {}, SLOW, ""),
+        ("02:45", {}, SLOW, "too late: the return to esx-01 begins at 02:49, and it would start at 02:52"),
+        ("21:00", {"checkpoint": Checkpoint(7200)}, SLOW, ""),
+        (
+            "01:00",
+            {"checkpoint": Checkpoint(7200)},
+            SLOW,
+            "too late: the return to esx-01 begins at 00:49, and it would start at 01:07",
+        ),
+    ],
+)
+def test_a_start_that_would_leave_too_little_is_not_made(
+    clock: str, changes: dict[str, Any], durations: Durations | None, reason: str
+) -> None:
+    found = night(small_world(), queue(QueuedVm("ml-01", **changes)), at(clock), durations)
+    assert reasons(found)["ml-01"] == (reason or "starts on esx-01: 2 desktop(s) make room")
+    assert found.feasible
+    assert bool(suspended(found)) is not bool(reason)
+
+
+def test_a_later_start_takes_no_time_from_an_earlier_one() -> None:
+    world = small_world()
+    world.vms["vm-93"] = ml(3, "host-1")
+    first = QueuedVm("ml-01", minimum_run=timedelta(hours=4))
+    assert started(night(world, queue(first), at("22:30"), SLOW)) == ["vm-91"]
+    found = night(world, queue(first, QueuedVm("ml-03")), at("22:30"), SLOW)
+    assert started(found) == ["vm-91"]
+    assert reasons(found)["ml-03"] == (
+        "then ml-01 would run for 162 min, 240 are the least: the return to esx-01 begins at 01:19"
+    )
+
+
+def test_every_step_of_the_plan_is_to_begin_before_the_time_of_return() -> None:
+    found = night(small_world(), durations=SLOW)
+    assert {ref: f"{moment:%H:%M}" for ref, moment in found.not_after.items()} == {
+        "vm-1": "02:49",
+        "vm-2": "02:49",
+        "vm-91": "02:49",
+        "vm-92": "05:15",
+    }
+    assert night(small_world(), replace(POLICY, windows=())).not_after == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(desktops=1), "limit: 2 desktops would be taken, 1 at most in a night"),
+        (Limits(desktops_per_host=1), "limit: 2 desktops of esx-01 would be taken, 1 at most of a host"),
+    ],
+)
+def test_a_limit_on_what_is_taken(limits: Limits, reason: str) -> None:
+    found = night(small_world(), replace(POLICY, limits=limits))
+    assert suspended(found) == set()
+    assert reasons(found)["ml-01"] == reason
+    assert started(found) == ["vm-92"], "it costs no desktop"
+    moving = night(small_world(), queue(QueuedVm("ml-01", relocate=True), limits=limits))
+    assert started(moving) == ["vm-91"]
+
+
+def test_what_this_night_took_before_counts_too() -> None:
+    world = small_world()
+    world.vms["vm-93"] = ml(3, "host-1")
+    limited = queue(QueuedVm("ml-01"), QueuedVm("ml-03"), limits=Limits(desktops=2))
+    first = night(world, limited)
+    for step in first.steps:
+        assert world.apply("op", step) is None
+    found = night(world, limited)
+    assert found.steps == ()
+    assert reasons(found)["ml-03"] == "limit: 5 desktops would be taken, 2 at most in a night"
+
+
+def test_desktops_of_the_pool_with_the_lower_priority_give_way_first() -> None:
+    large = Pool("large", Selector(profile="*-24q"), IdleRule(500), parked=True, priority=5)
+    small = Pool("small", Selector(profile="*-12q"), IdleRule(500), parked=True, priority=1)
+    assert suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-3", "vm-4", "vm-5"}
+    small = replace(small, priority=9)
+    assert suspended(night(small_world(), replace(POLICY, pools=(large, small)))) == {"vm-1", "vm-2"}
+
+
+def test_no_owner_has_agreed_refuses_the_night() -> None:
+    owned = replace(POOL, owner=Mark("gpuops.owner", "cad"))
+    found = night(small_world(), replace(POLICY, pools=(owned,)))
+    assert [str(refusal) for refusal in found.rejections] == [
+        "pool all: none of its desktops carries attribute gpuops.owner = cad"
+    ]
+    assert found.rejections[0].hint.startswith("put it on the desktops whose owners agree")
+    other = Pool("other", Selector(name="desktop-05"), IdleRule(500), parked=True)
+    found = night(small_world(), replace(POLICY, pools=(other, owned)))
+    assert found.feasible
+    assert "pool all: none of its desktops carries attribute gpuops.owner = cad" in found.warnings
+
+
+@pytest.mark.parametrize(
+    ("clock", "window", "durations", "said"),
+    [
+        ("05:20", WINDOW, None, "too late: desktops are back by 06:00, and from 05:15 on nothing is taken"),
+        (
+            "05:59",
+            replace(WINDOW, back_by=time(6, 40)),
+            None,
+            "too late: desktops are back by 06:40, and from 05:55 on nothing is taken",
+        ),
+        (
+            "06:10",
+            replace(WINDOW, back_by=time(8)),
+            None,
+            "outside the window: it is 2026-11-21 06:10 UTC, and it closed at 06:00",
+        ),
+        (
+            "21:00",
+            Window(time(20), time(21, 20), UTC),
+            SLOW,
+            "the window of 1 h 20 min cannot hold the return: one desktop alone needs 1 h 41 min",
+        ),
+        (
+            "21:00",
+            replace(WINDOW, weekdays=frozenset()),
+            None,
+            "outside the window: it is 2026-11-20 21:00 UTC, and no night opens within a year",
+        ),
+    ],
+)
+def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations: Durations | None, said: str) -> None:
+    found = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
+    assert [str(refusal) for refusal in found.rejections] == [f"small: {said}"]
+
+
+def test_an_override_of_drs_is_not_promised() -> None:
+    found = night(small_world(), replace(POLICY, drs_override=DrsOverride.MANUAL))
+    assert [str(refusal) for refusal in found.rejections] == [
+        "small: drs_override: manual: gpuops cannot keep DRS off a VM yet"
+    ]
+
+
+def test_a_hook_that_would_not_run_is_warned_of() -> None:
+    hook = Checkpoint(60, GuestCommand("/bin/save"))
+    found = night(small_world(), queue(QueuedVm("ml-02", checkpoint=hook)))
+    assert found.warnings == ("ml-02: gpuops does not run its checkpoint hook yet: its guest is asked to shut down",)
+
+
+def directpath_world() -> World:
+    """Desktop 6 has the first GPU of host 2 whole; ml-02 wants that same one."""
+    world = small_world()
+    host = world.hosts["host-2"]
+    given = Passthrough(capable=True, enabled=True, active=True)
+    world.hosts["host-2"] = replace(host, gpus=(replace(host.gpus[0], passthrough=given), host.gpus[1]))
+    device = DirectPathDevice(13000, PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x2235, "sys")
+    held = replace(desktop(6, "nvidia_a40-48q", "host-2"), devices=(device,), tools_running=True)
+    world.vms["vm-6"] = held
+    world.set("vm-92", devices=(device,))
+    return world
+
+
+SHUT = replace(POOL, directpath=DirectPath.SHUT_DOWN_GUEST)
+
+
+def test_a_desktop_with_a_directpath_device_stays_unless_the_policy_says_otherwise() -> None:
+    found = night(directpath_world(), queue(QueuedVm("ml-02")))
+    assert reasons(found)["desktop-06"] == "has a DirectPath device: such a VM cannot be suspended"
+    assert reasons(found)["ml-02"].startswith("does not fit: ")
+    found = night(directpath_world(), queue(QueuedVm("ml-02"), pools=(SHUT,)))
+    assert [wave.title for wave in found.waves] == ["mark what is taken", "shut down idle desktops", "start ML VMs"]
+    assert found.waves[1].steps == (ShutDownGuest("vm-6", 300, then_off=False),)
+    assert started(found) == ["vm-92"]
+    saved = RotateNight(POLICY).saved(found, directpath_world().snapshot(), EVENING)
+    assert {original.name: original.role for original in saved} == {"desktop-06": Role.SHUT_DOWN, "ml-02": Role.ML}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tools_running": None}, "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"),
+        ({"console_connections": 1}, "1 console connection(s) open"),
+        ({"host": None}, "its host is not connected, or not known"),
+    ],
+)
+def test_a_directpath_desktop_that_cannot_be_shut_down_stays(changes: dict[str, object], reason: str) -> None:
+    world = directpath_world()
+    world.set("vm-6", **changes)
+    assert reasons(night(world, queue(QueuedVm("ml-02"), pools=(SHUT,))))["desktop-06"] == reason
+
+
+@pytest.mark.parametrize(
+    ("power", "taken", "marked", "steps"),
+    [
+        (PowerState.OFF, True, True, (PowerOnVm("vm-6", "host-2"),)),
+        (PowerState.OFF, True, False, (PowerOnVm("vm-6", "host-2"),)),
+        (PowerState.OFF, False, True, (PowerOnVm("vm-6", "host-2"),)),
+        (PowerState.OFF, False, False, ()),
+        (PowerState.ON, True, True, ()),
+        (PowerState.SUSPENDED, True, True, ()),
+    ],
+)
+def test_the_morning_powers_on_what_the_night_shut_down(
+    power: PowerState, taken: bool, marked: bool, steps: tuple[PowerOnVm, ...]
+) -> None:
+    """Off by its own guest, late, after the step was given up: the marker still says whose it is."""
+    world = directpath_world()
+    vm = world.vms["vm-6"]
+    marker = {"gpuops.rotation": "2026-11-20 desktop-off"} if marked else {}
+    world.set("vm-6", power=power, attributes=marker)
+    original = Original("2026-11-20", Role.SHUT_DOWN, "vm-6", vm.instance_uuid, vm.name, vm.host, vm.profiles, taken)
+    found = RotateDay(replace(POLICY, pools=(SHUT,)), (original,)).plan(world.snapshot(), CATALOG, EVENING)
+    assert tuple(step for step in found.steps if isinstance(step, PowerOnVm)) == steps
+    assert is_returned(original, world.snapshot()) is (power is PowerState.ON or not taken)

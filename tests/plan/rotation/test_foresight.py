@@ -1,0 +1,131 @@
+"""A night foreseen: what it wins, and the proof that every desktop it takes has its place in the morning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import OfferedProfile
+from gpuops.model.ml_queue import QueuedVm
+from gpuops.model.rotation import IdleRule, Policy, Pool
+from gpuops.model.selector import Selector
+from gpuops.model.vm import PowerState, VgpuDevice
+from gpuops.model.window import Window
+from gpuops.plan.plan import Rejection
+from gpuops.plan.rotation import proof
+from gpuops.plan.rotation.foresight import Foresight, foresee_night
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.proof import prove
+from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
+
+CATALOG = load(profiles=SLOTS)
+EVENING = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+POOL = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
+POLICY = Policy(
+    "small",
+    (POOL,),
+    ml=(QueuedVm("ml-01"), QueuedVm("ml-02"), QueuedVm("ml-99")),
+    windows=(Window(time(20), time(6), UTC),),
+)
+
+
+def foresee(world: World, policy: Policy = POLICY, at: datetime = EVENING) -> Foresight:
+    return foresee_night(RotateNight(policy), world.snapshot(), CATALOG, at)
+
+
+def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
+    found = foresee(small_world())
+    assert [(win.start.vm.name, win.gpus, f"{win.run.begins:%H:%M}", win.run.ends) for win in found.wins] == [
+        ("ml-01", 1, "21:07", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
+        ("ml-02", 1, "21:02", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
+    ]
+    assert found.gpu_hours == pytest.approx(8 + 8 / 60 + 8 + 13 / 60)
+    assert foresee(small_world(), replace(POLICY, windows=())).gpu_hours is None
+
+
+def test_every_vm_of_the_pools_and_the_queue_has_one_reason() -> None:
+    for at in (EVENING, EVENING.replace(hour=12)):
+        found = foresee(small_world(), at=at)
+        subjects = sorted(choice.subject for choice in found.prospect.choices)
+        assert subjects == [*(f"desktop-0{number}" for number in range(1, 6)), "ml-01", "ml-02", "ml-99"]
+        assert all(choice.reason for choice in found.prospect.choices)
+
+
+def test_a_night_that_is_refused_takes_nothing_and_says_so_of_each() -> None:
+    found = foresee(small_world(), at=EVENING.replace(hour=12))
+    assert (found.exit_code, found.wins, found.proofs) == (3, (), ())
+    reasons = {choice.subject: choice.reason for choice in found.prospect.choices}
+    assert reasons["desktop-01"] == "idle; there is no night now"
+    assert reasons["ml-01"] == "there is no night now"
+    assert reasons["ml-99"].startswith("no VM 'ml-99'")
+
+
+def test_the_proof_names_the_place_of_each_desktop_that_comes_back() -> None:
+    [host] = foresee(small_world()).proofs
+    assert host.refusals == ()
+    assert host.instants == 2
+    assert [(back.vm.name, [str(seat) for seat in back.seats]) for back in host.order] == [
+        ("desktop-01", ["0000:3b:00.0 slot 1 of 2"]),
+        ("desktop-02", ["0000:3b:00.0 slot 2 of 2"]),
+    ]
+
+
+def test_desktops_that_were_taken_before_are_in_the_proof_too() -> None:
+    world = small_world()
+    for step in foresee(world).report.plan.steps:
+        assert world.apply("op", step) is None
+    [host] = foresee(world).proofs
+    assert [back.vm.name for back in host.order] == ["desktop-01", "desktop-02"]
+    assert host.refusals == (), "ml-01, which runs in their place, is stopped by then"
+
+
+def test_what_does_not_fit_back_is_said_for_the_taking_after_which_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_third(desktops: list[object], *_: object) -> list[Rejection]:
+        return [Rejection("desktop-03", "no slot")] if len(desktops) == 3 else []
+
+    monkeypatch.setattr(proof, "stranded", no_third)
+    world = small_world().snapshot()
+    for number, refusals in ((2, 0), (3, 1), (4, 1)):
+        [host] = prove([world.vms[f"vm-{each}"] for each in range(1, number + 1)], world, CATALOG)
+        assert len(host.refusals) == refusals
+
+
+@pytest.mark.parametrize(
+    ("mode", "profiles", "places"),
+    [
+        (
+            VgpuMode.MIXED_SIZE,
+            {1: "nvidia_l40s-24q", 2: "nvidia_l40s-12q", 3: "nvidia_l40s-12q"},
+            ["placement id 0", "placement id 24", "placement id 36"],
+        ),
+        (
+            VgpuMode.MULTI_INSTANCE,
+            {1: "grid_a100-3-20c", 2: "grid_a100-2-10c", 3: "grid_a100-1-5c"},
+            ["placement id 0", "placement id 4", "placement id 6"],
+        ),
+    ],
+)
+def test_on_mixed_size_and_mig_gpus_places_lie_beside_each_other(
+    mode: VgpuMode, profiles: dict[int, str], places: list[str]
+) -> None:
+    model = ("NVIDIA L40S", 0x26B9) if mode is VgpuMode.MIXED_SIZE else ("NVIDIA A100 PCIe 40GB", 0x20F1)
+    gpu = PhysicalGpu(
+        PciAddress(0, 0x3B, 0, 0), model[0], 0x10DE, model[1],
+        memory_mib=48 * 1024, graphics_type=GraphicsType.SHARED_DIRECT, vgpu_mode=mode, vms=(),
+    )  # fmt: skip
+    world = small_world()
+    offered = tuple(OfferedProfile(name, suspend=True) for name in profiles.values())
+    host = replace(world.hosts["host-2"], gpus=(gpu,), profiles=offered)
+    vms = [
+        replace(desktop(number, profile, "host-2"), devices=(VgpuDevice(13000, profile),), power=PowerState.SUSPENDED)
+        for number, profile in profiles.items()
+    ]
+    snapshot = world.snapshot()
+    snapshot = replace(snapshot, hosts={"host-2": host}, vms={vm.ref: vm for vm in vms})
+    [found] = prove(vms, snapshot, load(profiles=sorted(profiles.values())))
+    assert found.refusals == ()
+    assert [seat.place for back in found.order for seat in back.seats] == places

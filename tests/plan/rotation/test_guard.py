@@ -1,0 +1,49 @@
+"""What is asked once more just before a step that takes something: times, the policy on this desktop, its floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+
+import pytest
+
+from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
+from gpuops.model.selector import Mark, Selector
+from gpuops.model.window import Window
+from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from tests.execute.small_vcenter import small_world
+
+NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+POOL = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True, directpath=DirectPath.SHUT_DOWN_GUEST)
+POLICY = Policy("small", (POOL,), windows=(Window(time(20), time(6), UTC),))
+TAKEN: list[Step] = [
+    SetAttribute("vm-1", "gpuops.rotation", "x"),
+    SuspendVm("vm-1"),
+    ShutDownGuest("vm-1"),
+    PowerOnVm("vm-1"),
+]
+
+
+@pytest.mark.parametrize("step", TAKEN)
+def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
+    guard = Guard(POLICY, 4, {"vm-1": NOW})
+    world = small_world().snapshot()
+    assert guard.against(step, world, NOW - timedelta(seconds=1), (), ()) is None
+    assert guard.against(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
+    assert guard.against(replace(step, vm="vm-2"), world, NOW, (), ()) is None, "its host may have more time"
+    assert guard.against(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
+
+
+@pytest.mark.parametrize("step", [SuspendVm("vm-1"), ShutDownGuest("vm-1")])
+def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
+    world = small_world()
+    owned = replace(POOL, owner=Mark("gpuops.owner"), floor=4)
+    guard = Guard(replace(POLICY, pools=(owned,)), 4)
+    assert guard.against(step, world.snapshot(), NOW, (), ()) == "its owner has not agreed (attribute gpuops.owner)"
+    world.set("vm-1", attributes={"gpuops.owner": "cad"})
+    assert guard.against(step, world.snapshot(), NOW, (), ()) is None
+    assert guard.against(step, world.snapshot(), NOW, (), ("vm-2",)) == "floor: 4 of pool all stay running"
+    assert "vm-5" in guard.company([step], world.snapshot())
+    world.set("vm-1", console_connections=1)
+    assert guard.against(step, world.snapshot(), NOW, (), ()) == "1 console connection(s) open"
