@@ -10,7 +10,7 @@ Every step is cheap, and chance picks among four kinds:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -70,6 +70,11 @@ class Search:
         before, after = _by_host(self.problem, state.windows), _by_host(self.problem, found)
         changed = [name for name in after if before.get(name) != after[name]]
         return self._packed_anew(state, found, changed, effort)
+
+    def counts(self, state: State) -> list[int]:
+        """How many jobs run, the highest priority first."""
+        running = Counter(self.work.weights[number] for number in state.placed())
+        return [running[weight] for weight in sorted(set(self.work.weights), reverse=True)]
 
     def _step(self, state: State, effort: Effort) -> State:
         roll = self._dice.roll()
