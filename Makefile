@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench peers soak lock clean
+.PHONY: help setup demo test lint format bench peers long soak lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,11 @@ bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=D
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench
 
-soak: setup  ## the long suites
+long: setup  ## the long suites
 	$(BIN)/python -m pytest -m long
+
+soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
+	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
 
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \

@@ -23,6 +23,7 @@ from gpuops.plan.request import Request
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
+    from gpuops.model.audit import Audit
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
@@ -43,6 +44,7 @@ __all__ = [
     "defrag",
     "offline",
     "place",
+    "rotate_audit_verify",
     "rotate_day",
     "rotate_night",
     "rotate_plan",
@@ -78,14 +80,26 @@ def connect(
     from gpuops.execute.state import default_state_dir
     from gpuops.vsphere.connection import Connection
 
+    url = ""
     with ExitStack() as closing:
         if isinstance(where, Simulated):
             target = _simulated(where, closing)
             state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
         else:
+            url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(target))
-        return Site(vcenter, state_dir or default_state_dir(environ), wall_clock, closing=closing.pop_all())
+        state_dir = state_dir or default_state_dir(environ)
+        return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
+
+
+def _usable(journal_url: str) -> str:
+    """The same URL. Raises UsageError here, before a login, for one that no journal can be opened by."""
+    if journal_url:
+        from gpuops.execute.journal.postgresql import parsed
+
+        parsed(journal_url)
+    return journal_url
 
 
 def _simulated(where: Simulated, closing: ExitStack) -> Target:
@@ -231,3 +245,14 @@ def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
     from gpuops.execute.rotation import status
 
     return status(site, policy)
+
+
+def rotate_audit_verify(state_dir: Path, journal_url: str = "", head: str = "") -> Audit:
+    """How far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the URL.
+
+    `head` is one that an earlier audit gave: it must still be there. Raises StateDamaged for what cannot be read at
+    all, UsageError, and Refused for a journal that an earlier gpuops wrote.
+    """
+    from gpuops.execute.journal.audit import verify
+
+    return verify(state_dir, journal_url, head)

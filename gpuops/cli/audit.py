@@ -1,4 +1,8 @@
-"""Audit: what a reviewer asks about afterwards, a JSON line each, in `audit.jsonl` of the state directory."""
+"""Audit: what a reviewer asks about afterwards, a JSON line each, in `audit.jsonl` of the state directory.
+
+It is no part of the journal's chain, which is one for each vCenter: what stands here is said before a login, of an
+address whose other end nobody has verified.
+"""
 
 from __future__ import annotations
 

@@ -77,8 +77,21 @@ def _where(common: Common) -> Destination | Simulated:
         ca_file=common.ca_file,
         insecure=common.insecure,
         proxy=common.proxy,
+        journal_url=common.journal_url,
     )
     return resolve(flags, os.environ, read_configuration(config_file(os.environ)))
+
+
+def journal_of(common: Common) -> tuple[Path, str]:
+    """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
+    from gpuops.config.layers import Flags
+    from gpuops.config.places import config_file
+    from gpuops.config.sources import journal_url
+    from gpuops.config.targets import read_configuration
+    from gpuops.execute.state import default_state_dir
+
+    flags = Flags(vcenter=common.vcenter, journal_url=common.journal_url)
+    return default_state_dir(), journal_url(flags, os.environ, read_configuration(config_file(os.environ))) or ""
 
 
 def _first_line() -> str:

@@ -38,6 +38,10 @@ class Common:
         bool, typer.Option("--insecure", help="Do not verify the certificate (warned about and audited).")
     ] = False
     proxy: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="HTTP proxy.")] = None
+    journal_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Keep the journal in this PostgreSQL database, for several machines."),
+    ] = None
     output: Annotated[
         OutputFormat | None, typer.Option("--output", "-o", help="text for people; json and yaml are versioned.")
     ] = None

@@ -63,6 +63,13 @@ def place(
         list[str] | None,
         typer.Option(metavar="CATEGORY:TAG", help="Only hosts that carry this tag. May be repeated: all of them."),
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="When the VM is gone again, 2026-11-03T05:00+01:00: what comes back later keeps no GPU from it.",
+        ),
+    ] = None,
     pin: Annotated[
         PinPolicy,
         typer.Option(
@@ -111,6 +118,7 @@ def place(
         "--cluster": cluster,
         "--host": host,
         "--tag": tag,
+        "--until": until,
     }
     given = {option: value for option, value in one.items() if value not in (None, [])}
     workloads = _of_file(file, given) if file is not None else (_single(given),)

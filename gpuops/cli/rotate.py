@@ -10,6 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, Saved, spread
 from gpuops.cli.repeated import Once
+from gpuops.cli.rotate_audit import audit
 
 rotate = typer.Typer(
     name="rotate",
@@ -18,6 +19,7 @@ rotate = typer.Typer(
     no_args_is_help=True,
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
 )
+rotate.add_typer(audit)
 
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 

@@ -36,6 +36,7 @@ class Layer:
     """The flag or variable that says it."""
     ca_files: tuple[Path, ...] | None = None
     proxy: str | None = None
+    journal_url: str | None = field(default=None, repr=False)
 
     def about(self, address: Address) -> Layer:
         """This layer for a connection to that address: empty when it speaks of another vCenter."""
@@ -54,6 +55,7 @@ class Flags:
     ca_file: Path | None = None
     insecure: bool = False
     proxy: str | None = None
+    journal_url: str | None = field(default=None, repr=False)
 
 
 def flag_layer(flags: Flags) -> Layer:
@@ -67,6 +69,7 @@ def flag_layer(flags: Flags) -> Layer:
         verify_origin="--insecure",
         ca_files=(flags.ca_file,) if flags.ca_file else None,
         proxy=flags.proxy,
+        journal_url=flags.journal_url,
     )
 
 
@@ -82,6 +85,7 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
         verify_origin="GPUOPS_INSECURE",
         ca_files=_files(environ.get("GPUOPS_CA_FILE")),
         proxy=environ.get("GPUOPS_PROXY") or None,
+        journal_url=environ.get("GPUOPS_JOURNAL_URL") or None,
     )
 
 
@@ -135,6 +139,7 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
             else result.verify_origin,
             ca_files=result.ca_files if result.ca_files is not None else layer.ca_files,
             proxy=result.proxy if result.proxy is not None else layer.proxy,
+            journal_url=result.journal_url if result.journal_url is not None else layer.journal_url,
         )
     return result
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuops.config.address import Address
+from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import TargetError
 
@@ -57,6 +58,8 @@ class Destination:
     target_password_file: Path | None = None
     """The configuration's word, used when nothing before it holds a password."""
     keyring: bool = False
+    journal_url: str | None = field(default=None, repr=False)
+    """The PostgreSQL database that keeps the journal; None = a file in the state directory."""
     insecure_by_target: bool = False
     """The target's own entry says `verify = false`: somebody decided it once, for unattended runs as well."""
 
@@ -84,15 +87,46 @@ def resolve(flags: Flags, environ: Mapping[str, str], configuration: Configurati
     ours = (flag_layer(flags), gpuops_layer(environ))
     text = next((layer.vcenter for layer in ours if layer.vcenter), None)
     if text and text.startswith(SIMULATED):
-        return Simulated(text.removeprefix(SIMULATED))
+        return _simulated(text, flags)
     if text and text.startswith(SERVED):
-        return _served(Path(text.removeprefix(SERVED)))
+        url = journal_url(flags, environ, configuration)
+        return replace(_served(Path(text.removeprefix(SERVED))), journal_url=url)
     layers = (*ours, vmware_layer(environ), govc_layer(environ))
     meant = _meant(layers, configuration)
     if meant.named is not None and meant.named.host.startswith(SIMULATED):
-        return Simulated(meant.named.host.removeprefix(SIMULATED))
+        return _simulated(meant.named.host, flags)
     _refuse_password(flags.vcenter, meant)
-    return _way(meant, layers, environ)
+    url = journal_url(flags, environ, configuration, meant.named)
+    return replace(_way(meant, layers, environ), journal_url=url)
+
+
+def journal_url(
+    flags: Flags, environ: Mapping[str, str], configuration: Configuration, named: NamedTarget | None = None
+) -> str | None:
+    """Which PostgreSQL database keeps the journal; None = a file in the state directory. Raises TargetError.
+
+    Without `named`, the target is asked that the user names, or the file's default one.
+    """
+    if named is None:
+        text = label(flags.vcenter, environ, configuration.default)
+        named = configuration.targets.get(text) if text is not None else None
+    found = merged((flag_layer(flags), gpuops_layer(environ))).journal_url
+    if flags.journal_url is not None and holds_password(flags.journal_url):
+        raise TargetError(
+            "a password on the command line is readable by everybody on this machine",
+            hint="put it into ~/.pgpass, or the whole URL into GPUOPS_JOURNAL_URL",
+        )
+    return found or (named.journal_url if named is not None else None)
+
+
+def _simulated(text: str, flags: Flags) -> Simulated:
+    """A private vCenter, whose journal lives as long as it does: GPUOPS_JOURNAL_URL speaks of others."""
+    if flags.journal_url is not None:
+        raise TargetError(
+            f"{text} lives as long as this command, and so does its journal: --journal-url has no meaning there",
+            hint="gpuops sim serve runs one that stays: --vcenter sim@READY-FILE",
+        )
+    return Simulated(text.removeprefix(SIMULATED))
 
 
 def _meant(layers: tuple[Layer, ...], configuration: Configuration) -> _Meant:

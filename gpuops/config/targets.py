@@ -15,8 +15,9 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gpuops.config.journal_url import holds_password
 from gpuops.errors import TargetError
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ class NamedTarget(BaseModel):
     verify: bool = True
     proxy: str | None = None
     """HOST:PORT of an HTTP proxy."""
+    journal_url: str | None = None
+    """The PostgreSQL database that keeps the journal, for several machines; without it a file of this machine."""
+
+    @field_validator("journal_url")
+    @classmethod
+    def _without_password(cls, url: str | None) -> str | None:
+        if url is not None and holds_password(url):
+            raise ValueError("no password belongs in this file: put it into ~/.pgpass")
+        return url
 
 
 class Configuration(BaseModel):

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -37,11 +37,18 @@ def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool) -> Iter
                 f"{_written_in(descriptor)} is changing this vCenter",
                 hint="wait for it to end; gpuops rotate status shows a rotation",
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()} since {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}".encode("ascii"), 0)
+        _sign(descriptor, now)
         yield
     finally:
         os.close(descriptor)
+
+
+def _sign(descriptor: int, now: datetime) -> None:
+    """Says who holds it, for others to read. On a full disk it is held all the same: a morning must go on."""
+    holder = f"pid {os.getpid()} since {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode("ascii"), 0)
 
 
 def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:

@@ -269,7 +269,7 @@ def _without_journal(report: Report, journal: Journal | None) -> Report:
     """The report of a run that outlived its journal says so; any other as it is."""
     if journal is None or journal.lost is None:
         return report
-    warning = f"{journal.lost.message}: returned by vCenter's markers; no night begins before it is put in order"
+    warning = f"{journal.lost.message}: went by vCenter's markers; no night begins before it is repaired or moved aside"
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from gpuops.errors import UsageError
@@ -63,11 +64,24 @@ class Workload:
     """`category:tag` names, all of which its host carries."""
     more: tuple[Vgpus, ...] = ()
     """vGPUs of other profiles in the same VM; all are of one GPU model."""
+    until: datetime | None = None
+    """When it is gone again; None = nobody knows."""
 
     @property
     def vgpus(self) -> tuple[Vgpus, ...]:
         """Every profile with its count, in the order of asking; () = it asks for other devices."""
         return () if self.profile is None else (Vgpus(self.profile, self.count), *self.more)
+
+
+def moment(text: str) -> datetime:
+    """The moment written as `2026-11-03T05:00+01:00`. Raises UsageError, for one without an offset from UTC too."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise UsageError(f"{text!r} is no moment", hint="write date, time and offset from UTC: 2026-11-03T05:00+01:00")
+    return found
 
 
 def memory_mib(text: str) -> int:

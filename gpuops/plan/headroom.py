@@ -1,8 +1,10 @@
 """Headroom: what HA of a cluster keeps free for the failure of a host, and refuses a power-on over.
 
 Sources: VMware vSphere Availability, "vSphere HA Admission Control"; vSphere API, ClusterDasAdmissionControlPolicy and
-InsufficientFailoverResourcesFault. HA counts reservations of memory and CPU, not GPUs; CPU reservations and overheads
-are not read, so what is refused here vCenter refuses too, and what passes it may still refuse by a little.
+InsufficientFailoverResourcesFault. HA counts reserved memory and CPU, not GPUs: whether another host had GPUs for
+the VMs of a failed one it never asks, and so neither does this. A VM with a vGPU or a DirectPath device reserves all of
+its memory and, unless somebody sets it, no CPU; CPU reservations and overheads are not read, so what is refused here
+vCenter refuses too, and what passes it may still refuse, where other VMs reserve most of the cluster's CPU.
 """
 
 from __future__ import annotations

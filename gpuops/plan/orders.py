@@ -23,8 +23,8 @@ from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.wanted import WantsVgpu, demands_of, pins_of
 from gpuops.plan.plan import Rejection
 
-_MOST: Final = 400
-"""Ways that are followed before the question is given up: a second or so."""
+_MOST: Final = 1000
+"""Ways that are followed before the question is given up: a quarter of a second or so."""
 
 States = tuple[GpuState, ...]
 Kind = tuple[WantsVgpu, ...]

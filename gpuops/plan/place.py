@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -19,7 +20,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.batch.whole import Optimum, place_whole
-from gpuops.plan.claims import Claim, SuspendedPolicy, with_claims
+from gpuops.plan.claims import Claim, Return, SuspendedPolicy, later_returns, with_claims
 from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue import Queue
@@ -44,6 +45,8 @@ class Placements:
     """What it costs to bind them to NUMA nodes."""
     optimum: Optimum | None = None
     """How near to the best this is; None = nobody asked for it."""
+    later: tuple[Return, ...] = ()
+    """Suspended VMs for which nothing is kept: they come back when all of this is gone."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -89,6 +92,13 @@ class Place:
         """Whether a workload asks for hosts by their tags, which the bulk read leaves out."""
         return any(workload.tag for workload in self.workloads)
 
+    @property
+    def until(self) -> datetime | None:
+        """When all of the workloads are gone; None = of one nobody knows."""
+        ends = [workload.until for workload in self.workloads]
+        known = [end for end in ends if end is not None]
+        return max(known) if known and len(known) == len(ends) else None
+
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts whose QueryConfigTarget the answer needs: those a device group may be on."""
         grouped = (workload for workload in self.workloads if workload.device_group is not None)
@@ -97,7 +107,9 @@ class Place:
     def placements(self, inventory: Inventory, catalog: Catalog) -> Placements:
         """A place for each of them on this snapshot, or every reason why there is none."""
         claim = self.suspended is SuspendedPolicy.CLAIM
-        world, waiting = with_claims(inventory, catalog) if claim else (inventory, ())
+        later, unclear = later_returns(inventory, self.until) if claim else ((), ())
+        lent = {each.vm.ref for each in later}
+        world, waiting = with_claims(inventory, catalog, lent) if claim else (inventory, ())
         queue = Queue(world, catalog, self.explain, self.pin)
         optimum = None
         if self.optimize:
@@ -107,8 +119,8 @@ class Place:
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
         answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
-        doubts = in_turn(tuple(known.values()), waiting, inventory, catalog)
-        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum)
+        doubts = (*unclear, *in_turn(tuple(known.values()), waiting, inventory, catalog))
+        return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum, later)
 
 
 def _bound(placed: Iterable[Placed]) -> Iterator[str]:

@@ -53,7 +53,8 @@ def _played(placed: Sequence[Placed], back: Sequence[Claim], inventory: Inventor
             yield _elsewhere(each)
         world = take(vm, world, catalog)
     hosts = {each.placement.host.ref for each in placed} if back else set()
-    lost = {claim.vm.ref for claim in claims(world, catalog, sorted(hosts)) if claim.lost or claim.doubts}
+    again = claims(world, catalog, sorted(hosts), {claim.vm.ref for claim in back})
+    lost = {claim.vm.ref for claim in again if claim.lost or claim.doubts}
     for claim in back:
         if not claim.doubts and claim.vm.ref in lost:
             yield f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"

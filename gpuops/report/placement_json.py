@@ -25,6 +25,10 @@ def placements_document(found: Placements, catalog: Catalog) -> Document:
         "refused": len(found.refused),
         "requests": [_answer(answer, found, catalog) for answer in found.answers],
         "claims": [_claim(claim) for claim in found.claims],
+        "later": [
+            {"vm": {"ref": each.vm.ref, "name": each.vm.name}, "returns_at": each.at.isoformat()}
+            for each in found.later
+        ],
         "warnings": list(found.warnings),
         "optimum": _optimum(found.optimum) if found.optimum else None,
     }

@@ -30,7 +30,7 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
         lines.append(_table(found.placed))
     lines += [line for refusal in found.refused for line in _refused(refusal)]
     lines += [_warning(text) for placed in found.placed for text in placed.warnings]
-    lines += [*map(_warning, found.warnings), *_claims(found.claims)]
+    lines += [*map(_warning, found.warnings), *_claims(found.claims), *_later(found)]
     lines += _optimum(found)
     return Group(*lines, Text(summary(found), "bold"))
 
@@ -70,6 +70,13 @@ def _claims(claims: Sequence[Claim]) -> Iterator[Text]:
     for claim in claims:
         if claim.lost:
             yield _warning(f"{claim.vm.name} is suspended and would find no GPU on {claim.host.name} even now")
+
+
+def _later(found: Placements) -> Iterator[Text]:
+    """Whose GPUs are given away until they come back."""
+    if found.later:
+        names = [f"{each.vm.name} ({each.at.isoformat(timespec='minutes')})" for each in found.later]
+        yield Text(f"not kept, they come back when all of this is gone: the GPUs of {visible(_some(names))}", "dim")
 
 
 def needs(workload: Workload) -> str:

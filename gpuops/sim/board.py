@@ -86,6 +86,13 @@ class Board:
 
     def types_in(self, mode: Mode) -> tuple[VgpuType, ...]:
         """The types a GPU of this model supports in that mode."""
+        return self._by_mode[mode]
+
+    @cached_property
+    def _by_mode(self) -> Mapping[Mode, tuple[VgpuType, ...]]:
+        return {mode: self._types_in(mode) for mode in Mode}
+
+    def _types_in(self, mode: Mode) -> tuple[VgpuType, ...]:
         if mode is Mode.MULTI_INSTANCE:
             return tuple(type_ for type_ in self.types if type_.sharing is Sharing.MIG)
         sliced = tuple(type_ for type_ in self.types if type_.sharing is Sharing.TIME_SLICED)

@@ -75,11 +75,11 @@ class Registry:
         return self._objects.get(moid)
 
     def get(self, reference: Any) -> Any:
-        from pyVmomi import VmomiSupport, vmodl
-
         moid = reference if isinstance(reference, str) else reference._moId
         obj = self._objects.get(moid)
         if obj is None:
+            from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
+
             named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
             raise vmodl.fault.ManagedObjectNotFound(
                 msg=f"The object '{type(named).__name__}:{moid}' has already been deleted or has not been completely "

@@ -66,10 +66,13 @@ class Session:
 
     def close(self) -> None:
         """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
-        with suppress(NotConnected, SessionEnded, WireFault), self.open_wire() as wire:
-            wire.ask("Logout", self.service["sessionManager"])
+        self._logout()
         if "stub" in self.__dict__:
             self.stub.DropConnections()
+
+    def _logout(self) -> None:
+        with suppress(NotConnected, SessionEnded, WireFault), self.open_wire() as wire:
+            wire.ask("Logout", self.service["sessionManager"], again=False)
 
     def open_wire(self) -> Wire:
         """A connection of its own in this session; nothing is sent yet."""
@@ -156,6 +159,8 @@ class Session:
         """The cookie of a new login, unless another thread has logged in since `logins` was `seen`: then of that."""
         with self._relogin:
             if self._logins == seen:
+                # What was said to be over may not be: a session that nobody ends takes a place for half an hour.
+                self._logout()
                 with Wire(self.target, self.api_version) as wire:
                     self._login(wire)
             return self._cookie

@@ -30,6 +30,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
         "attach",
         "defrag",
+        "journal",
         "output",
         "placement",
         "policy",
@@ -85,7 +86,7 @@ def test_on_a_terminal_a_topic_is_rendered(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("rotate", ("did you mean rotation", "gpuops rotate --help")),
         ("profile", ("did you mean profiles",)),
-        ("zzz", ("topics: attach, defrag, output, placement, policy, profiles, queue, rotation, simulator, targets",)),
+        ("zzz", (f"topics: {', '.join(TOPICS)}",)),
         ("../README", ("no topic",)),
     ],
 )

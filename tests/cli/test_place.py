@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -96,6 +97,11 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         (["--vcpu", "4", "--memory", "4GiB"], "either profile (vGPUs) or gpus", "--help"),
         (["--vcpu", "4", "--memory", "4GiB", "--profile", "a", "--gpus", "1"], "either profile", "--help"),
         (["--profile", "a", "--profile", "b", "--count", "2"], "--count means nothing with several --profile", "once"),
+        (
+            ["--profile", "a", "--vcpu", "4", "--memory", "4GiB", "--until", "5:00"],
+            "until: '5:00' is no moment",
+            "--help",
+        ),
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
         (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
         (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
@@ -195,6 +201,32 @@ def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: 
     )
     assert torn["nearest"].startswith("with its vGPUs of a100-1-5c alone it fits on")
     assert "a100-1-5c + a40-8q" in lab.run("place", "--file", str(by_yaml)).stdout
+
+
+def test_gpus_of_suspended_vms_that_come_back_later_are_not_kept(
+    lab: Lab, gpuops: Callable[..., Result], tmp_path: Path
+) -> None:
+    saved = tmp_path / "fleet.json"
+    assert lab.run("inventory", "--save", str(saved)).exit_code == 0
+    snapshot = json.loads(saved.read_text(encoding="utf-8"))
+    (suspended,) = [vm for vm in _dicts(snapshot) if vm.get("name") == "vdi-11" and "attributes" in vm]
+    suspended["attributes"]["gpuops.return"] = "2026-11-03T06:00+00:00"
+    saved.write_text(json.dumps(snapshot), encoding="utf-8")
+    asked = ("place", "--profile", "a40-8q", "--vcpu", "4", "--memory", "8GiB", "--inventory", str(saved))
+    until = gpuops(*asked, "--until", "2026-11-03T05:00+00:00")
+    assert "the GPUs of vdi-11 (2026-11-03T06:00+00:00)" in until.stdout
+    assert "kept for 1 suspended VM" in gpuops(*asked, "--until", "2026-11-03T06:01+00:00").stdout
+    document = json.loads(gpuops(*asked, "--until", "2026-11-03T05:00+00:00", "-o", "json").stdout)
+    assert (document["claims"], document["requests"][0]["request"]["until"]) == ([], "2026-11-03T05:00:00+00:00")
+    assert [each["vm"]["name"] for each in document["later"]] == ["vdi-11"]
+
+
+def _dicts(value: object) -> Iterator[dict[str, Any]]:
+    """Every mapping in a document."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _dicts(each)
 
 
 def test_an_option_is_a_key_of_the_file() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.layers import Flags
-from gpuops.config.sources import Destination, Simulated, label, resolve
+from gpuops.config.sources import Destination, Simulated, journal_url, label, resolve
 from gpuops.config.targets import Configuration, NamedTarget
 from gpuops.errors import TargetError, UsageError
 
@@ -226,3 +226,51 @@ def test_a_proxy_is_a_host_and_a_port(proxy: str) -> None:
     with pytest.raises(TargetError, match="not the address of an HTTP proxy") as raised:
         resolve(Flags(vcenter="https://vc.example.com", proxy=proxy), {}, Configuration())
     assert "S3cret" not in f"{raised.value} {raised.value.hint}"
+
+
+JOURNAL = Configuration.model_validate(
+    {
+        "default": "prod",
+        "targets": {"prod": {"host": "vc", "journal_url": "postgresql://of-file/j"}, "lab": {"host": "l"}},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        (Flags(journal_url="postgresql://of-flag/j"), {"GPUOPS_JOURNAL_URL": "postgresql://u:pw@of-variable/j"},
+         "postgresql://of-flag/j"),
+        (Flags(), {"GPUOPS_JOURNAL_URL": "postgresql://u:pw@of-variable/j"}, "postgresql://u:pw@of-variable/j"),
+        (Flags(), {}, "postgresql://of-file/j"),
+        (Flags(vcenter="prod"), {}, "postgresql://of-file/j"),
+        (Flags(vcenter="lab"), {}, None),
+        (Flags(vcenter="https://elsewhere.example.com"), {}, None),
+    ],
+)  # fmt: skip
+def test_where_the_journal_lies(flags: Flags, environ: dict[str, str], expected: str | None) -> None:
+    assert reach(flags, environ, JOURNAL).journal_url == expected
+    assert journal_url(flags, environ, JOURNAL) == expected, "without asking a vCenter, too"
+    assert "pw" not in repr(reach(flags, environ, JOURNAL))
+
+
+def test_a_served_vcenter_has_a_journal_where_one_says(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    ready.write_text('{"url": "https://127.0.0.1:1/sdk", "username": "u", "password": "p"}', encoding="utf-8")
+    environ = {"GPUOPS_JOURNAL_URL": "postgresql://db/j"}
+    assert reach(Flags(vcenter=f"sim@{ready}"), environ).journal_url == "postgresql://db/j"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:Cn4ry@db/j", "postgresql://db/j?user=u&password=Cn4ry", "postgresql://u:Cn4ry@[db/j"]
+)
+def test_a_password_of_a_journal_is_no_flag(url: str) -> None:
+    with pytest.raises(TargetError, match="readable by everybody") as refused:
+        reach(Flags(vcenter="https://vc.example.com", journal_url=url), {})
+    assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_a_private_vcenter_keeps_its_journal_to_itself() -> None:
+    assert resolve(Flags(vcenter="sim:lab"), {"GPUOPS_JOURNAL_URL": "postgresql://db/j"}, JOURNAL) == Simulated("lab")
+    with pytest.raises(TargetError, match="--journal-url has no meaning there"):
+        resolve(Flags(vcenter="sim:lab", journal_url="postgresql://db/j"), {}, JOURNAL)

@@ -81,3 +81,10 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TargetError, match="cannot be read"):
         read_configuration(path)
+
+
+def test_no_password_of_a_journal_belongs_in_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, '[targets.prod]\nhost = "vc"\njournal_url = "postgresql://gpuops:Cn4ry@db/gpuops"')
+    with pytest.raises(TargetError, match=r"journal_url: .*no password belongs in this file") as refused:
+        read_configuration(path)
+    assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"

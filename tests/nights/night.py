@@ -20,6 +20,7 @@ from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
+from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
@@ -99,6 +100,8 @@ class Nightly:
         self._seated: dict[str, datetime] = {}
         self._kills = [event.point for event in chosen if event.fault == "K1"]
         self._points = 0
+        self.most_points = 0
+        """Of the run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
         self._store = _Store(self._boundary)
@@ -106,17 +109,22 @@ class Nightly:
 
     def play(self) -> Played:
         """The whole night, in one thread that holds the world's lock all the time."""
-        self.world.patience_s = 0.0
         with self.world.lock:
             return self._play()
 
+    def _connect(self) -> Vcenter:
+        """A new process's way to vCenter. Raises NotConnected."""
+        return DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
+
     def _play(self) -> Played:
-        self._let_happen()
+        self.world.patience_s = 0.0
+        with self.world.lock:
+            self._let_happen()
         self._half(Half.NIGHT)
         for _ in range(RESUMES):
             if self.played.calls[-1][1] in ("done", "refused"):
                 break
-            self.world.clock.advance(300)
+            self._wait_until(self.world.clock.now() + timedelta(minutes=5))
             self._half(None)
         self._wait_until(MORNING)
         quiet = 0
@@ -125,7 +133,8 @@ class Nightly:
             quiet = quiet + 1 if self._nothing_to_do() else 0
             self._wait_until(self.world.clock.now() + CRON)
         self._wait_until(DEADLINE)
-        self._calm()
+        with self.world.lock:
+            self._calm()
         self._half(Half.DAY)
         self._half(Half.DAY)
         before = len(self.world.ledger)
@@ -155,9 +164,9 @@ class Nightly:
         """One process: a half of the rotation, or with None what was cut off."""
         self._points = 0
         name = half.value if half else "rotate resume"
-        vcenter: DirectVcenter | None = None
+        vcenter: Any = None
         try:
-            vcenter = DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
+            vcenter = self._connect()
             place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store)
             place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
             if half is None:
@@ -179,6 +188,7 @@ class Nightly:
 
     def _boundary(self, what: str) -> None:
         self._points += 1
+        self.most_points = max(self.most_points, self._points)
         if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
@@ -237,8 +247,9 @@ class Nightly:
         self._certificate += 1
 
     def _wait_until(self, moment: datetime) -> None:
-        if self.world.clock.now() < moment:
-            self.world.clock.advance_to(moment)
+        with self.world.lock:
+            if self.world.clock.now() < moment:
+                self.world.clock.advance_to(moment)
 
     def _calm(self) -> None:
         """Nothing goes wrong any more: what is broken is repaired, what is lost stays lost."""
@@ -276,7 +287,8 @@ class Nightly:
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
-        played.sessions = sum(1 for _ in self.world.sessions)
+        idle_since = self.world.clock.now() - self.world.sessions.idle_timeout
+        played.sessions = sum(1 for session in self.world.sessions if session.active_at > idle_since)
 
 
 class _Place(Place):

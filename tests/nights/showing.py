@@ -46,6 +46,7 @@ class Showing:
         self._vms: dict[str, tuple[tuple[Any, ...], Vm]] = {}
         self._hosts: dict[str, tuple[tuple[Any, ...], Host]] = {}
         self._paths: dict[str, str] = {}
+        self._offers: dict[Any, tuple[OfferedProfile, ...]] = {}
 
     def inventory(self) -> Inventory:
         """Everything."""
@@ -170,36 +171,50 @@ class Showing:
         known = self._hosts.get(host.moid)
         if known is not None and known[0] == key:
             return known[1]
-        model, cluster = state.model, self._world.find(state.parent)
-        supported = supported_types(state.for_admission(()))
-        names = dict.fromkeys((*offered_types(state.for_admission(seats)), *(each.name for each in supported)))
-        able = {each.name: each.name not in state.no_suspend for each in supported}
-        shown = Host(
-            ref=host.moid,
-            name=state.name,
-            cluster=state.parent if cluster is not None and cluster.wsdl_name == "ClusterComputeResource" else None,
+        still = known[1] if known is not None and known[0][0] == key[0] else self._built(host)
+        shown = replace(
+            still,
             connected=state.connection == "connected",
             in_maintenance=state.in_maintenance,
-            version=self._world.api_version.removesuffix(".0"),
-            memory_mib=model.memory_mib,
             memory_used_mib=used,
-            cpu_cores=model.cores,
-            cpu_threads=model.threads,
-            cpu_mhz=model.cpu_mhz,
-            numa_nodes=_nodes(host),
             gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
-            profiles=tuple(OfferedProfile(name, able[name], able[name], True, able[name]) for name in names),
-            default_graphics_type=GraphicsType(state.default_graphics_type),
+            profiles=self._profiles(host, seats),
             assignment_policy=AssignmentPolicy(state.policy.value),
             bindings=tuple(
                 DeviceBinding(PciAddress.parse(pci_id), vm.moid)
                 for vm in host.running_vms()
                 for _, pci_id in vm.state.held
             ),
-            datastores=state.datastores,
         )
         self._hosts[host.moid] = (key, shown)
         return shown
+
+    def _built(self, host: HostSystem) -> Host:
+        """What changes only with its hardware."""
+        state, model, cluster = host.state, host.state.model, self._world.find(host.state.parent)
+        return Host(
+            ref=host.moid,
+            name=state.name,
+            cluster=state.parent if cluster is not None and cluster.wsdl_name == "ClusterComputeResource" else None,
+            version=self._world.api_version.removesuffix(".0"),
+            memory_mib=model.memory_mib,
+            cpu_cores=model.cores,
+            cpu_threads=model.threads,
+            cpu_mhz=model.cpu_mhz,
+            numa_nodes=_nodes(host),
+            default_graphics_type=GraphicsType(state.default_graphics_type),
+            datastores=state.datastores,
+        )
+
+    def _profiles(self, host: HostSystem, seats: Any) -> tuple[OfferedProfile, ...]:
+        state = host.state
+        key = (state.gpu_settings, state.no_suspend, tuple((seat.pci_id, seat.type.name, seat.start) for seat in seats))
+        if key not in self._offers:
+            supported = supported_types(state.for_admission(()))
+            names = dict.fromkeys((*offered_types(state.for_admission(seats)), *(each.name for each in supported)))
+            able = {each.name: each.name not in state.no_suspend for each in supported}
+            self._offers[key] = tuple(OfferedProfile(name, able[name], able[name], True, able[name]) for name in names)
+        return self._offers[key]
 
     def _datastore(self, store: Any) -> Datastore:
         return Datastore(store.moid, store.name, free_mib=store.free_mib, accessible=store.accessible)

@@ -44,6 +44,7 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_thousands_of_nights_and_every_fault_of_them_often() -> None:
     found = tally(range(10_000, 14_000), jobs=os.cpu_count() or 1)
     print(found)

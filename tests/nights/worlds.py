@@ -24,8 +24,9 @@ FULL: Final = 50
 """One world in so many is of full size."""
 
 _ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0")
-_DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
-_ML: Final = ("nvidia_a40-48c", "nvidia_a40-24c")
+_DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
+_IDLE: Final = {"cpu_usage_mhz": 60}
+_ML: Final = ("nvidia_a40-48c", "nvidia_a40-48c", "nvidia_a40-24c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ class Site:
 def size_of(seed: int, rng: random.Random) -> Size:
     """Small for even seeds, full for one in fifty, between for the rest."""
     if seed % 2 == 0:
-        return Size(rng.randint(1, 4), rng.choice([*range(13), 10, 11, 12, 12, 12]), rng.randint(1, 4))
+        return Size(rng.randint(1, 4), rng.choice([*range(13), *[12] * 24]), rng.randint(2, 6))
     if seed % FULL == 1:
         return Size(40, 200, 30)
-    return Size(rng.randint(2, 10), rng.randint(12, 40), rng.randint(2, 10))
+    return Size(rng.randint(2, 8), rng.randint(12, 40), rng.randint(2, 8))
 
 
 def site_of(seed: int) -> Site:
@@ -76,7 +77,7 @@ def _scenario(size: Size, rng: random.Random) -> dict[str, Any]:
         "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
                    "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
                    "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}},
-        "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": rng.choice([65536, 65536, 65536, 200])}],
+        "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": rng.choice([65536] * 9 + [200])}],
         "networks": ["VM Network"],
         "clusters": [{"name": "c", "drs": rng.choice(["partiallyAutomated", "manual", None]), "hosts": groups}],
         "vms": [*_desktops(size, [group["group"] for group in groups], rng),
@@ -91,7 +92,7 @@ def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
     for number, count in enumerate(each for each in (hosts - split, split) if each):
         mode = "mixedSize" if rng.random() < 0.2 else "sameSize"
         gpus = [{"board": "a40", "at": at, "node": int(each > 1), "mode": mode}
-                for each, at in enumerate(_ADDRESSES[: rng.choice([1, 2, 2, 4])])]  # fmt: skip
+                for each, at in enumerate(_ADDRESSES[: rng.choice([1, 1, 2, 2, 4])])]  # fmt: skip
         found.append({"name": "esx-{:02}", "first": first, "count": count, "group": f"g{number}", "model": "server",
                       "driver": "550.90.05", "policy": rng.choice(["performance", "consolidation"]),
                       "gpus": gpus})  # fmt: skip
@@ -106,17 +107,18 @@ def _desktops(size: Size, groups: list[str], rng: random.Random) -> list[dict[st
         profile, share = rng.choice(_DESKTOPS), left if group == groups[-1] else rng.randint(0, left)
         left -= share
         while share:
-            count = rng.randint(1, share)
+            kind = _kind(rng)
+            count = rng.randint(1, share) if kind == _IDLE else 1
             found.append({"name": "desktop-{:03}", "first": number, "count": count, "folder": "vdi", "on": group,
                           "guest": "windows", "cpus": 4, "memory_gib": rng.choice([8, 16]), "disk_gib": 80,
                           "devices": [{"vgpu": profile}], "power": "fit",
-                          "attributes": {"gpuops.owner": "office"}, **_kind(rng)})  # fmt: skip
+                          "attributes": {"gpuops.owner": "office"}, **kind})  # fmt: skip
             number, share = number + count, share - count
     return found
 
 
 def _kind(rng: random.Random) -> dict[str, Any]:
-    match rng.randint(0, 9):
+    match rng.randint(0, 14):
         case 0:
             return {"cpu_usage_mhz": 4000}
         case 1:
@@ -126,7 +128,7 @@ def _kind(rng: random.Random) -> dict[str, Any]:
         case 3:
             return {"power": rng.choice(["off", "suspended"])}
         case _:
-            return {"cpu_usage_mhz": 60}
+            return _IDLE
 
 
 def _ml(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
@@ -141,7 +143,8 @@ def _policy(size: Size, rng: random.Random) -> Policy:
     return _parsed(
         floor=rng.choice([0, 0, 1, 3]),
         owner=rng.random() < 0.7,
-        queue=tuple((f"ml-{number:02}", rng.random() < 0.4) for number in range(1, size.ml + 1)),
+        ml=size.ml,
+        relocate=rng.choice([None, 0, 1, 2]),
         then=rng.choice(["power-off", "power-off", "leave-running"]),
         in_flight=rng.choice([1, 2, 8]),
         per_host=rng.choice([1, 2, 4]),
@@ -150,16 +153,17 @@ def _policy(size: Size, rng: random.Random) -> Policy:
 
 @lru_cache(maxsize=4096)
 def _parsed(
-    *, floor: int, owner: bool, queue: tuple[tuple[str, bool], ...], then: str, in_flight: int, per_host: int
+    *, floor: int, owner: bool, ml: int, relocate: int | None, then: str, in_flight: int, per_host: int
 ) -> Policy:
     pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                             "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
     pool["owner"] = {"attribute": "gpuops.owner", "value": "office"} if owner else "none"
+    queue = [{"vm": f"ml-{number:02}", "relocate": number % 4 != relocate} for number in range(1, ml + 1)]
     text = json.dumps({
         "version": 1,
         "name": "night",
         "pools": [pool],
-        "ml": {"queue": [{"vm": name, "relocate": moves} for name, moves in queue],
+        "ml": {"queue": queue,
                "stop": {"grace_s": 120, "then": then}},
         "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
         "limits": {"in_flight": in_flight, "per_host": per_host},

@@ -1,6 +1,6 @@
 """What `place` answers comes true: started in any order the plan allows, every VM is admitted by the simulated hosts.
 
-`make soak` looks at many more worlds.
+`make long` looks at many more worlds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.numa import NumaPolicy
-from gpuops.model.vm import Vm
-from gpuops.model.workload import Workload
+from gpuops.model.vm import PowerState, Vm
+from gpuops.model.workload import Vgpus, Workload
 from gpuops.plan.claims import SuspendedPolicy
 from gpuops.plan.hypothetical import running, vm_of
 from gpuops.plan.place import Place, Placements
@@ -66,6 +66,7 @@ def requests(draw: st.DrawFn, world: SmallVcenter) -> tuple[Workload, ...]:
     found = []
     for number in range(draw(st.integers(1, 7))):
         whole_gpu = draw(st.integers(0, 5)) == 0
+        mixed = not whole_gpu and draw(st.integers(0, 5)) == 0
         found.append(
             Workload(
                 f"w-{number}",
@@ -76,6 +77,7 @@ def requests(draw: st.DrawFn, world: SmallVcenter) -> tuple[Workload, ...]:
                 gpus=int(whole_gpu),
                 numa=draw(st.sampled_from(list(NumaPolicy))),
                 priority=draw(st.integers(0, 1)),
+                more=(Vgpus(draw(st.sampled_from(known or offered))),) if mixed else (),
             )
         )
     return tuple(found)
@@ -171,11 +173,36 @@ def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
     assert Place(tuple(asked[:2])).placements(seen, catalog()).doubts == ()
 
 
+def test_a_suspended_vm_that_is_pinned_keeps_its_gpu() -> None:
+    """Alike as they are: the new ones must not be left to choose, for the first of them would take its slot."""
+    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    world = SmallVcenter({there.ref: there})
+    back = replace(vm(1, "back", "1", "vgpu nvidia_a40-48q"), extra_config={pin_key(0): FIRST})
+    assert world.start(back) == ""
+    world.suspend(world.vms[back.ref])
+    found = Place((Workload("new", 4, 8192, "a40-48q"),)).placements(world.inventory(inventory([], [])), catalog())
+    (placed,) = found.placed
+    assert (placed.steering, str(placed.placement.pins[0]), found.doubts) == (Steering.LISTED_ORDER, SECOND, ())
+    assert world.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
+    assert world.start(world.vms[back.ref]) == ""
+
+
+def test_a_device_of_a_suspended_vm_that_the_host_may_give_away_is_said() -> None:
+    there = host("esx-1", whole(FIRST, "t4"), whole(SECOND, "t4"))
+    back = vm(1, "back", "1", f"directpath {FIRST}", power=PowerState.SUSPENDED)
+    asked = Place((Workload("new", 4, 8192, gpus=1),))
+    found = asked.placements(inventory([there], [back]), catalog())
+    assert [str(each.placement.seats[0]) for each in found.placed] == [SECOND]
+    rule = f"esx-1 may give new the GPU {FIRST} of back (suspended): gpuops attach --device names another ({SECOND})"
+    assert found.doubts == (rule,)
+    assert asked.placements(inventory([there], []), catalog()).doubts == ()
+
+
 def agree(data: st.DataObject) -> None:
     """One request: a place is found exactly where some way to pin it would be admitted."""
     world = data.draw(vcenters())
     (workload, *_) = data.draw(requests(world))
-    workload = replace(workload, numa=NumaPolicy.NONE)
+    workload = replace(workload, numa=NumaPolicy.NONE, more=())
     assume(workload.profile is not None)
     seen = world.inventory(inventory([], []))
     (answer,) = Place((workload,), suspended=SuspendedPolicy.IGNORE).placements(seen, catalog()).answers

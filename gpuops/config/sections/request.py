@@ -9,12 +9,20 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.numa import NumaPolicy
-from gpuops.model.workload import Vgpus, Workload, memory_mib
+from gpuops.model.workload import Vgpus, Workload, memory_mib, moment
 
 
 def _size(text: str) -> str:
     try:
         memory_mib(text)
+    except UsageError as error:
+        raise ValueError(f"{error.message}; {error.hint}") from error
+    return text
+
+
+def _moment(text: str) -> str:
+    try:
+        moment(text)
     except UsageError as error:
         raise ValueError(f"{error.message}; {error.hint}") from error
     return text
@@ -35,6 +43,7 @@ def _parts(value: Any) -> Any:
 
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Annotated[Text, AfterValidator(_size)]
+Moment = Annotated[Text, AfterValidator(_moment)]
 Texts = Annotated[list[Text], Field(max_length=64), BeforeValidator(_parts)]
 
 
@@ -82,6 +91,7 @@ class RequestSection(BaseModel):
     anti_affinity: Text | None = None
     spread: Text | None = None
     priority: int = Field(default=0, ge=-1000, le=1000)
+    until: Moment | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> RequestSection:
@@ -114,6 +124,7 @@ class RequestSection(BaseModel):
             anti_affinity=self.anti_affinity,
             spread=self.spread,
             priority=self.priority,
+            until=None if self.until is None else moment(self.until),
             device=tuple(dict.fromkeys(map(PciAddress.parse, self.device))),
             device_group=self.device_group,
             label=self.label,

@@ -23,11 +23,14 @@ class Database:
         self.engine = engine
         self.name = name
         self._writing = engine.execution_options(**{_WRITING: True})
+        # PostgreSQL would give each statement a view of its own
+        one_view = {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        self._reading = engine.execution_options(**one_view)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One view of the database for the whole block."""
-        with self._named(), self.engine.begin() as connection:
+        with self._named(), self._reading.begin() as connection:
             yield connection
 
     @contextmanager
@@ -48,7 +51,8 @@ class Database:
             lines = str(getattr(error, "orig", None) or error).split("\n")
             raise StateDamaged(
                 f"the journal {self.name} cannot be used: {lines[0]}",
-                hint=f"nothing is taken without it; free the disk, or move it aside; {RETURN_HINT}",
+                hint="nothing is taken without it: free the disk, start the server, or move what is damaged aside; "
+                f"{RETURN_HINT}",
             ) from error
 
 

@@ -33,15 +33,13 @@ def open_url(text: str, vcenter: str, *, writing: bool) -> Store | None:
 def open_database(text: str) -> Database:
     """The database at that URL; nothing is sent to it yet. Raises UsageError."""
     url = parsed(text)
-    if find_spec("psycopg") is None:
-        raise UsageError("a journal in PostgreSQL needs psycopg", hint="pip install 'gpuops[postgresql]'")
     engine = create_engine(_secured(url), pool_pre_ping=True)
     event.listen(engine, "connect", _make_durable)
     return Database(engine, shown(url))
 
 
 def parsed(text: str) -> URL:
-    """The URL. Raises UsageError, which repeats nothing of it: there may be a password in it."""
+    """The URL, if a journal can be opened by it. Raises UsageError, without a word of it: there may be a password."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
@@ -51,6 +49,8 @@ def parsed(text: str) -> URL:
             "the URL of the journal is none of a PostgreSQL database",
             hint="write it as postgresql://gpuops@db.example.com/gpuops; the password belongs in ~/.pgpass",
         ) from None
+    if find_spec("psycopg") is None:
+        raise UsageError("a journal in PostgreSQL needs psycopg", hint="pip install 'gpuops[postgresql]'")
     return url.set(drivername=_DRIVER)
 
 

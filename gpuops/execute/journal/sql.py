@@ -31,7 +31,7 @@ class SqlStore:
             with self._database.reading() as connection:
                 head = head_of(connection, self._vcenter)
                 chain = Chain(self._vcenter, *self._begin(connection, after, head.checkpoint))
-                found = [chain.follow(row) for row in _rows(connection, self._vcenter, chain.seq, head.seq)]
+                found = [chain.follow(row) for row in rows_of(connection, self._vcenter, chain.seq)]
                 chain.ends_at(head.seq, head.checksum)
         except Broken as broken:
             raise StateDamaged(
@@ -108,6 +108,8 @@ class Chain:
         expected = self.seq + 1
         if row.seq != expected:
             raise Broken(expected, f"it is missing; record {row.seq} comes after {self.seq}")
+        if not all(isinstance(value, str) for value in (row.run, row.kind, row.at, row.body)):
+            raise Broken(expected, "it is no text any more")
         found = checksum(self.checksum, self._vcenter, row.seq, row.run, row.kind, row.at, row.body)
         if found != row.checksum:
             raise Broken(expected, "its text does not fit its checksum: it was changed, or moved here")
@@ -147,12 +149,11 @@ def head_of(connection: Connection, vcenter: str) -> Head:
     return _NoHead()
 
 
-def _rows(connection: Connection, vcenter: str, after: int, last: int) -> Iterator[Row[Any]]:
+def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[Any]]:
+    """What is kept of this vCenter behind that place, in order, a thousand rows at a time."""
     table = tables.records
-    # On PostgreSQL each statement has its own view: what was written since the head was read is not meant.
-    yield from connection.execute(
-        select(table).where(table.c.vcenter == vcenter, table.c.seq > after, table.c.seq <= last).order_by(table.c.seq)
-    )
+    query = select(table).where(table.c.vcenter == vcenter, table.c.seq > after).order_by(table.c.seq)
+    yield from connection.execute(query, execution_options={"yield_per": 1000})
 
 
 def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -19,10 +19,20 @@ def open_file(state_dir: Path, vcenter: str, *, writing: bool) -> Store | None:
 
     To write: made if there is none, and brought to this schema. To read: nothing is written; None = there is none.
     """
+    if writing:
+        prepare_state_dir(state_dir)
+        private_file(state_dir / FILE_NAME)
+    database = file_database(state_dir)
+    if database is None:
+        return None
+    return prepared(database, vcenter) if writing else remembered(database, vcenter)
+
+
+def file_database(state_dir: Path) -> Database | None:
+    """The file, if there is one and it is ours alone. Raises StateDamaged."""
     path = state_dir / FILE_NAME
-    if not writing and not os.path.lexists(path):  # a link to nowhere is no missing journal
+    if not os.path.lexists(path):  # a link to nowhere is no missing journal
         return None
     prepare_state_dir(state_dir)
     private_file(path)
-    database = Database(sqlite_engine(str(path)), str(path))
-    return prepared(database, vcenter) if writing else remembered(database, vcenter)
+    return Database(sqlite_engine(str(path)), str(path))

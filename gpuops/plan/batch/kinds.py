@@ -61,9 +61,9 @@ def sorted_out(workloads: Iterable[Workload], inventory: Inventory, catalog: Cat
     alike: dict[Workload, list[Workload]] = {}
     for workload in workloads:
         # vCPUs are not used up: two numbers that every host and node answers alike are one.
-        alike.setdefault(replace(workload, name="", priority=0, vcpus=bisect_left(limits, workload.vcpus)), []).append(
-            workload
-        )
+        alike.setdefault(
+            replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus)), []
+        ).append(workload)
     kinds: list[Kind] = []
     others: list[Workload] = []
     for group in alike.values():

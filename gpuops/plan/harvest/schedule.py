@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.plan.harvest.endless import Endless, is_endless
 from gpuops.plan.harvest.fewest import fewest
 from gpuops.plan.harvest.packing import Run
 from gpuops.plan.harvest.problem import Problem
@@ -78,6 +79,9 @@ def schedule(
     search = Search(problem, seed)
     if not search.work.longest:
         return _schedule(problem, State(windows(problem, []), {}, 0))
+    if is_endless(search.work):
+        found = Endless(problem, search.work, search.alone, seed).solve(Effort(units, keep_going))
+        return _schedule(problem, found)
     everything = search.work.most(problem.ends * len(problem.gpus))
     effort = Effort(units // 2, keep_going)
     state = search.improve(search.start(effort), everything, effort)

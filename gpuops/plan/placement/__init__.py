@@ -19,7 +19,8 @@ Feasible, rank, select; each reads in a minute:
 
 Why seats are predicted and not given: the host chooses the GPU at power-on. gpuops chooses the host, foresees the
 GPU by the host's documented policy, and pins one only where a promise depends on it: `--numa required`, a VM wider
-than a node, and new VMs whose order of power-on would matter (`plan/steering.py`).
+than a node, and new VMs whose order of power-on would matter (`plan/steering.py`; what may go wrong even so is found by
+playing the plan, `plan/rehearsal.py`).
 Why a powered-off VM holds nothing: slots are taken at power-on. Who would compete is said, not reserved;
 `place` alone keeps what suspended VMs need for their return (`plan/claims.py`).
 """

@@ -1,10 +1,15 @@
 """Rotation: idle desktops give up their GPUs at night, and every one of them is back in the morning.
 
-* `night.py`, `day.py`   the two requests
-* `desktops.py`          which desktops may be taken, and why the others stay
-* `queue.py`             which ML VMs start where, and who makes room for them
-* `room.py`              whether a VM can start on a host
-* `return_order.py`      in which order desktops come back, and whether all of them can
-* `ours.py`              what nights have taken, from the journal and from vCenter's markers
-* `status.py`            all of it at one look
+* `night.py`, `day.py`     the two requests; `prospect.py` a night with all that speaks for it, and its plan
+* `hours.py`, `bounds.py`  whether there is time, and what a night may take in all
+* `desktops.py`            which desktops may be taken, and why the others stay
+* `waiting.py`, `queue.py` which ML VMs wait, and which start where; `giving_way.py` who makes room for one of them
+* `proposal.py`            where the scheduler would start them, from the evening as it sees it, `evening.py`
+* `whereto.py`             the hosts that an ML VM may start on at all
+* `room.py`, `taking.py`   whether a VM can start on a host; the steps that take a desktop and bring it back
+* `return_order.py`        in which order desktops come back, and whether all of them can; `proof.py` shows it
+* `return_time.py`         when that must begin, from `durations.py`, what operations took
+* `guard.py`               what is asked once more just before a step that takes something
+* `ours.py`, `status.py`   what nights have taken, from the journal and from vCenter's markers
+* `foresight.py`           a night at any moment, with what it wins
 """

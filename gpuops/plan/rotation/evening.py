@@ -114,7 +114,7 @@ def _desktop(vm: Vm, bounds: Bounds, priority: Mapping[str, int], desktops: int)
 
 
 def _is_free(gpu: PhysicalGpu, desktops: Collection[str]) -> bool:
-    """Whether it has nobody on it, or would have once desktops are taken. One in use by passthrough is not told here."""
+    """Whether it has nobody on it, or only desktops that may be taken; a GPU in passthrough does not tell who is."""
     return gpu.vms is not None and all(ref in desktops for ref in gpu.vms) and not _given_away(gpu)
 
 
@@ -192,7 +192,7 @@ def _jobs(wish: _Wish, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, t
         sharing = tuple(vms[at : at + wish.share])
         least = wish.least_minutes
         yield (
-            Job(sharing[0].ref, wish.gpus, max(minutes, least), least, wish.priority, wish.deadline, wish.allowed),
+            Job(sharing[0].ref, wish.gpus, max(minutes, least) + 1, least, wish.priority, wish.deadline, wish.allowed),
             sharing,
         )
 

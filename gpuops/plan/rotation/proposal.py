@@ -1,18 +1,17 @@
 """Rotation, the proposal: which GPUs are freed for which VM of the queue, for the whole queue at once.
 
-The scheduler (`plan/harvest`) looks for the most GPU-hours, the higher priority first, then for the fewest desktops. What
-it says is a proposal: whether a VM can really start there is for the exact rules to say.
+The scheduler (`plan/harvest`) looks for the most GPU-hours, the higher priority first, then for the fewest desktops.
+What it says is a proposal: whether a VM can really start there is for the exact rules to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 from gpuops.model.gpu import PciAddress
-from gpuops.model.vm import Vm
 from gpuops.plan.harvest.problem import Job
 from gpuops.plan.harvest.schedule import schedule
 from gpuops.plan.rotation.evening import Evening

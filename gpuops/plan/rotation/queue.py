@@ -9,28 +9,23 @@ first those that can be cleared whole. So a proposal can be wrong in one way onl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
 
-from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.vm import Vm
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
+from gpuops.plan.rotation.giving_way import Cost, cost, make_room
 from gpuops.plan.rotation.proposal import Proposal
-from gpuops.plan.rotation.room import Room, around
+from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.start import Start
 from gpuops.plan.rotation.taking import taking
 from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.rotation.whereto import bound, hosts_for
 from gpuops.plan.steps import PowerOnVm, RelocateVm
-
-_NONE_AT_ALL: Final = -(10**6)
-"""Less than any priority."""
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
 """Every reason why these desktops, all suspended, could not come back in the morning; empty = they can."""
@@ -130,29 +125,39 @@ class _Turn:
 
         Of two that cost the same the VM's own host wins.
         """
-        hosts = hosts_for(vm, queued, self.world)
-        if proposal is not None:
-            hosts = [host for host in hosts if host.ref == proposal.host]
-        candidates, refusals = self._candidates(vm, queued, hosts, proposal.gpus if proposal else ())
         objections: list[str] = []
-        for start in sorted(candidates, key=self._cost):
-            said = self._spoken_against(start)
-            if not said:
-                self._accept(start)
-                return start, ""
-            objections.append(said)
+        refusals: list[str] = []
+        for every in (False, True):  # where the cheapest hears an objection, the dearer ones are worth a look
+            candidates, refusals = self._candidates(vm, queued, proposal, every=every)
+            objections = []
+            for start in sorted(candidates, key=self._cost):
+                said = self._spoken_against(start)
+                if not said:
+                    self._accept(start)
+                    return start, ""
+                objections.append(said)
+            if not candidates:
+                break
         if refusals:
             objections.insert(0, f"does not fit: {'; '.join(refusals)}")
         return None, "; ".join(dict.fromkeys(objections))
 
     def _candidates(
-        self, vm: Vm, queued: QueuedVm, hosts: Iterable[Host], gpus: Collection[PciAddress]
+        self, vm: Vm, queued: QueuedVm, proposal: Proposal | None, *, every: bool
     ) -> tuple[list[Start], list[str]]:
-        """Where there is room, or would be, these GPUs first; and a reason for each other host."""
+        """Where there is room, or would be; and a reason for each other host. A proposal knows but one host.
+
+        Not `every` host: those that would surely cost more than the best so far are passed over.
+        """
         found: list[Start] = []
         reasons: list[str] = []
+        hosts = hosts_for(vm, queued, self.world)
+        if proposal is not None:
+            hosts = [host for host in hosts if host.ref == proposal.host]
+        first = proposal.gpus if proposal is not None else ()
         for host in hosts:
-            desktops, refusals = _make_room(vm, host, self.left, self.world, self.room, self.priority, gpus)
+            best = None if every else min(map(self._cost, found), default=None)
+            desktops, refusals = make_room(vm, host, self.left, self.world, self.room, self.priority, best, first)
             if desktops is None:
                 reasons += [str(refusal) for refusal in refusals[:1]]
                 continue
@@ -163,9 +168,8 @@ class _Turn:
             reasons.append("it is bound to a GPU or a NUMA node of its host, so a night does not move it")
         return found, reasons if found or reasons else ["no host it may run on"]
 
-    def _cost(self, start: Start) -> tuple[int, int]:
-        highest = max((self.priority.get(vm.ref, 0) for vm in start.desktops), default=_NONE_AT_ALL)
-        return highest, len(start.desktops)
+    def _cost(self, start: Start) -> Cost:
+        return cost(start.desktops, self.priority)
 
     def _spoken_against(self, start: Start) -> str:
         said = self.objection([*self.starts, start])
@@ -183,67 +187,6 @@ class _Turn:
         if start.moves:
             self.world = project(RelocateVm(start.vm.ref, start.host.ref), self.world)
         self.world = project(PowerOnVm(start.vm.ref, start.host.ref), self.world, self.room.catalog)
-
-
-def _make_room(
-    vm: Vm,
-    host: Host,
-    left: Sequence[Vm],
-    world: Inventory,
-    room: Room,
-    priority: Mapping[str, int],
-    first: Collection[PciAddress] = (),
-) -> tuple[tuple[Vm, ...] | None, tuple[Rejection, ...]]:
-    """The desktops of this host that must give way; None with every reason when not even all of them are enough."""
-    there = [desktop for desktop in left if desktop.host == host.ref]
-    world = around(host, world, vm)
-    groups = _groups(host, there, priority, first)
-    taken: list[tuple[Vm, ...]] = []
-    refusals = room.refusals(vm, host, world)
-    for group in groups:
-        if not refusals:
-            break
-        taken.append(group)
-        refusals = _refusals(vm, host, taken, world, room)
-    if refusals:
-        return None, refusals
-    for group in tuple(taken):
-        fewer = [other for other in taken if other is not group]
-        if not _refusals(vm, host, fewer, world, room):
-            taken = fewer
-    return tuple(desktop for group in taken for desktop in group), ()
-
-
-def _refusals(
-    vm: Vm, host: Host, groups: Sequence[tuple[Vm, ...]], world: Inventory, room: Room
-) -> tuple[Rejection, ...]:
-    for group in groups:
-        for desktop in group:
-            world = project(taking(desktop), world)
-    return room.refusals(vm, world.hosts[host.ref], world)
-
-
-def _groups(
-    host: Host, desktops: Sequence[Vm], priority: Mapping[str, int], first: Collection[PciAddress]
-) -> list[tuple[Vm, ...]]:
-    """The desktops by the GPU they are on: these GPUs first; then the lowest priority, then GPUs that can be cleared
-    whole, then those with fewer desktops.
-
-    A desktop whose GPU the host does not tell is a group of its own.
-    """
-    by_ref = {desktop.ref: desktop for desktop in desktops}
-    groups: list[tuple[bool, bool, tuple[Vm, ...]]] = []
-    for gpu in host.gpus:
-        on_it = [by_ref.pop(ref) for ref in gpu.vms or () if ref in by_ref]
-        if on_it:
-            groups.append((gpu.address not in first, len(on_it) < len(set(gpu.vms or ())), tuple(on_it)))
-    groups += [(True, True, (desktop,)) for desktop in by_ref.values()]
-
-    def order(item: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
-        other, shared, group = item
-        return other, max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
-
-    return [group for *_, group in sorted(groups, key=order)]
 
 
 def _why(start: Start) -> str:

@@ -21,7 +21,7 @@ from gpuops.plan.rotation.durations import Durations
 
 SLOWER_THAN_EVER: Final = 1.5
 MARGIN: Final = timedelta(minutes=5)
-UNMEASURED_RESUME_S: Final = 300.0
+UNMEASURED_RESUME_S: Final = 180.0
 UNMEASURED_POWER_OFF_S: Final = 60.0
 """What is assumed where nothing was measured yet: longer than any that we have seen."""
 

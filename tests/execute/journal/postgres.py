@@ -40,13 +40,21 @@ class Server:
     def database(self) -> str:
         """The URL of a new database."""
         name = f"night_{next(self._numbers)}"
-        engine = create_engine(
-            self.url("postgres").replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT"
-        )
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        engine.dispose()
+        self._do(f"CREATE DATABASE {name}")
         return self.url(name)
+
+    def cut_off(self) -> None:
+        """The newest database lets nobody in any more, and all its connections end."""
+        name = f"night_{next(self._numbers) - 1}"
+        self._do(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        self._do(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+
+    def _do(self, statement: str) -> None:
+        url = self.url("postgres").replace("postgresql:", "postgresql+psycopg:")
+        engine = create_engine(url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
 
 
 @contextmanager

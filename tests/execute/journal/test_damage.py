@@ -100,7 +100,7 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     report = night.run(Half.DAY)
     assert foreseen.plan.steps == report.plan.steps
     assert (report.exit_code, report.journal_lost) == (7, True)
-    assert "returned by vCenter's markers" in report.plan.warnings[-1]
+    assert "went by vCenter's markers" in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.markers() == set()
     if found:

@@ -12,12 +12,11 @@ import pytest
 from sqlalchemy import text
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.journal.postgresql import open_database
-from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.record import Kind, Record, checksum
 from gpuops.execute.journal.sqlite import FILE_NAME, open_file
 from gpuops.execute.journal.stores import open_store
 from tests.execute.journal.postgres import PASSWORD, Server
@@ -86,10 +85,21 @@ def test_what_is_closed_is_not_read(state: Path) -> None:
         read(state, 0)
 
 
-def test_a_row_that_somebody_else_put_there_stops_the_next_append(state: Path) -> None:
+def test_a_row_that_somebody_else_put_behind_the_last_is_named(state: Path) -> None:
     edit(state, f"{COPY.replace('9', '10')} FROM journal WHERE seq = 9")
-    with closing(Journal.open(state, "vc-1", lambda: NOW)) as journal, pytest.raises(StateDamaged, match="tries"):
-        journal.begin("attach")
+    with pytest.raises(StateDamaged, match="record 10: its text does not fit its checksum"):
+        read(state, None)
+    again = checksum_of_the_tenth(state)
+    edit(state, f"UPDATE journal SET checksum = '{again}' WHERE seq = 10")
+    with pytest.raises(StateDamaged, match="record 10: only 9 records were written by gpuops"):
+        read(state, None)
+
+
+def checksum_of_the_tenth(state: Path) -> str:
+    query = "SELECT run, kind, at, body, checksum FROM journal WHERE seq = "
+    with closing(sqlite3.connect(state / FILE_NAME)) as database:
+        previous = database.execute(query + "9").fetchone()[4]
+        return checksum(previous, "vc-1", 10, *database.execute(query + "10").fetchone()[:4])
 
 
 def test_every_bit_counts(state: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_canary_is_a_round_of_its_own_where_others_wait_for_it() -> None:
 
 def test_what_was_never_measured_is_thought_slow() -> None:
     time = ReturnTime(POLICY, Durations(), DEADLINE)
-    assert time.reserve("host-1", Load.of(desktops(40), ["host-1"])) == timedelta(seconds=360 + 10 * 450 + 300)
+    assert time.reserve("host-1", Load.of(desktops(40), ["host-1"])) == timedelta(seconds=360 + 10 * 270 + 300)
 
 
 def test_the_time_of_return_is_fixed_in_utc() -> None:

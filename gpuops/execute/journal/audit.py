@@ -1,0 +1,106 @@
+"""Audit: every record from the first, each against the one before it, and each checkpoint against all before it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, select, text
+
+from gpuops.errors import Refused, UsageError
+from gpuops.execute.journal import tables
+from gpuops.execute.journal.book import Book
+from gpuops.execute.journal.book_json import FOLD, dump_book
+from gpuops.execute.journal.database import schema_of
+from gpuops.execute.journal.postgresql import open_database
+from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
+from gpuops.execute.journal.sql import Broken, head_of, rows_of
+from gpuops.execute.journal.sql import Chain as Links
+from gpuops.execute.journal.sqlite import FILE_NAME, file_database
+from gpuops.model.audit import Audit, Chain
+
+
+def verify(state_dir: Path, url: str, head: str = "") -> Audit:
+    """What the journal's records say of themselves. `head`, noted at an earlier audit, must still be among them.
+
+    Raises StateDamaged for a database that cannot be read at all, UsageError for what is no head, and Refused for
+    a journal of an earlier schema, which has no chain.
+    """
+    noted = _noted(head) if head else None
+    database = open_database(url) if url else file_database(state_dir)
+    if database is None:
+        return Audit(str(state_dir / FILE_NAME), (), _cut_off(head, "there is no journal") if head else "")
+    with closing(database), database.reading() as connection:
+        schema = schema_of(connection, database.name)
+        if schema is not None and schema < tables.SCHEMA_VERSION:
+            raise Refused(
+                f"the journal {database.name} has schema {schema}, whose records are not chained",
+                hint="the next attach, detach or rotate brings it to this one",
+            )
+        damage = _structure(connection)
+        chains = tuple(_chain(connection, vcenter) for vcenter in _vcenters(connection)) if schema else ()
+        if noted is not None and not (schema and _holds(connection, noted)):
+            damage = damage or _cut_off(head, "the journal does not have it")
+        return Audit(database.name, chains, damage)
+
+
+def _noted(head: str) -> tuple[int, str]:
+    seq, _, checksum = head.partition(":")
+    if not seq.isascii() or not seq.isdigit() or len(checksum) != len(GENESIS):
+        raise UsageError(f"{head!r} is no head of a journal", hint="an audit prints it: SEQ:CHECKSUM")
+    return int(seq), checksum
+
+
+def _cut_off(head: str, reason: str) -> str:
+    return f"record {head} was noted, and {reason}: it was cut off, or another one put in its place"
+
+
+def _holds(connection: Connection, noted: tuple[int, str]) -> bool:
+    table = tables.records
+    found = connection.execute(select(table.c.seq).where(table.c.seq == noted[0], table.c.checksum == noted[1]))
+    return found.first() is not None
+
+
+def _structure(connection: Connection) -> str:
+    """What SQLite says of its file; PostgreSQL checks its pages by itself."""
+    if connection.dialect.name != "sqlite":
+        return ""
+    found = connection.scalar(text("PRAGMA integrity_check(1)"))
+    return "" if found == "ok" else f"SQLite: {found}"
+
+
+def _vcenters(connection: Connection) -> list[str]:
+    rows = select(tables.records.c.vcenter).distinct()
+    found = connection.scalars(rows.union(select(tables.heads.c.vcenter)))
+    return sorted(vcenter for vcenter in found if isinstance(vcenter, str))  # a torn page may hold anything
+
+
+def _chain(connection: Connection, vcenter: str) -> Chain:
+    links, book = Links(vcenter), Book(vcenter)
+    good: list[Record] = []
+    head, bad = f"0:{GENESIS}", ""
+    try:
+        end = head_of(connection, vcenter)
+        for row in rows_of(connection, vcenter, 0):
+            record = links.follow(row)
+            _take_in(book, record)
+            good[1:] = [record]  # the first and the latest
+            head = f"{links.seq}:{links.checksum}"
+        links.ends_at(end.seq, end.checksum)
+    except Broken as broken:
+        bad = str(broken)
+    first, last = (good[0].at, good[-1].at) if good else (None, None)
+    return Chain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
+
+
+def _take_in(book: Book, record: Record) -> None:
+    """Raises Broken for a record that says what cannot be, although its checksum fits."""
+    try:
+        if record.kind is Kind.CHECKPOINT and record.body["fold"] == FOLD:
+            come_to = json.loads(text_of(dump_book(book)))
+            if come_to != record.body:
+                raise Broken(record.seq, "the records before it come to something else than it says")
+        book.apply(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Broken(record.seq, f"this version cannot read it: {error!r}") from error

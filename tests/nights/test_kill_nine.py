@@ -1,0 +1,96 @@
+"""A real kill -9 of a real process at every point of a night, over the wire: resume ends it, once more does nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.vm_state import Power
+
+ROOT = Path(__file__).parents[2]
+
+
+class Reference:
+    """One night of the scenario `lab`, in a state directory of its own."""
+
+    def __init__(self, server: SimServer, state_dir: Path) -> None:
+        self._server = server
+        self._state_dir = state_dir
+
+    def run(self, what: str, point: int = 0) -> tuple[int, int]:
+        """(exit code or minus the signal, points passed)."""
+        server = self._server
+        assert server.ca_file is not None
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.nights.victim", str(server.port), server.ca_file, str(self._state_dir),
+             what, str(point)],
+            input=server.password, text=True, capture_output=True, cwd=ROOT, timeout=110,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert done.stderr == "" or done.returncode < 0, done.stderr
+        return done.returncode, int(done.stdout or 0)
+
+    def running(self) -> set[str]:
+        """The desktops that run."""
+        vms = self._server.world.by_type("VirtualMachine")
+        return {vm.name for vm in vms if vm.name.startswith("vdi-") and vm.state.power is Power.ON}
+
+    def effects(self) -> int:
+        return len(self._server.world.ledger)
+
+    def markers(self) -> int:
+        key = self._server.world.custom_fields.define("gpuops.rotation")
+        return sum(1 for vm in self._server.world.by_type("VirtualMachine") if vm.state.attributes.get(key))
+
+
+def points(what: str, tmp_path: Path) -> int:
+    """How many points a half has when nobody kills it."""
+    with SimServer(build("lab")) as server:
+        night = Reference(server, tmp_path)
+        if what == "day":
+            assert night.run("night")[0] == 0
+        code, passed = night.run(what)
+        assert code == 0
+        return passed
+
+
+def killed_and_resumed(what: str, point: int, state_dir: Path) -> None:
+    with SimServer(build("lab")) as server:
+        night = Reference(server, state_dir)
+        evening = night.running()
+        if what == "day":
+            assert night.run("night")[0] == 0
+        assert night.run(what, point)[0] == -signal.SIGKILL
+        assert night.run("resume")[0] == 0
+        before = night.effects()
+        assert night.run("resume")[0] == 0
+        assert night.effects() == before, "a second resume did something"
+        assert night.run("day")[0] == 0
+        assert night.running() == evening
+        assert night.markers() == 0
+
+
+@pytest.mark.parametrize("point", [5, 23])
+def test_a_night_is_killed_and_resumed(point: int, tmp_path: Path) -> None:
+    killed_and_resumed("night", point, tmp_path / "state")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("what", ["night", "day"])
+def test_a_real_kill_at_every_point(what: str, tmp_path: Path) -> None:
+    found = points(what, tmp_path / "counted")
+    assert found > 40
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        done = [pool.submit(killed_and_resumed, what, point, tmp_path / str(point)) for point in range(1, found + 1)]
+    for each in done:
+        each.result()
+    print(f"{found} points of rotate {what}")

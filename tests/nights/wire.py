@@ -1,0 +1,77 @@
+"""Wire: the same nights over TLS sockets, by our own client: pyVmomi for what changes, our reader for what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from gpuops.execute.port import Vcenter
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskRef
+from gpuops.plan.steps import Step
+from gpuops.sim.server import SimServer
+from gpuops.vsphere import door, updates
+from gpuops.vsphere.connection import Connection
+from tests.nights.night import Nightly, Played
+from tests.nights.schedule import Event
+from tests.wire.conftest import target_of
+
+NOT_HERE: Final = frozenset({"T13"})
+"""Another certificate is for good here: no later process would get in."""
+
+SILENCE_S: Final = 0.3
+"""What a client waits in real seconds for a reply that does not come; a virtual half minute would be a real one."""
+
+
+class WireNightly(Nightly):
+    """The night of a seed over the wire."""
+
+    def __init__(self, seed: int, events: Sequence[Event] | None = None) -> None:
+        super().__init__(seed, events)
+        self._server: SimServer | None = None
+
+    def play(self) -> Played:
+        """The whole night; the world's lock is the server's between two of its own acts."""
+        with _impatient(), SimServer(self.world) as self._server:
+            return self._play()
+
+    def _connect(self) -> Vcenter:
+        assert self._server is not None
+        return Watched(Connection(target_of(self._server)), self._boundary)
+
+
+class Watched:
+    """A connection that can be cut off before and after each change; anything else is the connection's own."""
+
+    def __init__(self, connection: Connection, boundary: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._boundary = boundary
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @property
+    def uuid(self) -> str:
+        return self._connection.uuid
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        name = inventory.vm(step.vm).name
+        self._boundary(f"before {type(step).__name__} {name}")
+        try:
+            return self._connection.submit(step, inventory, op_id)
+        finally:
+            self._boundary(f"after {type(step).__name__} {name}")
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    with patch.object(door, "SILENCE_S", SILENCE_S), patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
+        yield
+
+
+def play_on_the_wire(seed: int) -> Played:
+    """The night of a seed, with all of its trouble that can be had on a wire."""
+    events = [event for event in Nightly(seed).played.events if event.fault not in NOT_HERE]
+    return WireNightly(seed, events).play()
