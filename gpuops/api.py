@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
+    from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
 
@@ -48,7 +49,9 @@ __all__ = [
     "rotate_day",
     "rotate_night",
     "rotate_plan",
+    "rotate_restore",
     "rotate_resume",
+    "rotate_skip_next",
     "rotate_status",
     "run",
     "wall_clock",
@@ -230,11 +233,40 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
     return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
 
 
+def rotate_restore(
+    policy: Policy | None,
+    site: Site,
+    vms: tuple[str, ...] = (),
+    *,
+    from_markers: bool = False,
+    apply: bool,
+    consent: Consent = agreed,
+) -> Report:
+    """Brings back now what nights took: all of it, or the VMs of these names alone.
+
+    `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
+    is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
+    """
+    from gpuops.execute.rotation import restore
+
+    return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=consent)
+
+
 def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
     """Finishes what a killed night or day had begun, under the policy it began with; an empty plan = none was."""
     from gpuops.execute.rotation import resume
 
     return resume(site, apply=apply, consent=consent)
+
+
+def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
+    """The next night of the policy is not taken, as the journal says from then on; with `undo` it is after all.
+
+    Raises UsageError for a policy without windows, Locked while a rotation runs.
+    """
+    from gpuops.execute.skipping import skip_next
+
+    return skip_next(policy, site, skipped=not undo)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:

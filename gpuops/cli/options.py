@@ -79,6 +79,8 @@ Saved = Annotated[
     ),
 ]
 
+PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
+
 _GROUPS: Final = (Common, Acting)
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Acting, Common, Saved, spread
+from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate_audit import audit
+from gpuops.cli.rotate_restore import restore
+from gpuops.cli.rotate_skip_next import skip_next
 
 rotate = typer.Typer(
     name="rotate",
@@ -21,7 +23,8 @@ rotate = typer.Typer(
 )
 rotate.add_typer(audit)
 
-PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
+rotate.command()(restore)
+rotate.command()(skip_next)
 
 
 @rotate.command()

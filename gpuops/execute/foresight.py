@@ -25,7 +25,8 @@ def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight
         if journal is not None:
             originals = Originals(journal).all(obeyed.night(moment) if obeyed.windows else None)
         measured = Durations.of(journal.durations() if journal else {})
-    request = RotateNight(obeyed, originals, measured)
+        skipped = journal.skipped(obeyed.name) if journal else frozenset()
+    request = RotateNight(obeyed, originals, measured, skipped)
     seen = site.vcenter.inventory()
     if obeyed.needs_tags:
         seen = site.vcenter.with_tags(seen)

@@ -28,6 +28,7 @@ from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
+from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.plan.rotation.status import RotationStatus
 
 
@@ -36,21 +37,35 @@ class Half(StrEnum):
 
     NIGHT = "rotate night"
     DAY = "rotate day"
+    RESTORE = "rotate restore"
+    """Some VMs of a morning, at any hour: what it did not return is still of the night."""
 
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
-HALVES = (Half.NIGHT, Half.DAY)
+HALVES = tuple(Half)
 
 
-def rotate(half: Half, policy: Policy | None, site: Site, *, apply: bool, consent: Consent) -> Report:
-    """One half of a rotation; without a policy, under that of the night in the journal."""
-    returning = half is Half.DAY  # only taking needs a journal: a morning goes by vCenter's markers where it is lost
+def rotate(
+    half: Half,
+    policy: Policy | None,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Consent,
+    only: tuple[str, ...] = (),
+    markers_alone: bool = False,
+) -> Report:
+    """One half of a rotation; without a policy, under that of the night in the journal.
+
+    `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
+    """
+    returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
-            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
+            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
-        turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock())
+        turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
         settled = turn.settle(left_open, journal)
@@ -78,7 +93,18 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
         site,
         apply=apply,
         consent=consent,
+        only=last.vms,
     )
+
+
+def restore(
+    policy: Policy | None, site: Site, vms: tuple[str, ...], *, from_markers: bool, apply: bool, consent: Consent
+) -> Report:
+    """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
+    if from_markers and policy is None:
+        raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+    half = Half.RESTORE if vms else Half.DAY
+    return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
 
 def status(site: Site, policy: Policy | None = None) -> RotationStatus:
@@ -95,6 +121,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         if policy:
             now = _tagged(policy, site, now)
         found = ours(policy, Originals(journal).all() if journal else (), now)
+        skipped = _skipped(journal, policy, site.clock())
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     return RotationStatus(
@@ -107,8 +134,16 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         cut_off=last.kind if last else None,
         cut_off_since=last.started if last else None,
         vms=found,
+        skipped=skipped,
         names={ref: host.name for ref, host in now.hosts.items()},
     )
+
+
+def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
+    """The nights of the policy that are to come, or open, and are not taken."""
+    if journal is None or policy is None or not policy.windows:
+        return ()
+    return tuple(sorted(night for night in journal.skipped(policy.name) if night >= policy.night(now)))
 
 
 def _left_open(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
@@ -142,16 +177,18 @@ class _Turn:
     policy: Policy
     site: Site
     now: datetime
+    only: tuple[str, ...] = ()
+    markers_alone: bool = False
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
-        originals = _originals(journal, self.policy, self.now)
+        originals = self._originals(journal)
         return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
-        originals = _originals(journal, self.policy, self.now)
+        originals = self._originals(journal)
         holder, left_open = _left_open(journal, self.site)
         if holder is None:
             _morning_first(self.half, left_open)
@@ -169,11 +206,26 @@ class _Turn:
 
     def _planned(self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None) -> Report:
         night = self.half is Half.NIGHT
-        measured = Durations.of(journal.durations() if journal else {})
-        request = RotateNight(self.policy, originals, measured) if night else RotateDay(self.policy, originals)
+        request = self._request(originals, journal)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
+
+    def _request(
+        self, originals: tuple[Original, ...], journal: Journal | None
+    ) -> RotateNight | RotateDay | RestoreVms:
+        match self.half:
+            case Half.NIGHT:
+                measured = Durations.of(journal.durations() if journal else {})
+                skipped = journal.skipped(self.policy.name) if journal else frozenset()
+                return RotateNight(self.policy, originals, measured, skipped)
+            case Half.DAY:
+                return RotateDay(self.policy, originals)
+            case Half.RESTORE:
+                return RestoreVms(RotateDay(self.policy, originals), self.only)
+
+    def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
+        return () if self.markers_alone else _originals(journal, self.policy, self.now)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
         """What became of the effects that runs left in flight; one that did not happen is planned anew."""
@@ -189,11 +241,11 @@ class _Turn:
         """What became of each step. There is an open run in the journal from before the first effect to the last."""
         if not (report.plan.feasible and report.plan.steps):
             self._close_returned(report, journal)
-            _end(journal, left_open)
+            self._end(left_open, journal)
             return ()
         consent(report)
         run = self._begin(report, journal)
-        _end(journal, left_open)
+        self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
         guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
         doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
@@ -203,14 +255,22 @@ class _Turn:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
         after = self._close_returned(report, journal)
-        _end(journal, [run])
-        return explained(outcomes, after) if self.half is Half.DAY else outcomes
+        journal.end(run)
+        return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
+
+    def _end(self, runs: Sequence[Run], journal: Journal) -> None:
+        """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
+        for run in runs:
+            if self.half is not Half.RESTORE or (run.kind == Half.RESTORE and {*run.vms} <= {*self.only}):
+                journal.end(run)
 
     def _begin(self, report: Report, journal: Journal) -> Run:
         """The run, with what the morning must restore: before anything is touched."""
         request = report.request
         night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
-        run = journal.begin(self.half, night=night, policy=self.policy.text, policy_digest=self.policy.digest)
+        run = journal.begin(
+            self.half, night=night, policy=self.policy.text, policy_digest=self.policy.digest, vms=self.only
+        )
         if isinstance(request, RotateNight):
             Originals(journal).save(request.saved(report.plan, report.before, self.now))
         return run
@@ -228,26 +288,23 @@ class _Turn:
                 if report.plan.feasible and original.night != tonight and original.vm not in report.before.vms:
                     Originals(journal).returned(original)
             return report.before
-        after = self.site.vcenter.observe(report.before, {original.vm for original in originals})
+        seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
+        after = self.site.vcenter.observe(report.before, seen)
         for original in originals:
-            if is_returned(original, after):
+            if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)
         return after
 
 
 def _morning_first(half: Half, left_open: Sequence[Run]) -> None:
-    """A night is not begun over a morning that was cut off: it would take anew what that morning has not returned."""
-    morning = next((run for run in left_open if run.kind == Half.DAY), None)
-    if half is Half.NIGHT and morning is not None:
+    """A night is not begun over a return that was cut off: it would take anew what that one has not returned."""
+    cut_off = next((run for run in left_open if run.kind != Half.NIGHT), None)
+    if half is Half.NIGHT and cut_off is not None:
+        what = "morning" if cut_off.kind == Half.DAY else "restore"
         raise Refused(
-            f"the morning that began at {morning.started:%Y-%m-%d %H:%M %Z} did not end",
+            f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",
             hint="gpuops rotate resume finishes it, or gpuops rotate day",
         )
-
-
-def _end(journal: Journal, runs: Sequence[Run]) -> None:
-    for run in runs:
-        journal.end(run)
 
 
 def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:

@@ -56,7 +56,7 @@ def _summary(found: Foresight) -> str:
     if found.prospect.refusals:
         return f"no night: refused for {count(len(found.prospect.refusals), 'reason')}"
     if found.prospect.over:
-        return f"no night: night {found.prospect.night} is over, its desktops are back"
+        return f"no night: night {found.prospect.night} is {found.prospect.ended}"
     hours = f"{found.gpu_hours:.1f} GPU-hours" if found.gpu_hours is not None else "GPU-hours unknown without a window"
     desktops = count(len(found.prospect.served.desktops), "desktop")
     return f"{count(len(found.wins), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"

@@ -34,6 +34,10 @@ def status_text(status: RotationStatus) -> RenderableType:
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
+    lines += [
+        Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
+        for night in status.skipped
+    ]
     heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
@@ -53,6 +57,7 @@ def status_document(status: RotationStatus) -> Document:
         "under_way": _under_way(status),
         "cut_off": status.cut_off,
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
+        "skipped": list(status.skipped),
         "away": len(status.away),
         "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],

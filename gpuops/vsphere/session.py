@@ -72,7 +72,7 @@ class Session:
 
     def _logout(self) -> None:
         with suppress(NotConnected, SessionEnded, WireFault), self.open_wire() as wire:
-            wire.ask("Logout", self.service["sessionManager"], again=False)
+            wire.ask("Logout", self.service["sessionManager"])
 
     def open_wire(self) -> Wire:
         """A connection of its own in this session; nothing is sent yet."""

@@ -2,7 +2,7 @@
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, batch, defrag,
-                                        numa, rotation, journal
+                                        numa, rotation, night, journal
 """
 
 from __future__ import annotations

@@ -95,8 +95,9 @@ def _vm(number: int, name: str, host: int, profiles: tuple[str, ...], power: Pow
     return vm(number, name, str(host + 1), *devices, power=power, datastores=("ds-1",), **fields)
 
 
-def policy(relocate: bool = True) -> Policy:
-    entries = tuple(QueuedVm(f"ml-{at:02}", relocate=relocate and at % 2 == 0) for at in range(ML_VMS))
+def policy() -> Policy:
+    """All desktops are parked; every other ML VM may be moved."""
+    entries = tuple(QueuedVm(f"ml-{at:02}", relocate=at % 2 == 0) for at in range(ML_VMS))
     pool = Pool("desks", Selector(name="desk-*"), IdleRule(500), parked=True)
     return Policy("night", (pool,), ml=entries, windows=(Window(clock(20), clock(7), UTC),), digest="d")
 

@@ -7,7 +7,7 @@ are kept. What is open or owed is never forgotten.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -49,6 +49,8 @@ class Run:
     """Text of the policy file; empty for a run without one."""
     pid: int
     started: datetime
+    vms: tuple[str, ...] = ()
+    """Names of the VMs that it is of; empty = of all that its kind is about."""
 
 
 @dataclass(slots=True)
@@ -119,6 +121,8 @@ class Book:
         self.takes: dict[tuple[str, str], int] = {}
         """By night and VM, the effects that took it, but for those that failed for certain."""
         self.durations: dict[DurationKey, deque[float]] = {}
+        self.skips: set[tuple[str, str]] = set()
+        """Name of the policy and night."""
         self.changed: datetime | None = None
         """When a run last began, ended or was given an outcome."""
 
@@ -129,14 +133,12 @@ class Book:
                 self._begun(record)
             case Kind.ORIGINAL:
                 self._original(record.body)
-            case Kind.INTENT:
-                self._intent(record)
-            case Kind.SUBMITTED:
-                self._submitted(record)
-            case Kind.SETTLED:
-                self._settled(record)
+            case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:
+                _EFFECTS[effect](self, record)
             case Kind.RETURNED:
                 self._returned(record)
+            case Kind.SKIP:
+                self._skip(record.body)
             case Kind.ENDED:
                 self.runs.pop(record.run, None)
                 self._touched(record.at)
@@ -150,7 +152,8 @@ class Book:
 
     def _begun(self, record: Record) -> None:
         body = record.body
-        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at)
+        vms = tuple(body.get("vms", ()))
+        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at, vms)
         self.runs[run.id] = OpenRun(run)
         if run.policy:
             self.policies.pop(run.kind, None)
@@ -163,6 +166,14 @@ class Book:
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
+        self.skips = {(policy, night) for policy, night in self.skips if night >= before.date().isoformat()}
+
+    def _skip(self, body: Mapping[str, Any]) -> None:
+        skip = (body["policy"], body["night"])
+        if body["skipped"]:
+            self.skips.add(skip)
+        else:
+            self.skips.discard(skip)
 
     def _original(self, body: Mapping[str, Any]) -> None:
         key = (body["night"], body["vm"])
@@ -217,3 +228,10 @@ class Book:
 
     def _touched(self, at: datetime) -> None:
         self.changed = at if self.changed is None else max(self.changed, at)
+
+
+_EFFECTS: Final[Mapping[Kind, Callable[[Book, Record], None]]] = {
+    Kind.INTENT: Book._intent,
+    Kind.SUBMITTED: Book._submitted,
+    Kind.SETTLED: Book._settled,
+}

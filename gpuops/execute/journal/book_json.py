@@ -11,7 +11,7 @@ from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Inten
 from gpuops.execute.journal.record import Record
 from gpuops.model.rotation import Role
 
-FOLD: Final = 1
+FOLD: Final = 2
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -24,6 +24,7 @@ def dump_book(book: Book) -> dict[str, Any]:
         "originals": [_dump_saved(saved, book.takes.get(key, 0)) for key, saved in book.originals.items()],
         "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
         "durations": [[*key, *values] for key, values in book.durations.items()],
+        "skips": sorted(book.skips),
         "changed": _moment(book.changed),
     }
 
@@ -50,6 +51,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]
     }
+    book.skips = {(policy, night) for policy, night in body["skips"]}
     book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
     return book
 
@@ -63,6 +65,7 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
         "policy": run.policy,
         "pid": run.pid,
         "started": run.started.isoformat(),
+        "vms": run.vms,
         "intents": [
             [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
             for one in each.intents.values()
@@ -72,7 +75,8 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
 
 def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
     started = datetime.fromisoformat(body["started"])
-    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started)
+    vms = tuple(body.get("vms", ()))
+    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started, vms)
     intents = {
         op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
         for op_id, step, seen, before, state, task in body["intents"]

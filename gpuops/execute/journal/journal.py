@@ -127,10 +127,26 @@ class Journal:
 
     # runs
 
-    def begin(self, kind: str, *, night: str | None = None, policy: str = "", policy_digest: str = "") -> Run:
+    def begin(
+        self,
+        kind: str,
+        *,
+        night: str | None = None,
+        policy: str = "",
+        policy_digest: str = "",
+        vms: Sequence[str] = (),
+    ) -> Run:
         """A run that is open until `end`."""
         run = uuid.uuid4().hex[:12]
-        body = {"kind": kind, "night": night, "policy": policy, "pid": os.getpid(), "digest": policy_digest}
+        body: dict[str, Any] = {
+            "kind": kind,
+            "night": night,
+            "policy": policy,
+            "pid": os.getpid(),
+            "digest": policy_digest,
+        }
+        if vms:
+            body["vms"] = list(vms)
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
@@ -215,6 +231,16 @@ class Journal:
 
     def returned(self, night: str, vm: str) -> None:
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
+
+    # nights
+
+    def skip(self, policy: str, night: str, *, skipped: bool) -> None:
+        """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
+        self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
+
+    def skipped(self, policy: str) -> frozenset[str]:
+        """Nights of the policy of this name that are not to be taken."""
+        return frozenset(night for name, night in self.book.skips if name == policy)
 
     def _append(self, drafted: Callable[[Book], list[Draft]]) -> Book:
         """Appends what is drafted on the book; when somebody else was first, drafts anew on what they wrote."""

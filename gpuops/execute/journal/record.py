@@ -27,6 +27,8 @@ class Kind(StrEnum):
     SETTLED = "settled"
     RETURNED = "returned"
     """A VM was seen as it was before the night."""
+    SKIP = "skip"
+    """A night that is not to be taken, or after all is."""
     ENDED = "ended"
     CHECKPOINT = "checkpoint"
     """All that the records up to here come to: whoever reads may begin with it."""

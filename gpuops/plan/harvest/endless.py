@@ -7,7 +7,7 @@ places of wide jobs only: every place that is tried has all the others matched a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from gpuops.plan.harvest.dice import Dice
@@ -20,6 +20,8 @@ from gpuops.plan.harvest.work import Work
 
 Places = dict[int, tuple[int, ...]]
 """Job -> its GPUs."""
+_PATIENCE: Final = 50
+"""Fruitless changes of each wide job after which there is no more to find."""
 _HOSTS: Final = 8
 """Hosts that are tried for a wide job at first, the cheapest; each of the others may come by chance."""
 
@@ -53,13 +55,16 @@ class Endless:
         wide: Places = {}
         best = self._around(wide, effort)
         for job in self._wide:
-            for gpus in list(self._sets(job, wide))[:_HOSTS]:
+            for gpus in self._cheapest(job, wide):
                 found = self._around({**wide, job: gpus}, effort)
                 if self._value(found) > self._value(best):
                     best = found
             wide = {number: gpus for number, gpus in best.items() if number in self._wide}
-        while self._wide and effort.left:
-            best = self._changed(best, effort)
+        fruitless = 0
+        while self._wide and fruitless < _PATIENCE * len(self._wide) and effort.left:
+            found = self._changed(best, effort)
+            fruitless = 0 if self._value(found) > self._value(best) else fruitless + 1
+            best = found
         return self._state(best)
 
     def _changed(self, places: Places, effort: Effort) -> Places:
@@ -68,22 +73,28 @@ class Endless:
         wide = {number: gpus for number, gpus in places.items() if number in self._wide and number != job}
         if self._dice.roll() < 0.5 and wide:
             del wide[self._dice.one_of(list(wide))]
-        sets = list(self._sets(job, wide))
-        if sets:
-            wide[job] = self._dice.one_of(sets)
+        hosts = self._free(job, wide)
+        if hosts:
+            gpus, width = self._dice.one_of(hosts), self._work.jobs[job].gpus
+            # The cheapest may be just those that a job with more right can run on.
+            wide[job] = tuple((gpus if self._dice.roll() < 0.5 else self._dice.shuffled(gpus))[:width])
         found = self._around(wide, effort)
         return found if self._value(found) >= self._value(places) else places
 
-    def _sets(self, job: int, wide: Places) -> Iterator[tuple[int, ...]]:
-        """The cheapest GPUs of each host that has enough, the cheapest host first."""
+    def _free(self, job: int, wide: Places) -> list[list[int]]:
+        """The GPUs of each host that has enough for a wide job, the cheapest first."""
         taken = {gpu for gpus in wide.values() for gpu in gpus}
         by_host: dict[str, list[int]] = defaultdict(list)
         for gpu in self._may_run[job]:
             if gpu not in taken:
                 by_host[self._problem.gpus[gpu].host].append(gpu)
+        return [gpus for gpus in by_host.values() if len(gpus) >= self._work.jobs[job].gpus]
+
+    def _cheapest(self, job: int, wide: Places) -> list[tuple[int, ...]]:
+        """The cheapest GPUs of each of the cheapest hosts."""
         width = self._work.jobs[job].gpus
-        found = [tuple(gpus[:width]) for gpus in by_host.values() if len(gpus) >= width]
-        yield from sorted(found, key=lambda gpus: (self._costs(gpus), gpus))
+        found = [tuple(gpus[:width]) for gpus in self._free(job, wide)]
+        return sorted(found, key=lambda gpus: (self._costs(gpus), gpus))[:_HOSTS]
 
     def _around(self, wide: Places, effort: Effort) -> Places:
         """These wide jobs, and what of the others has room beside them."""

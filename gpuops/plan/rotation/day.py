@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -108,9 +109,12 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     return vm.power is PowerState.ON or not original.taken
 
 
-def explained(outcomes: Iterable[Outcome], after: Inventory) -> tuple[Outcome, ...]:
-    """The outcomes, each desktop that did not come back with who is in its way and one safe command."""
-    return tuple(_explained(outcome, after) if _not_back(outcome) else outcome for outcome in outcomes)
+def explained(outcomes: Iterable[Outcome], after: Inventory, *, alone: bool = False) -> tuple[Outcome, ...]:
+    """The outcomes, each desktop that did not come back with who is in its way and one safe command.
+
+    `alone`: it was asked for by name, and so it is tried again.
+    """
+    return tuple(_explained(outcome, after, alone) if _not_back(outcome) else outcome for outcome in outcomes)
 
 
 def _not_back(outcome: Outcome) -> bool:
@@ -121,7 +125,7 @@ def _not_back(outcome: Outcome) -> bool:
     )
 
 
-def _explained(outcome: Outcome, after: Inventory) -> Outcome:
+def _explained(outcome: Outcome, after: Inventory, alone: bool) -> Outcome:
     vm = after.vms.get(outcome.step.vm)
     host = after.host_of(vm) if vm else None
     discarded = isinstance(outcome.step, ResumeVm) and vm is not None and vm.power is PowerState.OFF
@@ -130,4 +134,5 @@ def _explained(outcome: Outcome, after: Inventory) -> Outcome:
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
     held = f"; the GPUs of {host.name} are held by {', '.join(holders)}" if holders else ""
-    return replace(outcome, reason=f"{outcome.reason}{held}; try again: {RETURN_COMMAND}")
+    again = f"gpuops rotate restore --vm {quote(vm.name)}" if alone else RETURN_COMMAND
+    return replace(outcome, reason=f"{outcome.reason}{held}; try again: {again}")

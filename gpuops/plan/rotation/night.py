@@ -45,6 +45,8 @@ class RotateNight:
     originals: tuple[Original, ...] = ()
     durations: Durations = field(default_factory=Durations, repr=False)
     """How long operations took here so far."""
+    skipped: frozenset[str] = frozenset()
+    """Nights that somebody said are not to be taken."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -66,11 +68,14 @@ class RotateNight:
         """What this night comes to, with all that speaks for it and against it."""
         night = self.night(inventory, now)
         bounds = self._bounds(night, inventory, now)
-        refusals = self._refusals(night, found, inventory, now)
+        skipped = self.policy.night_at(now) is not None and night in self.skipped
+        refusals = [] if skipped else self._refusals(night, found, inventory, now)
         queue = waiting(self.policy, inventory)
-        if refusals or self._is_over(night, inventory):
+        if skipped or refusals or self._is_over(night, inventory):
             nothing = Served((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
-            return Prospect(self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals)
+            return Prospect(
+                self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals, skipped=skipped
+            )
         room = Room(catalog, certain=True)
         served = serve(
             queue,

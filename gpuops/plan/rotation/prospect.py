@@ -31,14 +31,16 @@ class Prospect:
     refusals: tuple[Rejection, ...] = ()
     """Why there is no night now."""
     over: bool = False
-    """It was, and its desktops are back."""
+    """There is nothing to take any more, or `skipped` nothing at all."""
+    skipped: bool = False
+    """Somebody said that it is not to be taken."""
 
     def plan(self) -> Plan:
         """The steps: mark, make room, move, start."""
         if self.refusals:
             return refuse(*self.refusals)
         if self.over:
-            return Plan(because=(f"night {self.night} is over: its desktops are back",))
+            return Plan(because=(f"night {self.night} is {self.ended}",))
         return Plan(
             waves=tuple(wave for wave in self._waves() if wave.steps),
             warnings=tuple(self._warnings()),
@@ -47,6 +49,13 @@ class Prospect:
             disruptive=bool(self.served.starts),
             not_after=self.not_after,
         )
+
+    @property
+    def ended(self) -> str:
+        """Why nothing is taken, when it is over."""
+        if self.skipped:
+            return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
+        return "over: its desktops are back"
 
     @property
     def choices(self) -> tuple[Choice, ...]:

@@ -34,6 +34,8 @@ class RotationStatus:
     """Every VM of nights that are not over, desktops first."""
     names: Mapping[str, str]
     """Host ref -> name."""
+    skipped: tuple[str, ...] = ()
+    """Nights of the policy, to come or open, that somebody said are not to be taken."""
 
     @property
     def away(self) -> tuple[Ours, ...]:

@@ -1,0 +1,80 @@
+"""Rotation, a restore: of what nights took, the VMs that were named, now. As in a morning, which knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.rotation.day import RotateDay
+from gpuops.plan.rotation.ours import Ours, Whereabouts, ours
+from gpuops.plan.steps import ShutDownGuest
+
+_AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreVms:
+    """The morning, for these VMs alone. An ML VM that is not among them runs on, whoever finds no room beside it:
+    whose work gives way in an emergency is not for gpuops to decide."""
+
+    day: RotateDay
+    names: tuple[str, ...]
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        return ()
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """What a morning would do with them; refused for a name that is of no VM, or of one that no night took."""
+        found = ours(self.day.policy, self.day.originals, inventory)
+        meant = [mine for mine in found if _names(mine) & set(self.names)]
+        known = {name for mine in meant for name in _names(mine)}
+        others = {name: _called(name, inventory) for name in self.names if name not in known}
+        strangers = [_stranger(name, vms) for name, vms in others.items() if not _run(vms)]
+        if strangers:
+            return refuse(*strangers)
+        return replace(
+            _narrowed(self.day.plan(inventory, catalog, now), meant),
+            because=(
+                *(f"{mine.original.name}: {mine.reason}" for mine in meant if mine.whereabouts in _AS_IT_WAS),
+                *(f"{name}: is running, and no night holds it" for name in others),
+            ),
+        )
+
+
+def _narrowed(plan: Plan, meant: Iterable[Ours]) -> Plan:
+    """The plan without what is not about these VMs."""
+    refs = {mine.original.vm for mine in meant}
+    names = {mine.original.name for mine in meant}
+    waves = (Wave(wave.title, tuple(step for step in wave.steps if step.vm in refs)) for wave in plan.waves)
+    kept = tuple(wave for wave in waves if wave.steps)
+    return replace(
+        plan,
+        waves=kept,
+        unmet=tuple(left for left in plan.unmet if left.subject in names),
+        choices=tuple(choice for choice in plan.choices if choice.subject in names),
+        disruptive=any(isinstance(step, ShutDownGuest) for wave in kept for step in wave.steps),
+    )
+
+
+def _names(mine: Ours) -> set[str]:
+    """The one it had when it was taken, and the one it has now."""
+    return {mine.original.name, *((mine.vm.name,) if mine.vm is not None else ())}
+
+
+def _called(name: str, inventory: Inventory) -> list[Vm]:
+    return [vm for vm in inventory.vms.values() if vm.name == name]
+
+
+def _run(vms: Collection[Vm]) -> bool:
+    return bool(vms) and all(vm.power is PowerState.ON for vm in vms)
+
+
+def _stranger(name: str, vms: Collection[Vm]) -> Rejection:
+    if not vms:
+        return Rejection(name, "no VM of a night has this name", hint="gpuops rotate status lists them")
+    return Rejection(name, "no night has taken it: not touched", hint="gpuops rotate status lists those that were")

@@ -1,0 +1,47 @@
+"""`gpuops rotate restore` over the wire: one desktop now, or all of it from vCenter's markers on a new machine."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Lab
+
+POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+
+
+def taken(lab: Lab) -> tuple[list[str], list[str]]:
+    """(desktops, ML VMs) that a night took."""
+    assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
+    vms = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
+    return tuple([vm["name"] for vm in vms if vm["role"] == role] for role in ("desktop", "ml"))  # type: ignore[return-value]
+
+
+def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
+    desktops, ml = taken(lab)
+    before = len(lab.effects)
+    names = [word for name in (desktops[0], *ml) for word in ("--vm", name)]
+    result = lab.run("rotate", "restore", *names, "--yes")
+    assert result.exit_code == 0, result.output
+    touched = {effect.split()[1] for effect in lab.effects[before:]}
+    assert touched == {desktops[0], *ml}
+    unknown = lab.run("rotate", "restore", "--vm", "nobody", "--yes")
+    assert (unknown.exit_code, "nobody: no VM of a night has this name" in unknown.stdout) == (3, True)
+
+
+def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desktops, ml = taken(lab)
+    monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "new-machine"))
+    unsaid = lab.run("rotate", "restore", "--from-markers", "--yes")
+    assert (unsaid.exit_code, "--policy FILE" in unsaid.stderr) == (2, True)
+    result = lab.run("rotate", "restore", "--from-markers", "--policy", POLICY, "--yes", "--output", "json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["kind"], {*desktops, *ml}) == (
+        "rotate-restore",
+        {choice["subject"] for choice in document["choices"]},
+    )
+    assert lab.run("rotate", "status", "--policy", POLICY).stdout.startswith("no night is open")
