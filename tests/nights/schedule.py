@@ -32,6 +32,9 @@ USERS: Final = ("H1", "H2", "H3")
 KILLS: Final = ("K1",)
 ALL: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
 
+RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
+"""What often finds nobody to strike: tried more often."""
+
 NIGHT_S: Final = 10 * 3600
 
 
@@ -60,6 +63,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     if rng.randrange(8) == 0:
         return ()
     kinds = rng.sample(ALL, rng.choice([1, 1, 2, 2, 3, 4, 6]))
+    kinds += rng.choices(RARE, k=rng.choice([0, 0, 0, 1]))
     vms = [*desktops, *ml]
     return tuple(
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
@@ -70,7 +74,8 @@ def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequenc
     if fault in KILLS:
         return Event(fault, point=rng.randint(1, 60))
     if fault in USERS:
-        return Event(fault, target=rng.choice(desktops or vms), at_s=_moment(rng))
+        at_s = float(rng.randint(600, NIGHT_S - 3600)) if fault == "H2" else _moment(rng)
+        return Event(fault, target=rng.choice(desktops or vms), at_s=at_s)
     return Event(fault, rules_of(fault, _changes(fault, rng, vms, hosts)))
 
 

@@ -103,7 +103,11 @@ def changing(vm: Vm) -> str | None:
     started = "is being resumed" if vm.power is PowerState.SUSPENDED else "is being started"
     words = {"suspendvm": "is being suspended", "poweronvm": started, "poweroffvm": "is being powered off"}
     done = (words.get(task.name.removesuffix("_Task").lower()) for task in vm.tasks)
-    return next((word for word in done if word is not None), None)
+    found = next((word for word in done if word is not None), None)
+    if found is None and vm.question is not None:
+        # what waits for the answer goes on when somebody gives it, even where vCenter has forgotten its task
+        return f"waits for an answer: {vm.question}"
+    return found
 
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
