@@ -18,7 +18,7 @@ from gpuops.plan.harvest.search import Search
 from gpuops.plan.harvest.state import Effort, State
 from gpuops.plan.harvest.windows import Windows, windows
 
-QUICK: Final = 2_000_000
+QUICK: Final = 1_600_000
 """Units that two seconds of one core are enough for."""
 THOROUGH: Final = 40_000_000
 """Units for a minute of one core."""
