@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from math import ceil
 from typing import Final
 
@@ -164,7 +164,7 @@ def _wish(
         allowed=allowed,
         priority=queued.priority,
         least_minutes=max(1, ceil((queued.minimum_run.total_seconds() + start_s) / 60)),
-        deadline=None if due is None else max(0, _floor(_from(bounds.now, due))),
+        deadline=None if due is None else max(0, _floor(due - bounds.now)),
     )
 
 
@@ -195,10 +195,6 @@ def _jobs(wish: _Wish, vms: Sequence[Vm], minutes: int) -> Iterator[tuple[Job, t
             Job(sharing[0].ref, wish.gpus, max(minutes, least) + 1, least, wish.priority, wish.deadline, wish.allowed),
             sharing,
         )
-
-
-def _from(now: datetime, moment: datetime) -> timedelta:
-    return moment - now
 
 
 def _floor(length: timedelta) -> int:
