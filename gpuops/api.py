@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
+    from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scope import Scope
@@ -53,6 +54,7 @@ __all__ = [
     "rotate_resume",
     "rotate_skip_next",
     "rotate_status",
+    "rotate_unlock",
     "run",
     "wall_clock",
 ]
@@ -267,6 +269,17 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     from gpuops.execute.skipping import skip_next
 
     return skip_next(policy, site, skipped=not undo)
+
+
+def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None) -> Lease:
+    """Gives the lease on the policy's lock VM back in its holder's place, if its id is this very one.
+
+    For a run on another machine that is dead for certain; nobody has to, since it runs out by itself. Raises Refused,
+    naming the holder, for any other id.
+    """
+    from gpuops.execute.rotation import unlock
+
+    return unlock(policy, site, nonce)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:

@@ -13,6 +13,7 @@ from gpuops.cli.repeated import Once
 from gpuops.cli.rotate_audit import audit
 from gpuops.cli.rotate_restore import restore
 from gpuops.cli.rotate_skip_next import skip_next
+from gpuops.cli.rotate_unlock import unlock
 
 rotate = typer.Typer(
     name="rotate",
@@ -25,6 +26,7 @@ rotate.add_typer(audit)
 
 rotate.command()(restore)
 rotate.command()(skip_next)
+rotate.command()(unlock)
 
 
 @rotate.command()

@@ -13,6 +13,8 @@ from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lease import NO_LEASE, Lease, lease_on, leased
+from gpuops.execute.lease import unlock as give_up
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
 from gpuops.execute.resume import foresee, settle_open
@@ -26,10 +28,13 @@ from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.lease import Lease as LeaseHeld
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
 
 class Half(StrEnum):
@@ -65,13 +70,17 @@ def rotate(
             turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
-        turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
+        obeyed = policy or _remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
-        settled = turn.settle(left_open, journal)
-        report = turn.look(journal)
-        outcomes = turn.do(report, journal, left_open, consent)
-        return _without_journal(replace(report, outcomes=(*settled, *outcomes), applied=True), journal)
+        with leased(site, obeyed.lock_vm, returning=returning) as lease:
+            turn = _Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
+            settled = turn.settle(left_open, journal)
+            report = turn.look(journal)
+            outcomes = turn.do(report, journal, left_open, consent)
+            warned = replace(report.plan, warnings=(*report.plan.warnings, *lease.warnings))
+        report = replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
+        return _without_journal(report, journal)
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
@@ -107,6 +116,16 @@ def restore(
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
 
+def unlock(policy: Policy | None, site: Site, nonce: str | None) -> LeaseHeld:
+    """The lease that was given back in its holder's place. Raises Refused, naming the holder, for any other nonce."""
+    if policy is None:
+        with site.remembering(site.vcenter.uuid) as journal:
+            policy = _remembered_policy(journal)
+    if policy.lock_vm is None:
+        raise UsageError(f"{policy.name}: the policy has no lock_vm, so there is no lease")
+    return give_up(site, policy.lock_vm, nonce)
+
+
 def status(site: Site, policy: Policy | None = None) -> RotationStatus:
     """What the nights that are not over have taken, and where each VM is now.
 
@@ -122,6 +141,8 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             now = _tagged(policy, site, now)
         found = ours(policy, Originals(journal).all() if journal else (), now)
         skipped = _skipped(journal, policy, site.clock())
+    lock_vm = policy.lock_vm if policy else None
+    lease, trouble = lease_on(site, lock_vm, now) if lock_vm else (None, "")
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     return RotationStatus(
@@ -134,6 +155,9 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         cut_off=last.kind if last else None,
         cut_off_since=last.started if last else None,
         vms=found,
+        lock_vm=lock_vm,
+        lease=lease,
+        lock_trouble=trouble,
         skipped=skipped,
         names={ref: host.name for ref, host in now.hosts.items()},
     )
@@ -179,6 +203,7 @@ class _Turn:
     now: datetime
     only: tuple[str, ...] = ()
     markers_alone: bool = False
+    lease: Lease = NO_LEASE
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
@@ -209,7 +234,7 @@ class _Turn:
         request = self._request(originals, journal)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
+        return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None
@@ -223,6 +248,11 @@ class _Turn:
                 return RotateDay(self.policy, originals)
             case Half.RESTORE:
                 return RestoreVms(RotateDay(self.policy, originals), self.only)
+
+    def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
+        """What else this login must be able to do: the way back, and the lease."""
+        lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
+        return (*way_back(plan.steps), *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         return () if self.markers_alone else _originals(journal, self.policy, self.now)
@@ -248,12 +278,21 @@ class _Turn:
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
         guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
-        doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
+        doer = Doer(
+            self.site.vcenter,
+            journal,
+            run,
+            report.before,
+            guard=guard,
+            lease=self.lease.held,
+            passed_s=self.site.passed_s,
+        )
         try:
             outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
+        self.lease.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)
         return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))

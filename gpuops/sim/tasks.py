@@ -158,10 +158,21 @@ class Tasks:
             clock.schedule(queued_s + trouble.lost_at * task.duration_s, lambda: self.forget(task))
         if not trouble.stuck:
             share = trouble.fails_at if trouble.fault is not None else 1.0
-            complete = self._completion(task, finish, trouble)
+            complete = self._completion(task, self._if_still_there(task, finish), trouble)
             task.alarms.append(clock.schedule(queued_s + share * task.duration_s, complete))
 
-    def _completion(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> Callable[[], None]:
+    def _if_still_there(self, task: Task, finish: Effect | None) -> Effect:
+        """What the task does at its end, if somebody has not removed its object meanwhile."""
+        from pyVmomi import vmodl
+
+        def effect() -> Any:
+            if self.world.find(task.entity.moid) is not task.entity:
+                raise vmodl.fault.ManagedObjectNotFound(msg="The object has been deleted.", obj=task.entity.ref)
+            return finish() if finish else None
+
+        return effect
+
+    def _completion(self, task: Task, finish: Effect, trouble: TaskTrouble) -> Callable[[], None]:
         def complete() -> None:
             if trouble.fault is not None:
                 self._end(task, error=trouble.fault)

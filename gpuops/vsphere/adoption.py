@@ -23,14 +23,18 @@ DESCRIPTIONS: Final[dict[type, str]] = {
 }
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
 
-PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason")
+PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.state")
+
+UNENDED: Final = ("queued", "running")
+"""TaskInfo.state of a task that has not ended (vSphere API reference, TaskInfoState)."""
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
-    """The newest task of this kind on the step's VM that was queued at `since`, vCenter's time, or later.
+    """The newest task of this kind on the step's VM that still runs, or was queued at `since` (by vCenter) or later.
 
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
-    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it.
+    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it. What
+    runs needs no time: vCenter's clock may have been put back since.
     None = none is there: the request did not arrive, or its task was forgotten (vCenter keeps them some minutes).
     """
     description = DESCRIPTIONS.get(type(step))
@@ -42,7 +46,7 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
         for ref, info in _recent(session, step.vm)
         if info.get("info.descriptionId") == description
         and (queued := info.get("info.queueTime")) is not None
-        and queued >= since
+        and (queued >= since or info.get("info.state") in UNENDED)
     ]
     return TaskRef(max(alike)[2]) if alike else None
 

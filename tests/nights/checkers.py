@@ -36,6 +36,11 @@ def effects(night: Played, *methods: str) -> list[Entry]:
     ]
 
 
+def _is_desktop(night: Played, entry: Entry) -> bool:
+    """By the name that it has had all along; a VM that came in the night is known by the entry alone."""
+    return night.names.get(entry.moid, entry.name).startswith("desktop-")
+
+
 def desktops_back(night: Played) -> Iterator[str]:
     """I1: every desktop that we suspended runs again, or the last report names it; no other desktop is named.
 
@@ -100,7 +105,7 @@ def only_ours(night: Played) -> Iterator[str]:
     """I7: taking touches what the policy selects, returning what a night took, and nothing else is touched."""
     queue = {queued.name for queued in night.site.policy.ml}
     for entry in effects(night):
-        name = night.names.get(entry.moid, "")
+        name = night.names.get(entry.moid, entry.name)
         if name in queue or entry.method == DEFINE:
             continue
         if not name.startswith("desktop-"):
@@ -115,7 +120,7 @@ def nothing_discarded(night: Played) -> Iterator[str]:
         was = entry.before.get("power")
         if entry.method == OFF and was == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
-        if entry.method == START and was == Power.OFF and night.names[entry.moid].startswith("desktop-"):
+        if entry.method == START and was == Power.OFF and _is_desktop(night, entry):
             yield f"I11: {entry.name} was booted"
 
 
@@ -126,7 +131,7 @@ def floor_holds(night: Played) -> Iterator[str]:
     """When others' doing took one out of those that run."""
     for entry in night.world.ledger:
         power = entry.after.get("power")
-        if power is None or not night.names.get(entry.moid, "").startswith("desktop-"):
+        if power is None or not _is_desktop(night, entry):
             continue
         taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
         if power != Power.ON and entry.moid in running and not taken:
@@ -149,12 +154,20 @@ def intent_first(night: Played) -> Iterator[str]:
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
-    """I17: a desktop that others woke is not suspended again in that night."""
+    """I17: a desktop that we took and others woke is not suspended again in that night.
+
+    One that was started before we came near it had not come back: whether it may be taken is I2 and I7.
+    """
+    taken: set[str] = set()
     woken: set[str] = set()
     for entry in night.world.ledger:
-        if entry.method == START and not entry.operation_id.startswith("gpuops-"):
+        ours = entry.operation_id.startswith("gpuops-")
+        if entry.method == START and not ours and entry.moid in taken:
             woken.add(entry.moid)
-        elif entry.method == SUSPEND and entry.operation_id.startswith("gpuops-") and entry.moid in woken:
+        elif entry.method == SUSPEND and ours:
+            taken.add(entry.moid)
+            if entry.moid not in woken:
+                continue
             yield f"I17: {entry.name} was suspended again after somebody woke it"
 
 
@@ -168,7 +181,7 @@ def one_session(night: Played) -> Iterator[str]:
 def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
     for entry in effects(night, SUSPEND, START):
-        taking = entry.method == SUSPEND or not night.names[entry.moid].startswith("desktop-")
+        taking = entry.method == SUSPEND or not _is_desktop(night, entry)
         asked = night.intents.get(entry.operation_id, entry.at)
         if taking and not EVENING <= asked <= CLOSES:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"

@@ -120,7 +120,8 @@ class DirectVcenter:
             alike = [
                 (task.call.user == USER, task.queued_at, task.moid)
                 for task in recent
-                if (task.description_id or description_id(task.name)) == description and task.queued_at >= since
+                if (task.description_id or description_id(task.name)) == description
+                and (task.queued_at + task.skew >= since or not task.ended)
             ]
             return TaskRef(max(alike)[2]) if alike else None
 

@@ -95,6 +95,16 @@ def test_the_clients_operation_id_is_kept(world: World, si: Any) -> None:
     assert [entry.operation_id for entry in world.ledger] == ["night-7"]
 
 
+def test_a_task_whose_object_was_removed_meanwhile_does_nothing(world: World, si: Any) -> None:
+    task = machine(si).PowerOnVM_Task()
+    world.unregister(world.get("vm-1"))
+    world.clock.advance(10)
+    assert task.info.state == "error"
+    assert isinstance(task.info.error, vmodl.fault.ManagedObjectNotFound)
+    assert list(world.ledger) == []
+    assert world.bugs == []
+
+
 def test_a_task_can_be_cancelled_before_its_end(world: World, si: Any) -> None:
     task = machine(si).PowerOnVM_Task()
     task.CancelTask()

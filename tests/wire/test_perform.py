@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -249,6 +250,16 @@ def test_an_older_task_of_the_same_kind_is_not_adopted(bench: Bench) -> None:
     assert bench.perform(PowerOffVm(ref)) is None
     assert bench.connection.adopt(PowerOnVm(ref), since) is None
     assert bench.connection.adopt(PowerOffVm(ref), since) is not None
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_running_task_is_adopted_whatever_is_done_to_the_clock_of_vcenter(bench: Bench, hours: int) -> None:
+    step, world = PowerOnVm(bench.ref("ml-01")), bench.server.world
+    since = bench.inventory.taken_at
+    world.skew = timedelta(hours=hours)
+    task = bench.submit(step)
+    assert bench.connection.adopt(step, since) == task
+    assert bench.connection.inventory().taken_at >= since + timedelta(hours=hours)
 
 
 def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> None:

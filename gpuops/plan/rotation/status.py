@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpuops.model.rotation import LockHolder
+from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 
 
@@ -34,6 +35,12 @@ class RotationStatus:
     """Every VM of nights that are not over, desktops first."""
     names: Mapping[str, str]
     """Host ref -> name."""
+    lock_vm: str | None = None
+    """The VM that carries the lease, as the policy has it."""
+    lease: Lease | None = None
+    """Who holds it, on whatever machine, or held it last and did not give it back."""
+    lock_trouble: str = ""
+    """Why that cannot be told."""
     skipped: tuple[str, ...] = ()
     """Nights of the policy, to come or open, that somebody said are not to be taken."""
 

@@ -75,6 +75,8 @@ class Task(ManagedObject):
         self.cancelled = False
         self.state = TaskState.QUEUED
         self.queued_at: datetime = world.clock.now()
+        self.skew = world.skew
+        """How far vCenter's clock was off by then: it stamps its tasks with the time that it believes in."""
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
         self.error: Any = None
@@ -125,9 +127,9 @@ class Task(ManagedObject):
             result=self._result(),
             progress=None if self.ended else self.progress_percent,
             reason=vim.TaskReasonUser(userName=self.call.user),
-            queueTime=self.queued_at,
-            startTime=self.started_at,
-            completeTime=self.ended_at,
+            queueTime=self.queued_at + self.skew,
+            startTime=self.started_at + self.skew if self.started_at else None,
+            completeTime=self.ended_at + self.skew if self.ended_at else None,
             eventChainId=self.event_chain_id,
             activationId=self.call.operation_id or None,
         )

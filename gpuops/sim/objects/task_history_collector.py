@@ -62,5 +62,6 @@ def _matches_time(task: Task, by_time: Any) -> bool:
     moment = moments[by_time.timeType]
     if moment is None:
         return False
+    moment += task.skew
     begins = by_time.beginTime is None or moment >= by_time.beginTime
     return begins and (by_time.endTime is None or moment <= by_time.endTime)
