@@ -271,23 +271,24 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     return skip_next(policy, site, skipped=not undo)
 
 
-def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None) -> Lease:
+def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
     """Gives the lease on the policy's lock VM back in its holder's place, if its id is this very one.
 
     For a run on another machine that is dead for certain; nobody has to, since it runs out by itself. Raises Refused,
-    naming the holder, for any other id.
+    naming the holder, for any other id, and Locked for a lease that was renewed just now, unless by `force`.
     """
-    from gpuops.execute.rotation import unlock
+    from gpuops.execute.unlocking import unlock
 
-    return unlock(policy, site, nonce)
+    return unlock(policy, site, nonce, force=force)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
     """What the nights that are not over have taken, and where each VM is now.
 
-    `policy` None = the one of the last night in the journal.
+    `policy` None = the one of the last night in the journal. By vCenter's markers alone where the journal is damaged:
+    `journal_lost` then says why.
     """
-    from gpuops.execute.rotation import status
+    from gpuops.execute.status import status
 
     return status(site, policy)
 
