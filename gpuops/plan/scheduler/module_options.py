@@ -1,7 +1,7 @@
 """The option string of the `nvidia` kernel module: RmPVMRL read from it and written into it, all else left as it is.
 
 `NVreg_RegistryDwords=KEY=VALUE;...` is for all GPUs, `NVreg_RegistryDwordsPerDevice=pci=ADDRESS;KEY=VALUE;pci=...` for
-some; options are separated by blanks (NVIDIA vGPU docs, changing scheduling behaviour; esxcli system module parameters).
+some; options are separated by blanks (NVIDIA vGPU docs, scheduling behaviour; esxcli system module parameters).
 A GPU's own entry goes before the one for all. Nothing is normalised: a foreign byte is never rewritten.
 """
 
@@ -125,7 +125,7 @@ def _groups(options: str, name: str) -> list[_Group]:
 def _by_device(
     options: str, start: int, end: int, name: str
 ) -> Iterator[tuple[PciAddress | None, list[re.Match[str]]]]:
-    """Items of a list, cut where a `pci=` begins another GPU; what stands before the first, or is no address, is left."""
+    """Items of a list, cut where a `pci=` begins another GPU; what is of no GPU is left out."""
     items = [item for item in _ITEM.finditer(options, start, end) if item[0].strip()]
     if name == FOR_ALL:
         if items:

@@ -55,7 +55,7 @@ def ambiguous(scheduler: VgpuScheduler) -> bool:
 
 
 def encode(scheduler: VgpuScheduler, round_robin: RoundRobin | None) -> int:
-    """The word for it on a branch that reads so; None = an unknown branch. Needs a scheduler of which `against` is None."""
+    """The word for it on a branch that reads so; None = an unknown branch. Raises ValueError where `against` speaks."""
     reason = against(scheduler, round_robin)
     if reason is not None:
         raise ValueError(reason)

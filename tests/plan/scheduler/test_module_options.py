@@ -28,8 +28,7 @@ ADAPTIVE = RoundRobin.ADAPTIVE
         ('NVreg_RegistryDwords="RmPVMRL=0x11"', FIXED, FIXED),
         ("NVreg_RegistryDwordsPerDevice=pci=0000:3B:00.0;RmPVMRL=0x11", FIXED, BEST_EFFORT),
         (
-            "a=1  NVreg_RegistryDwordsPerDevice=pci=3b:00.0;X=2;pci=0000:86:00.0;RmPVMRL=0x0"
-            " NVreg_RegistryDwords=RmPVMRL=1",
+            "a  NVreg_RegistryDwordsPerDevice=pci=3b:00.0;X=2;pci=86:00.0;RmPVMRL=0x0 NVreg_RegistryDwords=RmPVMRL=1",
             EQUAL,
             BEST_EFFORT,
         ),
@@ -84,10 +83,9 @@ def test_what_can_be_meant_in_two_ways_is_not_read(options: str, words: str) -> 
             "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;RmPVMRL=0x1;pci=86:00.0;X=1;RmPVMRL=0x11;pci=af:00.0;Y=2 z",
         ),
         (
-            "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;RmPVMRL=0x1",
+            "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;X=1",
             (TWO, THREE),
-            "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;RmPVMRL=0x1"
-            ";pci=0000:86:00.0;RmPVMRL=0x11;pci=0000:af:00.0;RmPVMRL=0x11",
+            "NVreg_RegistryDwordsPerDevice=pci=3b:00.0;X=1;pci=0000:86:00.0;RmPVMRL=0x11;pci=0000:af:00.0;RmPVMRL=0x11",
         ),
     ],
 )
