@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
+    from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scheduler.state import Schedulers
@@ -56,6 +57,7 @@ __all__ = [
     "rotate_resume",
     "rotate_skip_next",
     "rotate_status",
+    "rotate_unlock",
     "run",
     "scheduler_show",
     "wall_clock",
@@ -298,12 +300,24 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     return skip_next(policy, site, skipped=not undo)
 
 
+def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
+    """Gives the lease on the policy's lock VM back in its holder's place, if its id is this very one.
+
+    For a run on another machine that is dead for certain; nobody has to, since it runs out by itself. Raises Refused,
+    naming the holder, for any other id, and Locked for a lease that was renewed just now, unless by `force`.
+    """
+    from gpuops.execute.unlocking import unlock
+
+    return unlock(policy, site, nonce, force=force)
+
+
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
     """What the nights that are not over have taken, and where each VM is now.
 
-    `policy` None = the one of the last night in the journal.
+    `policy` None = the one of the last night in the journal. By vCenter's markers alone where the journal is damaged:
+    `journal_lost` then says why.
     """
-    from gpuops.execute.rotation import status
+    from gpuops.execute.status import status
 
     return status(site, policy)
 

@@ -78,6 +78,29 @@ def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:
 
 def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     """The GPUs of a host with the vGPUs that run on each, by PCI address."""
+    vms = inventory.vms_on(host)
+    known = inventory.worked_out.get(gpu_states)
+    # A plan asks one host several times in a row, and thousands of hosts in turn: the last answer is remembered.
+    if isinstance(known, _Known) and known.host is host and known.vms is vms and known.catalog is catalog:
+        return known.states
+    states = _read(host, inventory, catalog)
+    own = {vm.ref for vm in vms}
+    if all(own.issuperset(gpu.vms or ()) for gpu in host.gpus):  # a VM of elsewhere may change without the host
+        inventory.worked_out[gpu_states] = _Known(host, vms, catalog, states)
+    return states
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The last answer, and for what."""
+
+    host: Host
+    vms: tuple[Vm, ...]
+    catalog: Catalog
+    states: tuple[GpuState, ...]
+
+
+def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
     tenants: list[list[Tenant]] = [[] for _ in gpus]
     for vm in inventory.vms_on(host):

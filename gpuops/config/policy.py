@@ -54,6 +54,7 @@ def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Poli
         windows=found.all_windows(),
         opt_out=found.opt_out.mark(),
         marker=found.marker,
+        lock_vm=found.lock_vm,
         limits=found.limits.limits(),
         morning=found.morning.order,
         mode=found.mode,

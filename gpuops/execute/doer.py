@@ -18,6 +18,7 @@ from typing import Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
+from gpuops.execute.lease import Held
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
@@ -72,9 +73,12 @@ class Doer:
         planned: Inventory,
         *,
         guard: Guard | None = None,
+        lease: Held | None = None,
         passed_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`guard` has a word before each step that takes something; None = nothing is taken.
+
+        `lease` must be ours at each request; None = this machine's lock alone keeps others away.
 
         `passed_s` counts seconds since some moment, whatever is done to the clock.
         """
@@ -85,6 +89,7 @@ class Doer:
         self.inventory = planned
         self.passed_s = passed_s
         self._guard = guard
+        self._lease = lease
         self._company_at = planned.taken_at
         self._ended: list[Outcome] = []
 
@@ -111,15 +116,27 @@ class Doer:
             return Outcome(step, Verdict.ALREADY)
         if reason is None and self._guard is not None:
             reason = self._guard.against(step, self.inventory, self.journal.clock(), self._ended, leaving)
+        reason = reason or self._not_ours()
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
         return self._submit(op_id, step)
 
+    def keep_lease(self) -> None:
+        """Renews the lease while steps are waited for."""
+        if self._lease is not None:
+            self._lease.keep()
+
+    def _not_ours(self) -> str | None:
+        return self._lease.objection() if self._lease is not None else None
+
     def _submit(
         self, op_id: str, step: Step, *, first: Inventory | None = None, logged_in: bool = False
     ) -> Outcome | Underway:
         """`first` is what the first request went by, when this is the second."""
+        not_ours = self._not_ours()
+        if not_ours is not None:
+            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours))
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:

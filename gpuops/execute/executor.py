@@ -54,6 +54,7 @@ class _Run:
 
     def outcomes(self) -> Iterator[Outcome]:
         while self._lanes.unended:
+            self._doer.keep_lease()
             yield from self._send()
             if self._lanes.flights:
                 yield from self._wait()

@@ -13,6 +13,7 @@ from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
 from gpuops.execute.resume import foresee, settle_open
@@ -26,10 +27,10 @@ from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
 
 class Half(StrEnum):
@@ -62,16 +63,20 @@ def rotate(
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
-            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
+            turn = _Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
-        turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
+        obeyed = policy or remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
-        settled = turn.settle(left_open, journal)
-        report = turn.look(journal)
-        outcomes = turn.do(report, journal, left_open, consent)
-        return _without_journal(replace(report, outcomes=(*settled, *outcomes), applied=True), journal)
+        with leased(site, obeyed.lock_vm, returning=returning) as lease:
+            turn = _Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
+            settled = turn.settle(left_open, journal)
+            report = turn.look(journal)
+            outcomes = turn.do(report, journal, left_open, consent)
+            warned = replace(report.plan, warnings=(*report.plan.warnings, *lease.warnings))
+        report = replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
+        return _without_journal(report, journal)
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
@@ -107,46 +112,7 @@ def restore(
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
 
-def status(site: Site, policy: Policy | None = None) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now.
-
-    Without a policy, by the one that the last night in the journal ran under.
-    """
-    now = site.vcenter.inventory()
-    with site.remembering(now.vcenter) as journal:
-        holder, left_open = _left_open(journal, site)
-        text = journal.last_policy(Half.NIGHT) if journal else None
-        if policy is None and text:
-            policy = parse_policy(text, "the journal", accepted_before=True)
-        if policy:
-            now = _tagged(policy, site, now)
-        found = ours(policy, Originals(journal).all() if journal else (), now)
-        skipped = _skipped(journal, policy, site.clock())
-    last = left_open[-1] if left_open and holder is None else None
-    doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
-    return RotationStatus(
-        vcenter=now.vcenter,
-        policy=policy.name if policy else None,
-        remembered=bool(text),
-        marker=marker_of(policy),
-        under_way=holder,
-        doing=doing,
-        cut_off=last.kind if last else None,
-        cut_off_since=last.started if last else None,
-        vms=found,
-        skipped=skipped,
-        names={ref: host.name for ref, host in now.hosts.items()},
-    )
-
-
-def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
-    """The nights of the policy that are to come, or open, and are not taken."""
-    if journal is None or policy is None or not policy.windows:
-        return ()
-    return tuple(sorted(night for night in journal.skipped(policy.name) if night >= policy.night(now)))
-
-
-def _left_open(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
+def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
     """Who is rotating now, if anybody, and the runs that did not end.
 
     A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
@@ -165,7 +131,7 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     now = site.clock()
     with site.remembering(inventory.vcenter) as journal:
         request = RotateNight(policy, _originals(journal, policy, now))
-    seen = _tagged(policy, site, inventory)
+    seen = tagged(policy, site, inventory)
     return request.may_take(seen, catalog_of(seen), now)
 
 
@@ -179,17 +145,18 @@ class _Turn:
     now: datetime
     only: tuple[str, ...] = ()
     markers_alone: bool = False
+    lease: Lease = NO_LEASE
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = self._originals(journal)
-        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
+        return self._planned(tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
-        before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
+        before = tagged(self.policy, self.site, self.site.vcenter.inventory())
         originals = self._originals(journal)
-        holder, left_open = _left_open(journal, self.site)
+        holder, left_open = left_open_runs(journal, self.site)
         if holder is None:
             _morning_first(self.half, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
@@ -209,7 +176,7 @@ class _Turn:
         request = self._request(originals, journal)
         plan = request.plan(before, catalog_of(before), self.now)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before, way_back(plan.steps)) if night else plan)
+        return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None
@@ -223,6 +190,11 @@ class _Turn:
                 return RotateDay(self.policy, originals)
             case Half.RESTORE:
                 return RestoreVms(RotateDay(self.policy, originals), self.only)
+
+    def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
+        """What else this login must be able to do: the way back, and the lease."""
+        lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
+        return (*way_back(plan.steps), *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         return () if self.markers_alone else _originals(journal, self.policy, self.now)
@@ -248,12 +220,21 @@ class _Turn:
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
         guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
-        doer = Doer(self.site.vcenter, journal, run, report.before, guard=guard, passed_s=self.site.passed_s)
+        doer = Doer(
+            self.site.vcenter,
+            journal,
+            run,
+            report.before,
+            guard=guard,
+            lease=self.lease.held,
+            passed_s=self.site.passed_s,
+        )
         try:
             outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
+        self.lease.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)
         return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
@@ -313,7 +294,7 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
     return Originals(journal).all(policy.night(now) if policy.windows else None)
 
 
-def _remembered_policy(journal: Journal | None) -> Policy:
+def remembered_policy(journal: Journal | None) -> Policy:
     text = journal.last_policy(Half.NIGHT) if journal else None
     if not text and journal is not None and journal.lost is not None:
         raise journal.lost
@@ -330,5 +311,5 @@ def _without_journal(report: Report, journal: Journal | None) -> Report:
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
 
 
-def _tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
+def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
     return site.vcenter.with_tags(inventory) if policy.needs_tags else inventory

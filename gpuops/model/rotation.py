@@ -109,6 +109,8 @@ class Policy:
     """None given = `rotate night` may run at any time, and each one after a finished one is a new night."""
     opt_out: Mark = field(default_factory=lambda: Mark(attribute="gpuops.opt-out"))
     """A desktop that carries it is never taken, whatever else holds."""
+    lock_vm: str | None = None
+    """Name of the VM that carries the lease, by which runs on several machines keep apart; None = there is none."""
     marker: str = "gpuops.rotation"
     """The custom attribute that gpuops sets on what it takes, and clears when it is back."""
     limits: Limits = Limits()

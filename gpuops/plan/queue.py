@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
-from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running
+from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running, vm_of
 from gpuops.plan.nearest import nearest
+from gpuops.plan.placement.fleet.mix import Asked, asked_by, minus, plus
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Rejection
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
@@ -27,13 +29,23 @@ class Queue:
     pin: PinPolicy
     answers: tuple[Placed | Refusal, ...] = ()
     neighbours: Neighbours = field(default_factory=Neighbours)
+    coming: Asked = field(default_factory=dict)
+    """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
 
     def with_all(self, workloads: Iterable[Workload]) -> Queue:
         """After all of these, in the order of placing."""
+        workloads = tuple(workloads)
+        asked = {workload: self._asked(workload) for workload in workloads}
+        coming: Asked = reduce(plus, asked.values(), {})
         queue = self
         for unit in units(workloads, self.inventory, self.catalog):
-            queue = queue.after(unit)
+            coming = reduce(minus, (asked[workload] for workload in unit), coming)
+            queue = replace(queue, coming=coming).after(unit)
         return queue
+
+    def _asked(self, workload: Workload) -> Asked:
+        devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
+        return {} if isinstance(devices, Rejection) else asked_by((vm_of(workload, devices),), self.catalog)
 
     def after(self, unit: Sequence[Workload]) -> Queue:
         return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
@@ -111,7 +123,8 @@ class Queue:
         return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
     def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
-        return Trial(workload, self.inventory, self.catalog, self.neighbours, self.explain, self.pin, only, without)
+        known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
+        return Trial(workload, *known, only, without)
 
     def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
         """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""

@@ -14,6 +14,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
 from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
 from gpuops.plan.placement.competition import left_without
+from gpuops.plan.placement.fleet.mix import Asked
 from gpuops.plan.placement.groups import as_group
 from gpuops.plan.placement.remote import remote
 from gpuops.plan.placement.rooms import rooms
@@ -81,6 +82,8 @@ class Trial:
     neighbours: Neighbours = field(default_factory=Neighbours)
     explain: bool = False
     pin: PinPolicy = PinPolicy.AUTO
+    coming: Asked = field(default_factory=dict)
+    """What other workloads ask for that have no place yet."""
     only: str | None = None
     without: frozenset[str] = frozenset()
     every_reason: bool = True
@@ -133,6 +136,8 @@ class Trial:
             tuple(ref for ref, _ in beside),
             self.explain,
             self.workload.device_group is not None,
+            chooses_gpu=True,
+            coming=self.coming,
         )
         return reach, wanted
 
@@ -163,13 +168,20 @@ class Trial:
             return ()
         told = (*found, *map(_against, (*reach.refused, *reach.elsewhere)))
         subjects = {choice.subject for choice in told}
-        gpus = (
+        gpus = [
             line
             for ref in wanted.hosts
             for line in rooms(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
-            if line.subject not in subjects
+        ]
+        room = {line.subject: line.reason for line in gpus}
+        scored = (
+            replace(line, reason=f"{room[line.subject]}: {line.reason}")
+            if line.feasible and line.subject in room
+            else line
+            for line in told
         )
-        return tuple(sorted((*told, *gpus), key=lambda choice: choice.subject))
+        more = (line for line in gpus if line.subject not in subjects)
+        return tuple(sorted((*scored, *more), key=lambda choice: choice.subject))
 
 
 def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from gpuops.plan.rotation.proof import HostProof
 from gpuops.plan.rotation.taking import role_of
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
 from gpuops.report.plan_text import plan_text
+from gpuops.report.rotation_status import NO_LOCK_VM
 from gpuops.report.units import count
 from gpuops.report.visible import visible
 
@@ -40,6 +41,8 @@ def _parts(found: Foresight) -> Iterator[RenderableType]:
     if found.proofs:
         yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.prospect.plan().warnings)
+    if found.prospect.policy.lock_vm is None:
+        yield Text(NO_LOCK_VM, "dim")
     yield Text(_summary(found), "bold")
 
 

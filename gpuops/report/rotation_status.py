@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gpuops.plan.rotation.lease import Lease, told
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
@@ -25,20 +27,28 @@ _STYLES = {
     Whereabouts.UNKNOWN: "yellow",
 }
 
+NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not seen"
+
 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
     lines: list[RenderableType] = []
+    if status.journal_lost:
+        lines.append(Text(f"{visible(status.journal_lost)}: this is what vCenter's markers say", "bold red"))
+        lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
         lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))
+    lines += _lease_lines(status)
     lines += [
         Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
         for night in status.skipped
     ]
-    heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
+    heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
+    if status.policy is not None and status.lock_vm is None:
+        heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
         return Group(*lines, Text("no night is open: nothing is suspended or running for a rotation", "bold"), *heard)
     policy = f"policy {visible(status.policy)}: " if status.policy else ""
@@ -54,14 +64,35 @@ def status_document(status: RotationStatus) -> Document:
         "vcenter": status.vcenter,
         "policy": status.policy,
         "remembered": status.remembered,
+        "journal_lost": status.journal_lost or None,
         "under_way": _under_way(status),
         "cut_off": status.cut_off,
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
+        "lock_vm": status.lock_vm,
+        "lease": lease_document(status.lease) if status.lease else None,
         "skipped": list(status.skipped),
         "away": len(status.away),
         "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],
     }
+
+
+def lease_document(lease: Lease) -> Document:
+    """Who holds it, and until when by vCenter's clock."""
+    return {
+        "owner": lease.owner,
+        "id": lease.nonce,
+        "epoch": lease.epoch,
+        "expires": lease.expires.isoformat(),
+    }
+
+
+def _lease_lines(status: RotationStatus) -> list[RenderableType]:
+    if status.lock_trouble:
+        return [Text(f"warning: {visible(status.lock_trouble)}", "yellow")]
+    if status.lease is not None:
+        return [Text(f"{visible(told(status.lease))} (id {visible(status.lease.nonce)})", "cyan")]
+    return []
 
 
 def _others(status: RotationStatus) -> str:

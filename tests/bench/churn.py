@@ -22,7 +22,7 @@ from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.holding import release, take
 from gpuops.plan.hypothetical import running, vm_of
-from gpuops.plan.placement.scorers import SCORERS, Scorer, wastes_least
+from gpuops.plan.placement.scorers import SCORERS, Scorer, leaves_most
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from tests.bench.verdict import Figure, Result
@@ -73,7 +73,7 @@ SCENARIOS: Final = (
 
 def run() -> Result:
     """The share of GPU memory asked for that was placed, per scenario; judged: the scorer is no loss on the whole."""
-    without = tuple(scorer for scorer in SCORERS if scorer is not wastes_least)
+    without = tuple(scorer for scorer in SCORERS if scorer is not leaves_most)
     figures = []
     gains = []
     for scenario in SCENARIOS:
@@ -130,7 +130,10 @@ def _host(number: int, scenario: Scenario) -> Host:
 def _with(arrival: Workload, world: Inventory, scorers: Sequence[Scorer]) -> Inventory | None:
     assert arrival.profile is not None
     vm = vm_of(arrival, (VgpuDevice(13000, arrival.profile),))
-    wanted = Wanted(vm, demands_of(vm.devices or (), {}), tuple(world.hosts), NumaPolicy.PREFERRED, PinPolicy.AUTO)
+    hosts = tuple(world.hosts)
+    wanted = Wanted(
+        vm, demands_of(vm.devices or (), {}), hosts, NumaPolicy.PREFERRED, PinPolicy.AUTO, (), False, chooses_gpu=True
+    )
     found = place(wanted, world, catalog(), scorers)
     return take(running(vm, found, NumaPolicy.PREFERRED), world, catalog()) if isinstance(found, Placement) else None
 

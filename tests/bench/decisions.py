@@ -70,7 +70,15 @@ def asked(name: str, chance: random.Random, hosts: tuple[str, ...]) -> Wanted:
     profile = f"grid_a100-{chance.choice(PROFILES)}"
     workload = Workload(name, chance.choice((4, 8, 16)), chance.choice((8, 16, 32, 48)) * 1024, profile)
     vm = vm_of(workload, (VgpuDevice(13000, profile),))
-    return Wanted(vm, demands_of(vm.devices or (), {}), hosts, NumaPolicy.PREFERRED, PinPolicy.AUTO, explain=False)
+    return Wanted(
+        vm,
+        demands_of(vm.devices or (), {}),
+        hosts,
+        NumaPolicy.PREFERRED,
+        PinPolicy.AUTO,
+        explain=False,
+        chooses_gpu=True,
+    )
 
 
 def main(hosts: int) -> None:

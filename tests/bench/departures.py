@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from gpuops.plan.placement.fleet.ask import Seat
-from gpuops.plan.placement.fleet.pool import Pool
 from tests.bench.profiles import HOSTS_EACH, OURS, STEP, Outcome, scenarios
 from tests.bench.verdict import Figure, Result
+from tests.bench.vgpu_across import Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
 from tests.bench.vgpu_world import GB, Mig, SameSize, Scenario
 
@@ -45,7 +45,7 @@ def _figures(folder: Path) -> Iterator[Figure]:
     local = []
     known = _known(os.environ.get("BASELINES"))
     for of in scenarios(folder):
-        rules: dict[str, tuple[type[Pool], str]] = {**RULES, OURS: (Pool, "")}
+        rules: dict[str, tuple[type[Hosts], str]] = {**RULES, OURS: (Hosts, "")}
         for name, (kind, word) in rules.items():
             outcomes = [churned(of, kind, seed) for seed in SEEDS]
             placed.setdefault(name, []).append(mean(outcome.allocated for outcome in outcomes))
@@ -61,7 +61,7 @@ def _figures(folder: Path) -> Iterator[Figure]:
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.5)
 
 
-def churned(of: Scenario, kind: type[Pool], seed: int) -> Outcome:
+def churned(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
     """Percent of the GPU memory asked for that was placed, and of the placed VMs that were NUMA-local."""
     pool, geometry = pool_of(kind, of, HOSTS_EACH, STEP), of.geometry()
     sizes = np.array([request.size(geometry) for request in of.requests])
@@ -89,7 +89,7 @@ def churned(of: Scenario, kind: type[Pool], seed: int) -> Outcome:
     return Outcome(100 * placed / asked, 100 * local / count)
 
 
-def _leave(pool: Pool, geometry: SameSize | Mig, seat: Seat, kind: int) -> None:
+def _leave(pool: Hosts, geometry: SameSize | Mig, seat: Seat, kind: int) -> None:
     for part in seat.parts:
         now = [int(pool.state[part.row, gpu]) for gpu in part.gpus]
         states = [

@@ -43,14 +43,16 @@ class BestFit(Rule):
         return -np.floor(100 * (1 - left)) + on_gpu / (2 * MILLI)
 
     def select(self, cost: Floats) -> int:
-        """Scores are stretched to 0..100 and cut again."""
-        whole = np.floor(cost)
+        """Scores are stretched to 0..100 and cut again; on the node the best GPU."""
+        best = cost.min(axis=1)
+        whole = np.floor(best)
         able = np.isfinite(whole)
         if not able.any():
             return 0
         low, high = -whole[able].max(), -whole[able].min()
         stretched = np.floor((-whole - low) * 100 / (high - low)) if high > low else np.where(able, 0.0, -np.inf)
-        return int(np.where(able, stretched, -np.inf).argmax())
+        row = int(np.where(able, stretched, -np.inf).argmax())
+        return row * cost.shape[1] + int(cost[row].argmin())
 
 
 class Fgd(Rule):

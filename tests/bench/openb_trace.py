@@ -165,7 +165,8 @@ def _large(trace: Trace, shapes: Shapes) -> Large | None:
     count, cpu, masks = (np.array(column) for column in zip(*asks, strict=True))
     suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
     mean = sum(map(asked, trace.pods)) / len(trace.pods)
-    return Large(shapes.kinds.index(MILLI), count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
+    column = np.full(len(count), shapes.kinds.index(MILLI))
+    return Large(column, count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
 
 
 def typical(trace: Trace, share: float = 0.95) -> Shapes:

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Pool
 from tests.bench.verdict import Figure, Result
+from tests.bench.vgpu_across import Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
 from tests.bench.vgpu_world import GB, HOSTS, TRACES, Request, Scenario, scenario
 
@@ -59,7 +59,7 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     behind = []
     for of in scenarios(folder):
         reached = {name: [inflated(of, kind, seed) for seed in SEEDS] for name, (kind, _) in RULES.items()}
-        reached[OURS] = [inflated(of, Pool, seed) for seed in SEEDS]
+        reached[OURS] = [inflated(of, Hosts, seed) for seed in SEEDS]
         local += [outcome.local for outcome in reached[OURS]]
         share = {name: mean(outcome.allocated for outcome in outcomes) for name, outcomes in reached.items()}
         best = max(value for name, value in share.items() if name != OURS)
@@ -98,7 +98,7 @@ def known(folder: str | None) -> Bounds:
         }
 
 
-def inflated(of: Scenario, kind: type[Pool], seed: int) -> Outcome:
+def inflated(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
     """Requests by chance until they ask for all of the GPU memory."""
     pool = pool_of(kind, of, HOSTS_EACH, STEP)
     geometry, whole = of.geometry(), HOSTS_EACH * 8 * GB

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
-from gpuops.plan.placement.fleet.pool import Pool
-from tests.bench.vgpu_world import GB, HOSTS, Scenario, site, typical
+from tests.bench.vgpu_across import Hosts
+from tests.bench.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
-
-NODE_GPUS = 4
+    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
 
 
-class Rule(Pool):
+class Rule(Hosts):
     """Nothing kept for large shapes, and no steps."""
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
@@ -37,15 +35,15 @@ class BestFit(Rule):
     """The host with the least GPU memory and CPU left, on it the GPU with the least left."""
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
-        free = self._gains.of(self.state)[:, :, -1]
+        free = self.moves.gains.of(self.state)[:, :, -1]
         on_gpu = free[rows, np.maximum(0, gpu)] if ask.count == 1 else np.zeros(len(rows))
-        return self._left(rows, alone=ask.count == 1) + on_gpu / 1e6
+        return self._room(rows, alone=ask.count == 1) + on_gpu / 1e6
 
-    def _loss(self, seat: Seat) -> float:
+    def across_loss(self, seat: Seat) -> float:
         row = np.array([seat.parts[0].row])
-        return float(self._left(row, alone=len(seat.parts[0].gpus) == 1)[0])
+        return float(self._room(row, alone=len(seat.parts[0].gpus) == 1)[0])
 
-    def _left(self, rows: Ints, *, alone: bool) -> Floats:
+    def _room(self, rows: Ints, *, alone: bool) -> Floats:
         gpu = self.gains[rows, -1] + self.gains[rows ^ 1, -1]
         cpu = self.cpu[rows] + self.cpu[rows ^ 1]
         left: Floats = gpu / (8 * GB) + (cpu / (2 * self.cpu_whole) if alone else 0)
@@ -78,8 +76,8 @@ class Vsphere(Rule):
 
     fullest = True
 
-    def choose(self, ask: Ask) -> Seat | None:
-        after = self._after(ask.kind).of(self.state)
+    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
+        after = self.moves.after(ask.kind).of(self.state)
         room = (after[:, :, 0] > 0).sum(axis=1)
         enough = (self.cpu[::2] + self.cpu[1::2] >= ask.cpu) & (self.memory[::2] + self.memory[1::2] >= ask.memory)
         enough &= room[::2] + room[1::2] >= ask.count
@@ -93,7 +91,7 @@ class Vsphere(Rule):
     def _choice(self, ask: Ask, row: int, after: Ints) -> list[tuple[int, int]]:
         able = [(node, gpu) for node in (row, row + 1) for gpu in range(NODE_GPUS) if after[node, gpu, 0] > 0]
         if ask.count == 1:
-            free = self._gains.of(self.state[row : row + 2])[:, :, -1]
+            free = self.moves.gains.of(self.state[row : row + 2])[:, :, -1]
             sign = 1 if self.fullest else -1
             return [min(able, key=lambda at: (sign * int(free[at[0] - row, at[1]]), at))]
         return able[: ask.count]
@@ -126,7 +124,7 @@ class Performance(Vsphere):
     fullest = False
 
 
-RULES: dict[str, tuple[type[Pool], str]] = {
+RULES: dict[str, tuple[type[Hosts], str]] = {
     "vSphere performance": (Performance, "vsphere-perf"),
     "vSphere consolidation": (Vsphere, "vsphere-cons"),
     "best fit": (BestFit, "bestfit"),
@@ -136,13 +134,13 @@ RULES: dict[str, tuple[type[Pool], str]] = {
 }
 
 
-def pool_of(kind: type[Pool], of: Scenario, hosts: int, step: float) -> Pool:
+def pool_of(kind: type[Hosts], of: Scenario, hosts: int, step: float) -> Hosts:
     """Empty hosts; the other rules know the shapes that their authors let them know."""
     cpu, memory = HOSTS[of.host]
     geometry, shapes, large = site(of)
     if issubclass(kind, Rule):
-        shapes, large = typical(of, halved=False), None
+        shapes, large = known_shapes(of), None
     rows = 2 * hosts
     state = np.ones((rows, NODE_GPUS), dtype=np.int64)
     both = np.full(rows, cpu // 2), np.full(rows, memory // 2)
-    return kind(geometry, state, *both, shapes, step=step, large=large, paired=True)
+    return kind(geometry, state, *both, shapes, step=step, large=large)

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.plan.placement.fleet.ask import Ask
+from gpuops.plan.placement.fleet.boards import SLACK
 from gpuops.plan.placement.fleet.prices import prices
 from gpuops.plan.placement.fleet.reserve import Large
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes, weights
+from gpuops.plan.placement.fleet.site import Often, large_of, shapes_of, typical, weighted
+from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes
 from tests.bench.openb_trace import MILLI, read_rows
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ GB: Final = 40
 HOSTS: Final = {"G2": (96_000, 393_216), "G3": (128_000, 786_432)}
 """Milli-cores and MiB of one host."""
 TRACES: Final = ("default", "gpushare100", "default#small70")
-SLACK: Final = 2.0
+NODE_GPUS: Final = 4
 
 
 class SameSize:
@@ -196,54 +198,31 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
 def site(of: Scenario) -> tuple[SameSize | Mig, Shapes, Large | None]:
     """The geometry at the scenario's prices, its typical shapes and its large ones."""
     geometry = of.geometry()
-    total = sum(each.weight for each in of.requests)
+    asked = _asked(of)
     demand = np.zeros(len(geometry.sizes))
-    for each in of.requests:
-        demand[each.ask.kind] += each.weight * each.ask.count
+    for each in asked:
+        demand[each.kind] += each.often * each.count
     fillings = geometry.fillings()
-    sizes = np.array(geometry.sizes) / GB
-    geometry.price = GB * prices(sizes, demand, lambda price: fillings[(fillings @ price).argmax()])
-    value = sum(each.weight * each.ask.count * float(geometry.price[each.ask.kind]) for each in of.requests)
-    cpu = sum(each.weight * each.ask.cpu for each in of.requests)
-    memory = sum(each.weight * each.ask.memory for each in of.requests)
-    shapes = typical(of)
-    weight = weights(shapes.weight, shapes.count, shapes.size)
-    shapes = replace(shapes, weight=weight, fed_by_cpu=SLACK * value / cpu, fed_by_memory=SLACK * value / memory)
-    large: dict[tuple[int, int, int], float] = {}
-    for each in of.requests:
-        if each.ask.count > 1:
-            key = (each.ask.count, each.ask.cpu, each.ask.memory)
-            large[key] = large.get(key, 0.0) + each.weight
-    if not large:
-        return geometry, shapes, None
-    asks = np.array(list(large))
-    often = np.array(list(large.values()))
-    share = np.array([often[(asks >= ask).all(axis=1)].sum() for ask in asks]) / total
-    mean = sum(each.weight * each.size(geometry) for each in of.requests) / total
-    suits = np.ones((1, len(asks)), dtype=np.bool_)
-    column = shapes.kinds.index(geometry.whole)
-    return geometry, shapes, Large(column, asks[:, 0], asks[:, 1], asks[:, 2], suits, share, GB, mean)
+    relative = np.array(geometry.sizes) / GB
+    geometry.price = GB * prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
+    sizes = dict(enumerate(geometry.sizes))
+    price = dict(enumerate(geometry.price.tolist()))
+    shapes = weighted(shapes_of(typical(asked), sizes, NODE_GPUS), asked, price, SLACK)
+    return geometry, shapes, large_of(asked, sizes, shapes, GB)
 
 
-def typical(of: Scenario, *, halved: bool = True) -> Shapes:
-    """The commonest shapes, which make up 95 % of the requests."""
-    geometry = of.geometry()
+def known_shapes(of: Scenario) -> Shapes:
+    """The typical shapes as they are: what the authors of other rules let them know."""
+    return shapes_of(typical(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
+
+
+def _asked(of: Scenario) -> list[Often]:
+    """How often each shape comes."""
     counts: dict[tuple[int, int, int, int], float] = {}
     for each in of.requests:
-        key = (each.ask.cpu, each.ask.memory, each.ask.kind, each.ask.count)
+        key = (each.ask.kind, each.ask.count, each.ask.cpu, each.ask.memory)
         counts[key] = counts.get(key, 0.0) + each.weight
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    upto = np.cumsum([often for _, often in ranked])
-    kept = ranked[: int(np.searchsorted(upto, 0.95 * upto[-1]) + 1)]
-    cpu, memory, kind, count = (np.array([shape[field] for shape, _ in kept]) for field in range(4))
-    # What takes both nodes of a host is worth to each of them what its half is.
-    halves = np.where((count > 4) & halved, 2, 1)
-    cpu, memory, count = -(-cpu // halves), -(-memory // halves), count // halves
-    often = np.array([each for _, each in kept])
-    kinds = tuple(range(len(geometry.sizes)))
-    size = np.array(geometry.sizes)[kind]
-    suits = np.ones((1, len(kept)), dtype=np.bool_)
-    return Shapes(kinds, kind, count, size, cpu, memory, often / often.sum(), suits)
+    return [Often(*key, often) for key, often in counts.items()]
 
 
 def _fits(row: dict[str, str], cpu: int, memory: int) -> bool:

@@ -165,7 +165,13 @@ class World:
             case RelocateVm(host=host):
                 self.set(step.vm, host=host)
             case ReconfigureVm(change=change):
-                self.set(step.vm, memory_locked=change.memory_locked, change_version=f"{len(self.ledger)} changes")
+                settings = {**(vm.extra_config or {}), **change.extra_config}
+                self.set(
+                    step.vm,
+                    memory_locked=change.memory_locked,
+                    extra_config={key: value for key, value in settings.items() if value},
+                    change_version=f"{len(self.ledger)} changes",
+                )
             case SetAttribute(name=name, value=value):
                 kept = {key: old for key, old in vm.attributes.items() if key != name}
                 self.set(step.vm, attributes=kept | ({name: value} if value else {}))

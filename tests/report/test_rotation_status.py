@@ -11,6 +11,7 @@ import pytest
 from rich.console import RenderableType
 
 from gpuops.model.rotation import LockHolder, Original, Role
+from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.report.rotation_status import status_document, status_text
@@ -63,8 +64,36 @@ def test_without_a_journal_it_says_what_was_looked_at(plain: Render) -> None:
     assert "looked for" not in plain(status_text(blank))
     told = plain(status_text(replace(blank, remembered=False)))
     assert "looked for the marker gpuops.rotation alone; --policy FILE looks for that of a policy" in told
-    told = plain(status_text(replace(blank, remembered=False, policy="office", marker="office.night")))
-    assert told.endswith("looked for the marker office.night alone\n")
+    named = replace(blank, remembered=False, policy="office", marker="office.night", lock_vm="lock")
+    assert plain(status_text(named)).endswith("looked for the marker office.night alone\n")
+
+
+def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
+    held = Lease("pid 7 on jump-2", "5f0c", 3, datetime(2026, 11, 2, 20, 8, tzinfo=UTC))
+    leased = replace(STATUS, lock_vm="lock", lease=held)
+    said = "pid 7 on jump-2 holds the lease until 2026-11-02 20:08:00 UTC by vCenter's clock (id 5f0c)"
+    assert said in " ".join(plain(status_text(leased)).split())
+    assert status_document(leased)["lease"] == {
+        "owner": "pid 7 on jump-2",
+        "id": "5f0c",
+        "epoch": 3,
+        "expires": "2026-11-02T20:08:00+00:00",
+    }
+    assert "a run on another machine is not seen" in plain(status_text(STATUS))
+    assert "a run on another machine is not seen" not in plain(status_text(leased))
+    trouble = replace(STATUS, lock_vm="lock", lock_trouble="lock_vm: no VMs are called lock")
+    assert "warning: lock_vm: no VMs are called lock" in plain(status_text(trouble))
+
+
+def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) -> None:
+    damaged = replace(STATUS, remembered=False, cut_off=None, journal_lost="record 7 is missing")
+    first, move, *_ = plain(status_text(damaged)).splitlines()
+    assert first == "record 7 is missing: this is what vCenter's markers say"
+    assert move == "next: gpuops rotate day --policy FILE brings back what they name"
+    assert (damaged.exit_code, STATUS.exit_code) == (7, 0)
+    assert (status_document(damaged)["journal_lost"], status_document(STATUS)["journal_lost"]) == (
+        "record 7 is missing", None,
+    )  # fmt: skip
 
 
 HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))

@@ -71,6 +71,7 @@ class PolicyFile(Section):
     drs_override: Annotated[DrsOverride, Field(strict=False)] = DrsOverride.NONE
     opt_out: MarkSection = MarkSection(attribute="gpuops.opt-out")
     marker: Text = "gpuops.rotation"
+    lock_vm: Text | None = None
     limits: LimitsSection = LimitsSection()
 
     @model_validator(mode="after")

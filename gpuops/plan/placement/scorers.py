@@ -6,41 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.advise.capacity import free_slots
-from gpuops.advise.fragmentation import Fragmentation
-from gpuops.advise.occupancy import gpu_states
-from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
-from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode, NumaPolicy
+from gpuops.model.numa import NumaPolicy
+from gpuops.plan.placement.candidates import Candidate, World
+from gpuops.plan.placement.loss import NO_LOSS, Loss
 from gpuops.plan.placement.nodes import node_of, short_beside
-from gpuops.plan.placement.seating import Seating
-from gpuops.plan.placement.wanted import Wanted, WantsVgpu
-from gpuops.plan.placement.waste import made_useless
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One feasible place: a host, the node the VM would be bound to if one is required, and the seats there."""
-
-    host: Host
-    seating: Seating
-    node: NumaNode | None = None
-
-    @property
-    def subject(self) -> str:
-        return self.host.name if self.node is None else f"{self.host.name} numa{self.node.id}"
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What scorers may look at."""
-
-    wanted: Wanted
-    inventory: Inventory
-    catalog: Catalog
-    fragmentation: Fragmentation | None = None
-    """The measure for this site's mix of VMs; None where there is nothing to choose between."""
+_GIB_MIB: Final = 1024
+_LITTLE: Final = 0.05
+"""GiB that are not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +24,28 @@ class Score:
     reason: str
 
 
-Scorer = Callable[[Candidate, World], Score]
+Scorer = Callable[[Candidate, World, Loss], Score]
 
 
-def stays(candidate: Candidate, world: World) -> Score:
+def stays(candidate: Candidate, world: World, loss: Loss) -> Score:
     if world.wanted.vm.host is None:
         return Score(0, "")
     here = candidate.host.ref == world.wanted.vm.host
     return Score(here, "the VM is registered there" if here else "the VM must move there")
 
 
-def certain(candidate: Candidate, world: World) -> Score:
+def certain(candidate: Candidate, world: World, loss: Loss) -> Score:
     doubts = len(candidate.seating.doubts)
     return Score(-doubts, f"open questions: {doubts}" if doubts else "every check was possible")
 
 
-def spreads(candidate: Candidate, world: World) -> Score:
+def spreads(candidate: Candidate, world: World, loss: Loss) -> Score:
     others = world.wanted.spread_from
     there = others.count(candidate.host.ref)
     return Score(-there, f"of its spread group there: {there}" if others else "")
 
 
-def beside_gpu(candidate: Candidate, world: World) -> Score:
+def beside_gpu(candidate: Candidate, world: World, loss: Loss) -> Score:
     """Whether cores, memory and GPU can share a NUMA node."""
     if world.wanted.numa is NumaPolicy.NONE:
         return Score(0, "NUMA does not count")
@@ -82,7 +55,7 @@ def beside_gpu(candidate: Candidate, world: World) -> Score:
     return Score(1, f"cores and memory beside the GPU on NUMA node {node}")
 
 
-def same_cluster(candidate: Candidate, world: World) -> Score:
+def same_cluster(candidate: Candidate, world: World, loss: Loss) -> Score:
     if world.wanted.vm.host is None:
         return Score(0, "")
     own = world.inventory.host_of(world.wanted.vm)
@@ -90,25 +63,15 @@ def same_cluster(candidate: Candidate, world: World) -> Score:
     return Score(same, "the same cluster" if same else "another cluster, or none")
 
 
-def wastes_least(candidate: Candidate, world: World) -> Score:
-    """How much less the GPUs there are worth to the VMs that the site knows; small differences do not decide."""
-    if world.fragmentation is None or not candidate.seating.seats:
+def leaves_most(candidate: Candidate, world: World, loss: Loss) -> Score:
+    """What is left to the other VMs that the site knows or is asked for; small differences do not decide."""
+    if loss == NO_LOSS:
         return Score(0, "")
-    wanted, seats = world.wanted, candidate.seating.seats
-    waste = made_useless(wanted, seats, candidate.host, world.inventory, world.fragmentation)
-    gib = f"{abs(waste.mib) / 1024:.1f} GiB"
-    if waste.steps > 0:
-        return Score(-waste.steps, f"GPU memory made useless to the VMs here: {gib}")
-    return Score(
-        -waste.steps,
-        f"fills GPU memory useless to the VMs here: {gib}" if waste.steps else "no GPU memory made useless",
-    )
-
-
-def fullest(candidate: Candidate, world: World) -> Score:
-    """Fill what is begun: a GPU left empty takes any profile tomorrow, a half-full one only its own size."""
-    left = slots_left(candidate.host, world)
-    return Score(-left, f"free slots for it there: {left}" if left else "")
+    worth, kept = loss.worth_mib / _GIB_MIB, loss.kept_mib / _GIB_MIB
+    reason = f"takes {worth:.1f} GiB of use from other VMs"
+    if kept >= _LITTLE:
+        reason += f" and {kept:.1f} GiB kept for VMs of several GPUs"
+    return Score(-loss.steps, reason)
 
 
 SCORERS: Final[tuple[Scorer, ...]] = (
@@ -117,8 +80,7 @@ SCORERS: Final[tuple[Scorer, ...]] = (
     spreads,  # then what was asked for by name: not all of a group lost with one host
     beside_gpu,  # then speed inside the guest
     same_cluster,  # then what vMotion, HA and DRS can still reach
-    wastes_least,  # then what the next VMs can still be given
-    fullest,  # last: keep whole GPUs free for what needs them
+    leaves_most,  # then what the next VMs can still be given
 )
 
 
@@ -132,14 +94,3 @@ def local_node(candidate: Candidate, world: World) -> int | None:
     if node is None or short_beside(world.wanted.vm, node, candidate.host, world.inventory):
         return None
     return node.id
-
-
-def slots_left(host: Host, world: World) -> int:
-    """Slots for the VM's vGPU profiles on the host now, at least."""
-    states = gpu_states(host, world.inventory, world.catalog)
-    profiles = {demand.profile for demand in world.wanted.demands if isinstance(demand, WantsVgpu)}
-    return sum(
-        free_slots(state.gpu, state.holders, profile, world.catalog).at_least
-        for state in states
-        for profile in profiles
-    )

@@ -13,6 +13,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.placement.fleet.mix import Asked
 from gpuops.plan.plan import Choice
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
@@ -72,6 +73,19 @@ class Wanted:
     """Whether every place looked at is told: on a fleet that takes a hundred times as long as the answer."""
     grouped: bool = False
     """The devices are a vendor device group: which GPUs they are is the host's choice alone."""
+    chooses_gpu: bool = False
+    """Whether it may be bound to any GPU that is better for the others than the one its host would choose: where the
+    plan knows who else is started. Else a GPU is bound to only where a promise depends on it."""
+    coming: Asked = field(default_factory=dict)
+    """What else is asked for now and has no place yet: the others, beside those that the snapshot knows."""
+
+    @property
+    def bindable(self) -> str | None:
+        """The profile of the vGPUs whose GPUs are ours to choose; None = they are not."""
+        profiles = {demand.profile for demand in self.demands if isinstance(demand, WantsVgpu) and demand.pin is None}
+        alike = len(profiles) == 1 and all(isinstance(demand, WantsVgpu) and not demand.pin for demand in self.demands)
+        free = self.chooses_gpu and not self.grouped and self.pin is not PinPolicy.NEVER
+        return profiles.pop() if free and alike else None
 
 
 @dataclass(frozen=True, slots=True)

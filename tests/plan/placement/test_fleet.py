@@ -17,6 +17,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.holding import release, take
 from gpuops.plan.hypothetical import running
 from gpuops.plan.placement.fleet.index import Fleet
+from gpuops.plan.placement.fleet.mix import asked_by
 from gpuops.plan.placement.select import in_fleet, place, place_exactly
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
@@ -115,6 +116,8 @@ def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
         draw(st.sampled_from(list(PinPolicy))),
         tuple(draw(st.lists(st.sampled_from(refs), max_size=2))),
         explain=False,
+        chooses_gpu=draw(st.booleans()),
+        coming=asked_by(draw(st.lists(vms(90, world), max_size=2)), catalog()),
     )
 
 

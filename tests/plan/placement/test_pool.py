@@ -7,14 +7,14 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuops.plan.placement.fleet.ask import Ask
-from gpuops.plan.placement.fleet.pool import Pool
 from gpuops.plan.placement.fleet.prices import prices
 from gpuops.plan.placement.fleet.reserve import Large, at_least, places, price
 from gpuops.plan.placement.fleet.worth import Shapes
+from tests.bench.vgpu_across import Hosts
 from tests.bench.vgpu_world import Mig, SameSize
 
 CPU, MEMORY = 48, 192
@@ -27,15 +27,15 @@ def shapes(large: bool = True) -> tuple[Shapes, Large | None]:
     mix = Shapes(
         tuple(range(5)), kind, count, size, cpu, memory, np.array([0.4, 0.3, 0.2, 0.1]), np.ones((1, 4), np.bool_), 2.0
     )
-    several = Large(4, count[3:], cpu[3:], memory[3:], np.ones((1, 1), np.bool_), np.array([0.1]), 40, 30.0)
+    several = Large(count[3:], count[3:], cpu[3:], memory[3:], np.ones((1, 1), np.bool_), np.array([0.1]), 40, 30.0)
     return mix, several if large else None
 
 
-def pool(hosts: int = 3) -> Pool:
+def pool(hosts: int = 3) -> Hosts:
     rows = 2 * hosts
     mix, large = shapes()
     free = np.full(rows, CPU), np.full(rows, MEMORY)
-    return Pool(Mig(), np.ones((rows, 4), np.int64), *free, mix, step=0.04, large=large, paired=True)
+    return Hosts(Mig(), np.ones((rows, 4), np.int64), *free, mix, step=0.04, large=large)
 
 
 asks = st.builds(
@@ -53,7 +53,7 @@ def test_what_is_remembered_changes_no_answer(wanted: list[Ask]) -> None:
     known = pool()
     for ask in wanted:
         mix, large = shapes()
-        anew = Pool(Mig(), known.state, known.cpu, known.memory, mix, step=0.04, large=large, paired=True)
+        anew = Hosts(Mig(), known.state, known.cpu, known.memory, mix, step=0.04, large=large)
         anew.cpu_whole, anew.memory_whole = CPU, MEMORY
         seat = known.choose(ask)
         assert seat == anew.choose(ask)
@@ -91,6 +91,7 @@ def test_what_was_taken_can_be_given_back(wanted: list[Ask], chance: Random) -> 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(asks, max_size=20), asks)
+@example([Ask(0, 1, 90, 8), Ask(4, 4, 8, 8)], Ask(4, 2, 8, 300))  # GPUs on the second node, memory on both
 def test_a_vm_is_refused_only_where_no_host_has_room(wanted: list[Ask], last: Ask) -> None:
     world = pool(2)
     for ask in wanted:

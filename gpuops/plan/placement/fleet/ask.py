@@ -39,6 +39,8 @@ class Ask:
     memory: int
     models: int = -1
     """Bit mask of the models of nodes that will do."""
+    beside: bool = True
+    """Whether CPU and memory must be on the node of the GPUs; else what the node lacks comes from elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +61,5 @@ class Seat:
 
     parts: tuple[Part, ...]
     local: bool
+    steps: float = 0.0
+    """What it costs the mix, as seats are compared by it."""

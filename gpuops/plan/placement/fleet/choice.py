@@ -1,30 +1,30 @@
 """The choice: feasible, rank, select, over all hosts of a fleet at once.
 
 Answers as the exact pass of `select.py` does, or not at all: where no host is certain to take the VM, it decides.
+Where the GPU is ours to choose too, the pool says which; else each host's own choice is foreseen (`own.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.advise.fragmentation import NO_LIMIT, Mix, useless
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.placement.filters import MOVE_FILTERS
-from gpuops.plan.placement.fleet.index import BY_SIZE, UNIT, Fleet
+from gpuops.plan.placement.fleet.index import Fleet
+from gpuops.plan.placement.fleet.losses import Losses
+from gpuops.plan.placement.fleet.own import Ways, first_choice, ways_of
+from gpuops.plan.placement.fleet.tables import NO_LIMIT
 from gpuops.plan.placement.seating import in_order_of_seating
-from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsDynamic, WantsVgpu
-from gpuops.plan.placement.waste import STEP
+from gpuops.plan.placement.wanted import Demand, Wanted, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
-
-_NOWHERE: Final = 2**62
+    from gpuops.plan.placement.fleet.tables import Flags, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +34,23 @@ class Chosen:
     host: Host
     node: int | None
     seats: dict[int, PciAddress]
+    bound: bool
+    """The GPUs are ours to choose; else they are those that the host would take."""
+    rank: tuple[int, int, int, int, int]
+    """Of its spread group there, not local, in another cluster, steps of loss, its number: less is better."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """Feasible places, one each: a host, or one of its NUMA nodes where locality is required."""
-
-    rows: Ints
-    """Of the index, of all places together; those of one place lie together."""
-    place_of: Ints
-    """For each of these rows, its place."""
-    before: Ints
-    """The states of the GPUs of these rows."""
-    after: Ints
-    """The same once the VM is there."""
-    seats: tuple[tuple[Ints, Ints], ...]
-    """For each demand and each place, which of these rows and which GPU of it."""
-
-
-def choose(wanted: Wanted, fleet: Fleet, mix: Mix) -> Chosen | None:
+def choose(wanted: Wanted, fleet: Fleet, losses: Losses) -> Chosen | None:
     """The best of the places where every check is possible and passed; None = the exact pass must say."""
     if not wanted.demands or not all(_is_free_choice(demand) for demand in wanted.demands):
         return None
-    ways = feasible(wanted, fleet)
-    places = np.arange(len(ways.seats[0][0]))
-    for key in KEYS:
-        if len(places) < 2:
-            break
-        scores = key(places, ways, wanted, fleet, mix)
-        places = places[scores == scores.max()]
-    return _chosen(int(places[0]), ways, wanted, fleet) if len(places) else None
+    admitted = _admitted(wanted, fleet)
+    found = _bound(wanted, admitted, fleet, losses) if wanted.bindable is not None else None
+    if found is not None and len(wanted.demands) == 1:
+        return found  # what the host would choose is one of these GPUs
+    own = _own(wanted, admitted, fleet, losses)
+    # What need not be bound is not: of equals the host's own choice.
+    return min((each for each in (own, found) if each is not None), key=lambda each: each.rank, default=None)
 
 
 def _is_free_choice(demand: Demand) -> bool:
@@ -71,8 +58,8 @@ def _is_free_choice(demand: Demand) -> bool:
     return isinstance(demand, WantsDynamic) or (isinstance(demand, WantsVgpu) and demand.pin is None)
 
 
-def feasible(wanted: Wanted, fleet: Fleet) -> Ways:
-    """Every place that passes all host filters and has, for certain, a seat for each demand."""
+def _admitted(wanted: Wanted, fleet: Fleet) -> Flags:
+    """The rows of hosts that pass all host filters for certain."""
     admitted = fleet.refs(wanted.hosts) & fleet.startable
     admitted &= fleet.threads >= (wanted.vm.vcpus or 0)
     admitted &= fleet.sure_mib >= (NO_LIMIT if wanted.vm.memory_mib is None else wanted.vm.memory_mib)
@@ -83,170 +70,127 @@ def feasible(wanted: Wanted, fleet: Fleet) -> Ways:
             admitted[number] = not any(
                 refuses(wanted, fleet.hosts[number], fleet.inventory) for refuses in MOVE_FILTERS
             )
-    rows = np.flatnonzero(admitted[fleet.host_of])
-    if wanted.numa is NumaPolicy.REQUIRED:
-        rows = rows[_beside(rows, wanted, fleet)]
-        rows = rows[~_needs_forbidden_pin(rows, wanted, fleet)]
-    return _seated(rows, wanted, fleet)
+    return admitted[fleet.host_of]
 
 
-def _beside(rows: Ints, wanted: Wanted, fleet: Fleet) -> Flags:
+def _beside(wanted: Wanted, fleet: Fleet) -> Flags:
     """Which rows have the cores and the memory for the VM beside their GPUs."""
     vm = wanted.vm
     if vm.vcpus is None or vm.memory_mib is None:
-        return np.zeros(len(rows), dtype=np.bool_)
-    enough: Flags = fleet.known_node[rows] & (fleet.cores[rows] >= vm.vcpus) & (fleet.node_mib[rows] >= vm.memory_mib)
+        return np.zeros(len(fleet.host_of), dtype=np.bool_)
+    enough: Flags = fleet.known_node & (fleet.cores >= vm.vcpus) & (fleet.node_mib >= vm.memory_mib)
     return enough
 
 
-def _needs_forbidden_pin(rows: Ints, wanted: Wanted, fleet: Fleet) -> Flags:
-    """Where only a pin would keep the vGPU on its node, and pinning is switched off."""
-    forbidden = np.zeros(len(rows), dtype=np.bool_)
-    if wanted.pin is not PinPolicy.NEVER:
-        return forbidden
-    for profile in {demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)}:
-        able = fleet.states.made_for(profile).of(fleet.state).sum(axis=1)
-        on_host = np.add.reduceat(able, fleet.first_row[:-1])
-        forbidden |= on_host[fleet.host_of[rows]] > able[rows]
-    return forbidden
+def _bound(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Chosen | None:
+    """The best seat of all, whatever the host would choose."""
+    profile, count = wanted.bindable or "", len(wanted.demands)
+    for among, local in _tiers(wanted, admitted, fleet):
+        asked = losses.ask(profile, count, beside=local)
+        seat = asked[0].pool.choose(asked[1], among) if asked is not None else None
+        if asked is None or seat is None:
+            continue
+        (part,) = seat.parts
+        row, gpus = part.row, part.gpus
+        if count > 1:
+            gpus = asked[0].pool.in_turn(asked[1], row)
+        own = _own_gpu(row, among, wanted, fleet) if count == 1 else None
+        if own is not None and asked[0].pool.steps(asked[1], *own) <= seat.steps:
+            row, gpus = own[0], own[1:]
+        seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(wanted.demands, gpus, strict=True)}
+        bound = own is None or (row, *gpus) != own
+        return _chosen(row, seats, int(seat.steps), wanted, fleet, bound=bound, local=local)
+    return None
 
 
-def _seated(rows: Ints, wanted: Wanted, fleet: Fleet) -> Ways:
-    """Each demand in turn on the GPU that each host would choose; places where one finds none are left out."""
-    place_of = rows if wanted.numa is NumaPolicy.REQUIRED else fleet.host_of[rows]
-    before = fleet.state[rows]
-    after, order = before.copy(), fleet.order[rows]
-    mine = np.zeros(after.shape, dtype=np.bool_)
-    seats: list[tuple[Ints, Ints]] = []
-    for demand in in_order_of_seating(wanted.demands):
-        row, gpu = _first_in_order(demand, after, order, place_of, fleet)
-        found = np.zeros(len(fleet.host_of), dtype=np.bool_)
-        found[place_of[row]] = True
-        kept = found[place_of]
-        shift = np.cumsum(kept) - 1
-        seats = [(shift[r[kept[r]]], g[kept[r]]) for r, g in (*seats, (row, gpu))]
-        rows, place_of, before = rows[kept], place_of[kept], before[kept]
-        after, order, mine = after[kept], order[kept], mine[kept]
-        _take(demand, *seats[-1], after, order, mine, fleet.more[rows], fleet)
-    numbers = np.cumsum(place_of[1:] != place_of[:-1])
-    numbers = np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), numbers])
-    return Ways(rows, numbers, before, after, tuple(seats))
+def _own_gpu(row: int, among: Flags, wanted: Wanted, fleet: Fleet) -> tuple[int, int] | None:
+    """The row and the GPU that the host of this row would choose for its vGPU; None = not among these rows."""
+    host = int(fleet.host_of[row])
+    rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
+    found = first_choice(wanted.bindable or "", np.array([row]) if wanted.numa is NumaPolicy.REQUIRED else rows, fleet)
+    return found if among[found[0]] else None
 
 
-def _first_in_order(demand: Demand, states: Ints, order: Ints, place_of: Ints, fleet: Fleet) -> tuple[Ints, Ints]:
-    """For each place with a seat for the demand: the row and the GPU that come first in the host's order."""
-    if isinstance(demand, WantsVgpu):
-        key = np.where(fleet.states.vgpu_surely(demand.profile).of(states), order, _NOWHERE)
-    else:
-        assert isinstance(demand, WantsDynamic), "others are not ours to place"
-        key = np.where(fleet.states.whole_free(demand).of(states), order % UNIT, _NOWHERE)
-    gpu = key.argmin(axis=1)
-    best = key[np.arange(len(key)), gpu] if len(key) else gpu
-    if not len(best):
-        return best, gpu
-    of_place = np.full(len(fleet.host_of), _NOWHERE)
-    np.minimum.at(of_place, place_of, best)
-    row = np.flatnonzero((best == of_place[place_of]) & (best < _NOWHERE))
-    return row, gpu[row]
+def _tiers(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[tuple[Flags, bool]]:
+    """Rows in the order in which they are better, whatever the loss, and whether the VM is beside their GPUs: spread
+    first, then locality, then the cluster."""
+    beside = _beside(wanted, fleet)
+    clusters = [_same_cluster(wanted, fleet), np.ones(len(admitted), dtype=np.bool_)]
+    for alike in _by_spread(wanted, admitted, fleet):
+        if wanted.numa is not NumaPolicy.NONE:
+            yield from ((alike & beside & cluster, True) for cluster in clusters if cluster is not None)
+        if wanted.numa is not NumaPolicy.REQUIRED and len(wanted.demands) == 1:
+            yield from ((alike & cluster, False) for cluster in clusters if cluster is not None)
 
 
-def _take(
-    demand: Demand, row: Ints, gpu: Ints, states: Ints, order: Ints, mine: Flags, more: Ints, fleet: Fleet
-) -> None:
-    """The demand on these GPUs: their states, and their places in the order of choice."""
-    if not isinstance(demand, WantsVgpu):
-        states[row, gpu] = fleet.states.given_whole().of(states[row, gpu])
-        return
-    states[row, gpu] = fleet.states.with_vgpu(demand.profile).of(states[row, gpu])
-    facts = fleet.catalog.profile(demand.profile)
-    size = (facts.framebuffer_mib if facts is not None else 0) * UNIT
-    one_more = more[row, gpu]
-    order[row, gpu] += np.where(one_more == BY_SIZE, size, np.where(mine[row, gpu], 0, one_more))
-    mine[row, gpu] = True
-
-
-Key = Callable[["Ints", Ways, Wanted, Fleet, Mix], "Ints"]
-
-
-def spreads(places: Ints, ways: Ways, wanted: Wanted, fleet: Fleet, mix: Mix) -> Ints:
+def _by_spread(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[Flags]:
     if not wanted.spread_from:
-        return 0 * places
-    refs = [fleet.hosts[number].ref for number in _hosts(places, ways, fleet)]
-    return np.array([-wanted.spread_from.count(ref) for ref in refs])
+        yield admitted
+        return
+    there = _of_spread_group(wanted, fleet)[fleet.host_of]
+    for number in np.unique(there[admitted]):
+        yield admitted & (there == number)
 
 
-def beside_gpu(places: Ints, ways: Ways, wanted: Wanted, fleet: Fleet, mix: Mix) -> Ints:
-    if wanted.numa is not NumaPolicy.PREFERRED:
-        return 0 * places
-    first = ways.seats[0][0][places]
-    one_node = np.all([row[places] == first for row, _ in ways.seats], axis=0)
-    beside: Ints = (one_node & _beside(ways.rows[first], wanted, fleet)).astype(np.int64)
-    return beside
+def _of_spread_group(wanted: Wanted, fleet: Fleet) -> Ints:
+    """For each host how many of the VM's spread group are there."""
+    return np.array([wanted.spread_from.count(host.ref) for host in fleet.hosts], dtype=np.int64)
 
 
-def same_cluster(places: Ints, ways: Ways, wanted: Wanted, fleet: Fleet, mix: Mix) -> Ints:
+def _same_cluster(wanted: Wanted, fleet: Fleet) -> Flags | None:
+    """Rows in the cluster that the VM is in; None = it is in none."""
     own = fleet.inventory.host_of(wanted.vm)
-    if own is None or own.cluster is None:
-        return 0 * places
-    return fleet.clusters(own.cluster)[_hosts(places, ways, fleet)].astype(np.int64)
+    return None if own is None or own.cluster is None else fleet.clusters(own.cluster)[fleet.host_of]
 
 
-def wastes_least(places: Ints, ways: Ways, wanted: Wanted, fleet: Fleet, mix: Mix) -> Ints:
-    """What the places take from the NUMA nodes they touch, beyond their own GPUs and memory, in whole steps."""
-    touched = np.zeros(len(ways.rows), dtype=np.bool_)
-    for row, _ in ways.seats:
-        touched[row[places]] = True
-    near = np.flatnonzero(touched)
-    rows = ways.rows[near]
-    free_mib = np.minimum(fleet.unreserved_mib[fleet.host_of[rows]], fleet.node_mib[rows])
-    left_mib = free_mib - (wanted.vm.memory_mib or 0)
-    lost = _useless(ways.after[near], left_mib, fleet, mix) - _useless(ways.before[near], free_mib, fleet, mix)
-    place_of = np.searchsorted(places, ways.place_of[near])
-    lost_mib = np.bincount(place_of, weights=lost, minlength=len(places))
-    largest_mib = np.ones(len(places))
-    np.maximum.at(largest_mib, place_of, fleet.largest_mib[rows])
-    return -np.floor(lost_mib / (largest_mib * STEP) + 0.5 + 1e-6).astype(np.int64)
-
-
-def _useless(states: Ints, memory_mib: Ints, fleet: Fleet, mix: Mix) -> Floats:
-    total = np.zeros(len(states))
-    for board, shapes in mix.items():
-        worth = fleet.states.worth(board, tuple(shape.profile for shape in shapes)).of(states).sum(axis=1)
-        if worth[:, 0].any():
-            total += useless(worth[:, 0], worth[:, 1:], memory_mib, shapes)
-    return total
-
-
-def fullest(places: Ints, ways: Ways, wanted: Wanted, fleet: Fleet, mix: Mix) -> Ints:
-    hosts = _hosts(places, ways, fleet)
-    on_host = np.zeros(len(fleet.hosts), dtype=np.int64)
-    profiles = {demand.profile for demand in wanted.demands if isinstance(demand, WantsVgpu)}
-    among = np.zeros(len(fleet.hosts), dtype=np.bool_)
-    among[hosts] = True
-    rows = np.flatnonzero(among[fleet.host_of])
-    for profile in profiles:
-        np.add.at(on_host, fleet.host_of[rows], fleet.states.slots(profile).of(fleet.state[rows]).sum(axis=1))
-    return -on_host[hosts]
-
-
-KEYS: Final[tuple[Key, ...]] = (spreads, beside_gpu, same_cluster, wastes_least, fullest)
-"""The scorers of `scorers.py` in their order, without those that do not differ here: the VM's own host is looked at
-before, and places in doubt are not looked at."""
-
-
-def _hosts(places: Ints, ways: Ways, fleet: Fleet) -> Ints:
-    hosts: Ints = fleet.host_of[ways.rows[ways.seats[0][0][places]]]
-    return hosts
-
-
-def _chosen(place: int, ways: Ways, wanted: Wanted, fleet: Fleet) -> Chosen:
-    rows = [int(ways.rows[row[place]]) for row, _ in ways.seats]
-    gpus = [int(gpu[place]) for _, gpu in ways.seats]
+def _own(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Chosen | None:
+    """The best of the places that the hosts themselves would choose."""
+    beside = _beside(wanted, fleet)
+    rows = np.flatnonzero(admitted & beside if wanted.numa is NumaPolicy.REQUIRED else admitted)
+    ways = ways_of(wanted, rows, fleet)
+    if not len(ways.seats[0][0]):
+        return None
+    first = ways.rows[ways.seats[0][0]]
+    one_node = np.all([ways.rows[row] == first for row, _ in ways.seats], axis=0)
+    local = one_node & beside[first]
+    keys: list[Ints | Flags] = [_steps(ways, wanted, losses)]
+    same = _same_cluster(wanted, fleet)
+    keys += [~same[first]] if same is not None else []
+    keys += [~local] if wanted.numa is NumaPolicy.PREFERRED else []
+    keys += [_of_spread_group(wanted, fleet)[fleet.host_of[first]]] if wanted.spread_from else []
+    place = int(np.lexsort(keys)[0])
     seats = {
-        demand.ordinal: fleet.address[row][gpu]
-        for demand, row, gpu in zip(in_order_of_seating(wanted.demands), rows, gpus, strict=True)
+        demand.ordinal: fleet.address[int(ways.rows[row[place]])][int(gpu[place])]
+        for demand, (row, gpu) in zip(in_order_of_seating(wanted.demands), ways.seats, strict=True)
     }
-    host = fleet.hosts[int(fleet.host_of[rows[0]])]
-    gpu = host.gpu(fleet.address[rows[0]][0])
+    steps = int(keys[0][place])
+    return _chosen(int(first[place]), seats, steps, wanted, fleet, bound=False, local=bool(local[place]))
+
+
+def _steps(ways: Ways, wanted: Wanted, losses: Losses) -> Ints:
+    """The loss of each place."""
+    touched = np.zeros(len(ways.rows), dtype=np.int64)
+    for row, _ in ways.seats:
+        touched[row] += 1
+    near = np.flatnonzero(touched)
+    memory = (wanted.vm.memory_mib or 0) * touched[near] // len(ways.seats)
+    steps, _, _ = losses.at(ways.rows[near], ways.after[near], memory, ways.place_of[near], len(ways.seats[0][0]))
+    return steps
+
+
+def _chosen(
+    row: int, seats: dict[int, PciAddress], steps: int, wanted: Wanted, fleet: Fleet, *, bound: bool, local: bool
+) -> Chosen:
+    number = int(fleet.host_of[row])
+    host = fleet.hosts[number]
+    gpu = host.gpu(fleet.address[row][0])
     node = gpu.numa_node if gpu is not None and wanted.numa is NumaPolicy.REQUIRED else None
-    return Chosen(host, node, seats)
+    same = _same_cluster(wanted, fleet)
+    rank = (
+        wanted.spread_from.count(host.ref),
+        int(wanted.numa is NumaPolicy.PREFERRED and not local),
+        int(same is not None and not same[row]),
+        steps,
+        row if wanted.numa is NumaPolicy.REQUIRED else number,
+    )
+    return Chosen(host, node, seats, bound, rank)

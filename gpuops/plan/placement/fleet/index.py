@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.advise.fragmentation import NO_LIMIT
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
@@ -21,13 +20,15 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.directpath import holders
+from gpuops.plan.placement.fleet.boards import Boards
 from gpuops.plan.placement.fleet.mix import SiteMix
 from gpuops.plan.placement.fleet.states import GpuStates
+from gpuops.plan.placement.fleet.tables import NO_LIMIT
 from gpuops.plan.placement.gpus import used_mib
 from gpuops.plan.placement.nodes import cores_of, free_memory_mib, surely_unreserved, unreserved
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags
+    from gpuops.plan.placement.fleet.tables import Flags, Ints
 
 UNIT: Final = 1024
 """Of an order key: how much of the GPU is used counts in such units, its rank among the host's addresses in ones."""
@@ -45,7 +46,9 @@ class Fleet:
     def __init__(self, inventory: Inventory, catalog: Catalog) -> None:
         self.catalog = catalog
         self.states = GpuStates(catalog)
-        self.mix = SiteMix()
+        self.mix = SiteMix(catalog)
+        self._among: tuple[Sequence[str], Flags] = ((), np.zeros(0, dtype=np.bool_))
+        """What was asked last: of many VMs most may go to the same hosts."""
         self._build(inventory)
 
     @classmethod
@@ -59,9 +62,11 @@ class Fleet:
 
     def refs(self, hosts: Sequence[str]) -> Flags:
         """Which of the hosts are among these."""
-        among = np.zeros(len(self.hosts), dtype=np.bool_)
-        among[[self._number[ref] for ref in hosts if ref in self._number]] = True
-        return among
+        if hosts != self._among[0]:
+            among = np.zeros(len(self.hosts), dtype=np.bool_)
+            among[[self._number[ref] for ref in hosts if ref in self._number]] = True
+            self._among = (hosts, among)
+        return self._among[1]
 
     def offer(self, profile: str) -> Flags:
         """Which hosts offer the profile."""
@@ -73,15 +78,31 @@ class Fleet:
         there: Flags = self.cluster == self._clusters.get(cluster, -1)
         return there
 
+    def offered_names(self) -> tuple[str, ...]:
+        """Every profile that a host offers, sorted."""
+        return tuple(sorted(frozenset().union(*(self._offers[number] for number in set(self.offered.tolist())))))
+
+    def where(self, host: Host) -> dict[PciAddress, tuple[int, int]]:
+        """The row and the column of each GPU of the host; none where the index does not know the host."""
+        number = self._number.get(host.ref)
+        rows = () if number is None else range(self.first_row[number], self.first_row[number + 1])
+        return {address: (row, column) for row in rows for column, address in enumerate(self.address[row])}
+
+    def free_mib(self, rows: Ints) -> Ints:
+        """Memory that a VM can have beside the GPUs of these rows."""
+        found: Ints = np.maximum(0, np.minimum(self.unreserved_mib[self.host_of[rows]], self.node_mib[rows]))
+        return found
+
     def _build(self, inventory: Inventory) -> None:
         self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
         self._number = {host.ref: number for number, host in enumerate(self.hosts)}
         self._layouts = [_layout(host) for host in self.hosts]
-        self._seen: list[tuple[Host, tuple[Vm, ...]] | None] = [None] * len(self.hosts)
+        self._seen: list[tuple[Host | None, tuple[Vm, ...]]] = [(None, ())] * len(self.hosts)
         hosts, rows = len(self.hosts), sum(map(len, self._layouts))
         width = max((count for layout in self._layouts for _, count in layout), default=1)
         self.first_row = np.cumsum([0, *map(len, self._layouts)])
         self.host_of = np.repeat(np.arange(hosts), [len(layout) for layout in self._layouts])
+        self.sibling = _siblings(self.first_row)
         self.startable = np.zeros(hosts, dtype=np.bool_)
         self.threads = np.zeros(hosts, dtype=np.int64)
         self.unreserved_mib = np.zeros(hosts, dtype=np.int64)
@@ -91,7 +112,6 @@ class Fleet:
         self.known_node = np.zeros(rows, dtype=np.bool_)
         self.cores = np.zeros(rows, dtype=np.int64)
         self.node_mib = np.zeros(rows, dtype=np.int64)
-        self.largest_mib = np.ones(rows, dtype=np.int64)
         self.state = np.zeros((rows, width), dtype=np.int64)
         self.order = np.zeros((rows, width), dtype=np.int64)
         self.more = np.zeros((rows, width), dtype=np.int64)
@@ -100,6 +120,10 @@ class Fleet:
         self._offers: list[frozenset[str]] = []
         self._offer_sets: dict[tuple[OfferedProfile, ...] | None, int] = {}
         self._clusters: dict[str | None, int] = {}
+        self._among = ((), np.zeros(hosts, dtype=np.bool_))
+        self.read_again: list[int] = []
+        """Rows, each as often as it was read."""
+        self.boards = Boards(self)
         self.inventory = replace(inventory)  # not yet the one that is read below
         self._sync(inventory)
 
@@ -109,11 +133,14 @@ class Fleet:
         self.inventory = inventory
         self.mix.sync(inventory)
         known, vms_by_host = inventory.hosts, inventory.vms_by_host
-        for number, (host, seen) in enumerate(zip(self.hosts, self._seen, strict=True)):
-            now = known.get(host.ref)
-            vms = vms_by_host.get(host.ref, ())
-            if seen is not None and seen[0] is now and seen[1] is vms:
-                continue
+        there = ((known.get(ref), vms_by_host.get(ref, ())) for ref in self._number)
+        changed = [
+            (number, host, vms)
+            for number, ((host, vms), (host_seen, vms_seen)) in enumerate(zip(there, self._seen, strict=True))
+            if host is not host_seen or vms is not vms_seen
+        ]
+        for number, now, vms in changed:
+            host = self.hosts[number]
             if now is None or _layout(now) != self._layouts[number] or now.name != host.name:
                 self._build(inventory)
                 return
@@ -122,6 +149,8 @@ class Fleet:
             self._build(inventory)
 
     def _read(self, number: int, host: Host, vms: tuple[Vm, ...], inventory: Inventory) -> None:
+        if _setup(host) != _setup(self.hosts[number]):
+            self.boards = Boards(self)
         self.hosts[number], self._seen[number] = host, (host, vms)
         free_mib = unreserved(host, _NOBODY, inventory)
         sure_mib = surely_unreserved(host, _NOBODY, inventory)
@@ -138,11 +167,11 @@ class Fleet:
             there = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
             node = nodes.get(number_of_node) if number_of_node is not None else None
             self._read_node(row, node, host, inventory)
-            self.largest_mib[row] = max(1, *(state.gpu.memory_mib or 0 for _, state in there))
             self.address[row] = [state.gpu.address for _, state in there]
             for column, (rank, state) in enumerate(there):
                 self.state[row, column] = self.states.number(state, state.gpu.address in held)
                 self.order[row, column], self.more[row, column] = self._order(state, rank, host)
+        self.read_again += range(self.first_row[number], self.first_row[number + 1])
 
     def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
         self.known_node[row] = node is not None
@@ -167,6 +196,20 @@ class Fleet:
             known = self._offer_sets[host.profiles] = len(self._offers)
             self._offers.append(frozenset(offered.name for offered in host.profiles or ()))
         return known
+
+
+def _setup(host: Host) -> tuple[object, ...]:
+    """What GPUs are for, whatever runs on them."""
+    modes = ((g.vgpu_mode, g.graphics_type, g.configured_graphics_type, g.passthrough) for g in host.gpus)
+    return (host.profiles, *modes)
+
+
+def _siblings(first_row: Ints) -> Ints:
+    """For each row the other one of its host, where there are two; else -1."""
+    found = np.full(first_row[-1], -1)
+    of_two = first_row[:-1][np.diff(first_row) == 2]
+    found[of_two], found[of_two + 1] = of_two + 1, of_two
+    return found
 
 
 def _layout(host: Host) -> tuple[tuple[int | None, int], ...]:

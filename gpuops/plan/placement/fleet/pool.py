@@ -1,22 +1,20 @@
 """A pool: NUMA nodes with GPUs of one geometry, and the seat that leaves the rest worth the most to the site's mix.
 
-What a GPU can be is the geometry's to say; what is free beside it is CPU and memory. Nodes are tried as the tiers say:
-all of the VM on one node first, then what crosses the socket. Within a tier the smallest loss wins, in steps, and of
-equals the first node. What was scored for a shape is kept until the node changes.
+What a GPU can be is the geometry's to say; what is free beside it is CPU and memory. The smallest loss wins, in steps,
+and of equals the first node. What was scored for a shape is kept until the node changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.across import TIERS
 from gpuops.plan.placement.fleet.ask import Ask, Geometry, Part, Seat
+from gpuops.plan.placement.fleet.moves import Moves
 from gpuops.plan.placement.fleet.reserve import Large, places, price
-from gpuops.plan.placement.fleet.tables import Rows
 from gpuops.plan.placement.fleet.worth import Shapes, worth
 
 if TYPE_CHECKING:
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Scored:
-    """What one shape of VM would cost on each node when it was asked last; infinite = does not fit."""
+    """What one shape of VM would cost in each way on each node when it was asked last; infinite = does not fit."""
 
     at: int
     loss: Floats
-    gpu: Ints
     state: Ints
+    """Of the GPU then; a way is a GPU and one of the states that it may have."""
     destroyed: Ints
     """Places for each large shape that go with it."""
 
@@ -39,7 +37,10 @@ FULL: Final = np.inf
 
 
 class Pool:
-    """The nodes as they are, and what each of them is worth. `paired`: rows 2n and 2n+1 are one host."""
+    """The nodes as they are, and what each of them is worth.
+
+    `sibling` is the other node of a host of two, -1 where there is none.
+    """
 
     def __init__(
         self,
@@ -52,35 +53,38 @@ class Pool:
         step: float,
         large: Large | None = None,
         model: Ints | None = None,
-        paired: bool = False,
+        sibling: Ints | None = None,
     ) -> None:
-        self.geometry, self.shapes, self.step, self.paired = geometry, shapes, step, paired
+        self.geometry, self.shapes, self.step, self.large = geometry, shapes, step, large
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
-        self.cpu_whole, self.memory_whole = int(cpu.max()), int(memory.max())
         self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
-        kinds = shapes.kinds
-
-        def gains(state: int) -> list[int]:
-            slots = [geometry.slots(state, kind) for kind in kinds]
-            usable = [geometry.usable(state, kind) for kind in kinds]
-            return [*slots, *usable, geometry.value(state), geometry.free(state)]
-
-        self._gains = Rows(gains, 2 * len(kinds) + 2)
-        self._next: dict[int, Rows] = {}
+        self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
+        self.moves = Moves(geometry, shapes.kinds)
         self._scored: dict[Ask, _Scored] = {}
         self._changed: list[int] = []
-        self.gains = self._gains.of(self.state).sum(axis=1)
+        self.gains = self.moves.gains.of(self.state).sum(axis=1)
         everywhere = np.arange(len(cpu))
         self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
-        self.large = large
         self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
-    def choose(self, ask: Ask) -> Seat | None:
-        """The best seat in the first tier that has any."""
-        local = self._local(ask)
-        if local is not None or not self.paired:
-            return local
-        return self._across(ask)
+    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
+        """The best seat on one node, of these nodes where some are named."""
+        scored = self._up_to_date(ask)
+        loss = scored.loss if among is None else np.where(among[:, None], scored.loss, FULL)
+        total = self.total(loss, scored.destroyed)
+        row, way = divmod(self.select(total), loss.shape[1])
+        if loss[row, way] == FULL:
+            return None
+        gpus, states = self._gpus(ask, row, way, int(scored.state[row, way]))
+        part = Part(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
+        return Seat((part,), ask.beside, float(total[row, way]))
+
+    def steps(self, ask: Ask, row: int, gpu: int) -> float:
+        """What one device on this GPU would cost where it leads to one state; infinite = has no room."""
+        scored = self._up_to_date(ask)
+        # Of GPUs that are alike only the first is scored.
+        way = int((self.state[row] == self.state[row, gpu]).argmax()) * self.geometry.ways
+        return float(self.total(scored.loss[row, way : way + 1], scored.destroyed[row, way : way + 1])[0])
 
     def take(self, seat: Seat) -> None:
         """The pool with the VM there."""
@@ -95,12 +99,34 @@ class Pool:
         self.state[row, list(gpus)] = states
         self.cpu[row] += cpu
         self.memory[row] += memory
-        there = np.array([row])
-        self.gains[row] = self._gains.of(self.state[row]).sum(axis=0)
-        self.value[row] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])[0]
-        near = [row, row ^ 1] if self.paired else [row]
-        self.places[near] = self._places(np.array(near), self.gains[near], self.cpu[near], self.memory[near])
-        self._changed += near
+        self.changed((row,))
+
+    def changed(self, rows: Iterable[int]) -> None:
+        """These nodes are no longer what they were."""
+        there = np.array(sorted(set(rows)), dtype=np.int64)
+        self.gains[there] = self.moves.gains.of(self.state[there]).sum(axis=1)
+        self.value[there] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])
+        others = self.sibling[there]
+        near = np.unique(np.concatenate([there, others[others >= 0]]))
+        self.places[near] = self._places(near, self.gains[near], self.cpu[near], self.memory[near])
+        self._changed += near.tolist()
+
+    def loss(self, parts: Sequence[Part]) -> tuple[float, Ints]:
+        """What these nodes lose to the mix if the VM takes so much of them, and the places for each large shape."""
+        rows = np.array([part.row for part in parts])
+        states = self.state[rows]
+        for at, part in enumerate(parts):
+            states[at, list(part.gpus)] = part.after
+        taken = [np.array([getattr(part, what) for part in parts]) for what in ("cpu", "memory")]
+        loss, destroyed = self.losses(rows, states, *taken)
+        return float(loss.sum()), destroyed.sum(axis=0)
+
+    def losses(self, rows: Ints, states: Ints, cpu: Ints, memory: Ints) -> tuple[Floats, Ints]:
+        """The same for each of these nodes, with its GPUs in these states and so much taken of the rest."""
+        gains = self.moves.gains.of(states).sum(axis=1)
+        cpu, memory = np.maximum(0, self.cpu[rows] - cpu), np.maximum(0, self.memory[rows] - memory)
+        loss: Floats = self.value[rows] - self._value(rows, gains, cpu, memory)
+        return loss, np.maximum(0, self.places[rows] - self._places(rows, gains, cpu, memory))
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
         return worth(self.shapes, self.model[rows], gains, cpu, memory)
@@ -112,150 +138,124 @@ class Pool:
             return np.zeros((len(rows), 0), dtype=np.int64)
         found = places(self.large, self.model[rows], gains, cpu, memory)
         wide = self.large.count > self.state.shape[1]
-        if self.paired and wide.any():
+        if wide.any():
             half = replace(
                 self.large,
                 count=-(-self.large.count // 2),
                 cpu=-(-self.large.cpu // 2),
                 memory=-(-self.large.memory // 2),
             )
-            other = rows ^ 1
+            other = self.sibling[rows]
             here = places(half, self.model[rows], gains, cpu, memory)
             there = places(half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
-            found[:, wide] = np.minimum(1, np.minimum(here, there))[:, wide]
+            both = np.where((other >= 0)[:, None], np.minimum(1, np.minimum(here, there)), 0)
+            found[:, wide] = both[:, wide]
         return found
 
-    def _local(self, ask: Ask) -> Seat | None:
+    def _up_to_date(self, ask: Ask) -> _Scored:
         scored = self._scored.get(ask)
         if scored is None:
             changed = np.arange(len(self.cpu))
-            none = np.zeros((len(self.cpu), self.places.shape[1]), dtype=np.int64)
-            scored = self._scored[ask] = _Scored(0, np.full(len(self.cpu), FULL), 0 * changed, 0 * changed, none)
+            size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
+            destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
+            scored = self._scored[ask] = _Scored(0, np.full(size, FULL), np.zeros(size, dtype=np.int64), destroyed)
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
         if len(changed):
             self._score(ask, changed, scored)
-        row = self.select(self.total(scored.loss, scored.destroyed))
-        if scored.loss[row] == FULL:
-            return None
-        gpus, states = self._gpus(ask, row, int(scored.gpu[row]), int(scored.state[row]))
-        part = Part(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
-        return Seat((part,), local=True)
+        return scored
 
     def _score(self, ask: Ask, rows: Ints, scored: _Scored) -> None:
         """Score these nodes for the shape anew."""
         scored.loss[rows] = FULL
-        enough = (self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)
-        enough &= ((ask.models >> self.model[rows]) & 1).astype(np.bool_)
-        rows = rows[enough]
-        option, gpu, state, gains = self._options(ask, rows)
+        if ask.beside:
+            rows = rows[(self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)]
+        rows = rows[((ask.models >> self.model[rows]) & 1).astype(np.bool_)]
+        option, way, state, gains = self._options(ask, rows)
         at = rows[option]
-        cost = self.cost(ask, at, gpu, gains)
-        # The cheapest option of each node; the sort is stable, so of equals the first.
-        order = np.lexsort((cost, at))
-        first = order[np.concatenate([[True], np.diff(at[order]) != 0])] if len(order) else order
-        row = at[first]
-        scored.loss[row], scored.gpu[row], scored.state[row] = cost[first], gpu[first], state[first]
-        left = self._places(row, gains[first], self.cpu[row] - ask.cpu, self.memory[row] - ask.memory)
-        scored.destroyed[row] = np.maximum(0, self.places[row] - left)
+        gpu = way // self.geometry.ways if ask.count else way - 1
+        scored.loss[at, way] = self.cost(ask, at, gpu, gains)
+        scored.state[at, way] = state
+        if self.large is not None:
+            left = self._places(at, gains, *self._left(ask, at))
+            scored.destroyed[at, way] = np.maximum(0, self.places[at] - left)
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
         """The cost with the places for large shapes that are destroyed, in steps: what differs by less is equal."""
-        if self.large is not None:
-            left = self.places.sum(axis=0)
-            left = np.where(self.large.count > self.state.shape[1], left // 2, left) if self.paired else left
-            cost = cost + destroyed @ price(self.large, left, float(self.gains[:, -1].sum()))
-        steps: Floats = np.floor(cost / self.step + 0.5 + 1e-6)
+        steps: Floats = np.floor((cost + destroyed @ self.reserve()) / self.step + 0.5 + 1e-6)
         return steps
 
+    def reserve(self) -> Floats:
+        """What one place of each large shape is worth now."""
+        if self.large is None:
+            return np.zeros(0)
+        left = self.places.sum(axis=0)
+        left = np.where(self.large.count > self.state.shape[1], left // 2, left)
+        return price(self.large, left, float(self.gains[:, -1].sum()))
+
     def select(self, cost: Floats) -> int:
-        """The cheapest node, of equals the first."""
+        """The cheapest way, of equals the first; the ways of a node lie together."""
         return int(cost.argmin())
 
     def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         """What these nodes lose to the mix by the VM."""
-        return self.value[rows] - self._value(rows, gains, self.cpu[rows] - ask.cpu, self.memory[rows] - ask.memory)
+        return self.value[rows] - self._value(rows, gains, *self._left(ask, rows))
+
+    def _left(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints]:
+        """CPU and memory that the VM leaves; what it has beyond a node, it has elsewhere."""
+        return np.maximum(0, self.cpu[rows] - ask.cpu), np.maximum(0, self.memory[rows] - ask.memory)
 
     def _options(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Ways to seat the devices: which of these nodes, GPU, its new state, and what the node offers then."""
-        gains = self.gains[rows]
+        """Ways to seat the devices: which of these nodes, its way, the GPU's new state, what the node offers then."""
+        gains, states = self.gains[rows], self.state[rows]
         if ask.count == 0:
             here = np.arange(len(rows))
-            return here, 0 * here - 1, 0 * here, gains
-        states = self.state[rows]
-        after = self._after(ask.kind).of(states)
+            return here, 0 * here, 0 * here, gains
         if ask.count > 1:
-            return self._several(ask, states, after, gains)
-        fresh = np.ones(states.shape, dtype=np.bool_)
-        for gpu in range(1, states.shape[1]):
-            fresh[:, gpu] = (states[:, :gpu] != states[:, gpu : gpu + 1]).all(axis=1)
-        option, which, way = np.nonzero((after > 0) & fresh[:, :, None])
-        new, old = after[option, which, way], states[option, which]
-        return option, which, new, gains[option] + self._gains.of(new) - self._gains.of(old)
+            return self._several(ask, rows, states)
+        option, gpu, way, new = self.moves.one(ask.kind, states)
+        after = gains[option] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
+        return option, gpu * self.geometry.ways + way, new, after
 
-    def _several(self, ask: Ask, states: Ints, after: Ints, gains: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Whole GPUs are all alike: the first that are free."""
-        room = after[:, :, 0] > 0
-        option = np.flatnonzero(room.sum(axis=1) >= ask.count)
-        taken = room[option] & (room[option].cumsum(axis=1) <= ask.count)
-        new = np.where(taken, after[option, :, 0], states[option])
-        return option, 0 * option, 0 * option, self._gains.of(new).sum(axis=1)
+    def _several(self, ask: Ask, rows: Ints, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """One device after the other, each where the node keeps most of its worth: one way for each node."""
+        here = np.arange(len(rows))
+        for taken, _, new in self._in_turn(ask, rows, states):
+            here, states = here[taken], new
+        return here, 0 * here, 0 * here, self.moves.gains.of(states).sum(axis=1)
 
-    def _gpus(self, ask: Ask, row: int, gpu: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _in_turn(self, ask: Ask, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """For each device: which of the nodes left have room for it, on which GPU, and the states of all GPUs then."""
+        for _ in range(ask.count):
+            option, gpu, _, new = self.moves.one(ask.kind, states)
+            after, at = states[option], rows[option]
+            after[np.arange(len(option)), gpu] = new
+            cost = -self._value(at, self.moves.gains.of(after).sum(axis=1), self.cpu[at], self.memory[at])
+            first = _cheapest(np.round(cost / self.step, 3), option)
+            taken, states = option[first], after[first]
+            rows = rows[taken]
+            yield taken, gpu[first], states
+
+    def in_turn(self, ask: Ask, row: int) -> tuple[int, ...]:
+        """The GPU of each of several devices on this node, as far as there is room."""
+        there = np.array([row])
+        return tuple(int(each) for _, gpu, _ in self._in_turn(ask, there, self.state[there]) for each in gpu)
+
+    def _gpus(self, ask: Ask, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The GPUs that change, and their states then."""
         if ask.count == 0:
             return (), ()
         if ask.count == 1:
-            return (gpu,), (state,)
-        return self.first(ask, row, ask.count)
+            return (way // self.geometry.ways,), (state,)
+        there = np.array([row])
+        *_, (_, _, after) = self._in_turn(ask, there, self.state[there])
+        gpus = tuple(sorted(set(self.in_turn(ask, row))))
+        return gpus, tuple(after[0, list(gpus)].tolist())
 
-    def first(self, ask: Ask, row: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The first GPUs of the node that can take a device each, so many at the most, and their states then."""
-        after = self._after(ask.kind).of(self.state[row])[:, 0]
-        gpus = np.flatnonzero(after > 0)[:count]
-        return tuple(gpus.tolist()), tuple(after[gpus].tolist())
 
-    def _after(self, kind: int) -> Rows:
-        if kind not in self._next:
-            ways = self.geometry.ways
-
-            def after(state: int) -> list[int]:
-                found = list(self.geometry.after(state, kind))
-                return found + [0] * (ways - len(found))
-
-            self._next[kind] = Rows(after, ways)
-        return self._next[kind]
-
-    def _across(self, ask: Ask) -> Seat | None:
-        """What does not fit on one node, in the first way that a host can: even halves, then CPU and memory where they
-        are free."""
-        best: tuple[float, Seat] | None = None
-        for tier in TIERS:
-            for row in self._hosts_for(ask):
-                seat = tier(self, ask, int(row))
-                loss = FULL if seat is None else self._loss(seat)
-                if seat is not None and (best is None or loss < best[0]):
-                    best = (loss, seat)
-            if best is not None:
-                return best[1]
-        return None
-
-    def _hosts_for(self, ask: Ask) -> Ints:
-        """Rows with a GPU that will do, on hosts that have the CPU and memory in all."""
-        pair = np.arange(len(self.cpu)) ^ 1
-        room = (self._after(ask.kind).of(self.state)[:, :, 0] > 0).sum(axis=1) if ask.count else np.ones(len(self.cpu))
-        enough: Flags = (self.cpu + self.cpu[pair] >= ask.cpu) & (self.memory + self.memory[pair] >= ask.memory)
-        return np.flatnonzero(enough & (room > 0) & (room + (room[pair] if ask.count > 1 else 0) >= ask.count))
-
-    def _loss(self, seat: Seat) -> float:
-        loss = 0.0
-        destroyed = np.zeros(self.places.shape[1], dtype=np.int64)
-        for part in seat.parts:
-            there = np.array([part.row])
-            states = self.state[part.row].copy()
-            states[list(part.gpus)] = part.after
-            gains = self._gains.of(states).sum(axis=0)[None, :]
-            cpu, memory = self.cpu[there] - part.cpu, self.memory[there] - part.memory
-            loss += float(self.value[part.row] - self._value(there, gains, cpu, memory)[0])
-            destroyed += np.maximum(0, self.places[part.row] - self._places(there, gains, cpu, memory)[0])
-        return float(self.total(np.array([loss]), destroyed[None, :])[0])
+def _cheapest(cost: Floats, node: Ints) -> Ints:
+    """The cheapest option of each node; the sort is stable, so of equals the first."""
+    order = np.lexsort((cost, node))
+    found: Ints = order[np.concatenate([[True], np.diff(node[order]) != 0])] if len(order) else order
+    return found

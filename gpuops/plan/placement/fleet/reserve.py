@@ -23,8 +23,8 @@ _MANY: Final = 50
 class Large:
     """The shapes of several whole GPUs, one entry each."""
 
-    column: int
-    """Where the free whole GPUs stand among what a node offers."""
+    column: Ints
+    """For each shape, where the GPUs that are free for it stand among what a node offers."""
     count: Ints
     cpu: Ints
     memory: Ints
@@ -41,7 +41,7 @@ class Large:
 def places(large: Large, model: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
     """How many VMs of each shape each of these nodes could take."""
     fed = np.minimum(cpu[:, None] // np.maximum(1, large.cpu), memory[:, None] // np.maximum(1, large.memory))
-    found: Ints = np.minimum(gains[:, large.column][:, None] // large.count, np.maximum(0, fed))
+    found: Ints = np.minimum(gains[:, large.column] // large.count, np.maximum(0, fed))
     return found * large.suits[model]
 
 

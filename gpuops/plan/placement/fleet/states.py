@@ -12,12 +12,12 @@ from typing import Final
 
 from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import GpuState, Tenant, may_run
-from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, PciAddress
+from gpuops.model.catalog import Board, Catalog
+from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.directpath import is_of
-from gpuops.plan.placement.fleet.tables import Rows, Table
+from gpuops.plan.placement.fleet.tables import Table
 from gpuops.plan.placement.gpus import slot_on
 from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
 
@@ -39,7 +39,10 @@ class GpuStates:
         self._stand_ins: list[tuple[GpuState, bool] | None] = [None]
         self._numbers: dict[_Key, int] = {}
         self._tables: dict[_Key, Table] = {}
-        self._worth: dict[_Key, Rows] = {}
+
+    def __len__(self) -> int:
+        """How many were met."""
+        return len(self._stand_ins)
 
     def number(self, state: GpuState, held: bool) -> int:
         """The number of this state; `held` = a VM has the GPU as a whole."""
@@ -94,29 +97,39 @@ class GpuStates:
         """vGPUs of the profile that fit beside what runs, at least."""
         return self._table(("slots", profile), lambda state, _: self._slots(state, profile))
 
-    def worth(self, board: str, profiles: tuple[str, ...]) -> Rows:
-        """Frame buffer in MiB that no vGPU holds, then the slots for each profile; all 0 on any other board."""
-        key = ("worth", board, profiles)
-        if key not in self._worth:
+    def any_whole(self) -> Table:
+        """1 where the GPU can be given whole to whoever asks for such a one."""
 
-            def of(number: int) -> tuple[int, ...]:
-                known = self._stand_ins[number]
-                if known is None or self._board(known[0]) != board:
-                    return (0,) * (1 + len(profiles))
-                return (self._free_mib(known[0]), *(self._slots(known[0], profile) for profile in profiles))
+        def answer(state: GpuState, held: bool) -> bool:
+            return not held and state.gpu.passthrough is not None and state.gpu.passthrough.active
 
-            self._worth[key] = Rows(of, 1 + len(profiles))
-        return self._worth[key]
+        return self._table(("any whole",), answer)
+
+    def emptied(self) -> Table:
+        """The state of the same GPU with nothing on it."""
+        return self._table(("emptied",), lambda state, _: self.number(GpuState(replace(state.gpu, vms=())), False))
+
+    def mode(self, state: int) -> VgpuMode | None:
+        """How the GPU shares itself; None = unknown, or no GPU."""
+        known = self._stand_ins[state]
+        return None if known is None else known[0].gpu.vgpu_mode
+
+    def of_board(self, state: int, board: str) -> bool:
+        """Whether the GPU is of this model."""
+        known = self._stand_ins[state]
+        return known is not None and self._board(known[0]) == board
+
+    def free_mib(self, state: int, board: Board) -> int:
+        """Frame buffer of a GPU of this model that nobody holds; 0 on any other."""
+        known = self._stand_ins[state]
+        if known is None or known[1] or self._board(known[0]) != board.key:
+            return 0
+        held = (self.catalog.profile(tenant.profile) for tenant in known[0].tenants)
+        return max(0, board.framebuffer_mib - sum(facts.framebuffer_mib for facts in held if facts is not None))
 
     def _board(self, state: GpuState) -> str | None:
         board = self.catalog.board_by_pci(state.gpu.vendor_id, state.gpu.device_id, state.gpu.subsystem_id)
         return None if board is None else board.key
-
-    def _free_mib(self, state: GpuState) -> int:
-        board = self.catalog.board(self._board(state) or "")
-        held = (self.catalog.profile(tenant.profile) for tenant in state.tenants)
-        whole_mib = 0 if board is None else board.framebuffer_mib
-        return max(0, whole_mib - sum(facts.framebuffer_mib for facts in held if facts is not None))
 
     def _slots(self, state: GpuState, profile: str) -> int:
         return free_slots(state.gpu, state.holders, profile, self.catalog).at_least

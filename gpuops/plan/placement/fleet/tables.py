@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
     Flags = npt.NDArray[np.bool_]
 
+NO_LIMIT: Final = 2**50
+"""MiB of memory that is not known, or cores that are not counted: they do not limit."""
 _UNKNOWN: Final = -(2**40)
 
 
@@ -26,6 +28,10 @@ class Table:
     def of(self, states: Ints) -> Ints:
         """The answer for each of these states."""
         return self._rows.of(states)[..., 0]
+
+    def at(self, state: int) -> int:
+        """The answer for this state."""
+        return int(self.of(np.array([state]))[0])
 
 
 class Rows:

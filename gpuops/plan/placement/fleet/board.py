@@ -1,0 +1,136 @@
+"""A board's GPUs as a geometry: what one model of GPU can be, as the exact rules say of each state.
+
+Kinds are the vGPU profiles of the board, and one GPU given whole. GPUs of another model have no room for any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.model.catalog import Board
+from gpuops.model.gpu import VgpuMode
+from gpuops.plan.placement.fleet.mix import WHOLE
+from gpuops.plan.placement.fleet.prices import prices
+from gpuops.plan.placement.fleet.states import GpuStates
+from gpuops.plan.placement.fleet.worth import VALUE_UNIT
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.tables import Floats, Ints
+
+_DEAREST: Final = 400
+"""States that are followed to price the fillings of a GPU in MIG mode; beyond, single kinds must do."""
+
+
+class BoardGpus:
+    """The geometry of one board. `asked` are the devices of each profile that the mix asks for, in any proportion."""
+
+    ways = 1
+
+    def __init__(self, board: Board, states: GpuStates, asked: Mapping[str, float]) -> None:
+        self._board, self._states, self._asked = board, states, asked
+        self._profiles: list[str] = []
+        self._prices: dict[int, dict[int, float]] = {}
+        self._values: dict[tuple[int, int], float] = {}
+        self.kinds = tuple(self.kind(profile) for profile in asked)
+
+    def kind(self, profile: str) -> int:
+        """The number of the profile."""
+        if profile not in self._profiles:
+            self._profiles.append(profile)
+        return self._profiles.index(profile)
+
+    def size(self, kind: int) -> int:
+        """GPU memory of one device, in MiB."""
+        facts = self._states.catalog.profile(self._profiles[kind])
+        return self._board.framebuffer_mib if facts is None else facts.framebuffer_mib
+
+    def after(self, state: int, kind: int) -> Sequence[int]:
+        profile = self._profiles[kind]
+        if not state or not self._states.of_board(state, self._board.key):
+            return ()
+        if profile == WHOLE:
+            free = self._states.any_whole().at(state)
+            return (self._states.given_whole().at(state),) if free else ()
+        free = self._states.vgpu_surely(profile).at(state)
+        return (self._states.with_vgpu(profile).at(state),) if free else ()
+
+    def slots(self, state: int, kind: int) -> int:
+        profile = self._profiles[kind]
+        if not state or not self._states.of_board(state, self._board.key):
+            return 0
+        return (self._states.any_whole() if profile == WHOLE else self._states.slots(profile)).at(state)
+
+    def usable(self, state: int, kind: int) -> int:
+        return self.slots(state, kind) * self.size(kind)
+
+    def free(self, state: int) -> int:
+        return self._states.free_mib(state, self._board) if state else 0
+
+    def value(self, state: int) -> int:
+        if not state or not self._states.of_board(state, self._board.key):
+            return 0
+        return round(VALUE_UNIT * self._value(state, self._states.emptied().at(state)))
+
+    def price(self, kind: int) -> float:
+        """In MiB of GPU memory; where GPUs of several modes sell it, the dearest."""
+        found = [known[kind] for known in self._prices.values() if kind in known]
+        return max(found, default=float(self.size(kind)))
+
+    def _value(self, state: int, empty: int) -> float:
+        """The best filling of what is free, at the prices of such GPUs."""
+        price = self._prices_of(empty)
+        if not self._is_cut(empty):
+            return max((self.slots(state, kind) * each for kind, each in price.items()), default=0.0)
+        key = (state, empty)
+        if key not in self._values:
+            after = ((each, then) for kind, each in price.items() for then in self.after(state, kind))
+            self._values[key] = max((each + self._value(then, empty) for each, then in after), default=0.0)
+        return self._values[key]
+
+    def _is_cut(self, empty: int) -> bool:
+        """Whether vGPUs of several sizes share such a GPU, and lie where they would be in each other's way."""
+        return self._states.mode(empty) is VgpuMode.MULTI_INSTANCE
+
+    def _prices_of(self, empty: int) -> dict[int, float]:
+        """What a device of each kind sells for on such GPUs."""
+        if empty not in self._prices:
+            sold = [kind for kind in self.kinds if self.slots(empty, kind)]
+            sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
+            demand = np.array([self._asked[self._profiles[kind]] for kind in sold], dtype=np.float64)
+            fillings = self._fillings(empty, sold) if sold else np.zeros((0, 0), dtype=np.int64)
+            found = prices(sizes, demand, lambda price: _best(fillings, price)) if sold else sizes
+            self._prices[empty] = {
+                kind: self._board.framebuffer_mib * each for kind, each in zip(sold, found.tolist(), strict=True)
+            }
+        return self._prices[empty]
+
+    def _fillings(self, empty: int, sold: Sequence[int]) -> Ints:
+        """In numbers of each kind: an empty GPU full of one, and where sizes are mixed by place every full mixture."""
+        found = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
+        if self._is_cut(empty):
+            known: dict[int, frozenset[tuple[int, ...]]] = {}
+            found |= self._mixtures(empty, sold, known)
+        return np.array(sorted(found), dtype=np.int64)
+
+    def _mixtures(
+        self, state: int, sold: Sequence[int], known: dict[int, frozenset[tuple[int, ...]]]
+    ) -> frozenset[tuple[int, ...]]:
+        """The numbers of each kind with which what is free can be filled until nothing fits."""
+        if state not in known and len(known) < _DEAREST:
+            known[state] = frozenset()
+            found = {
+                tuple(count + (other == at) for other, count in enumerate(rest))
+                for at, kind in enumerate(sold)
+                for then in self.after(state, kind)
+                for rest in self._mixtures(then, sold, known)
+            }
+            known[state] = frozenset(found or {(0,) * len(sold)})
+        return known.get(state, frozenset())
+
+
+def _best(fillings: Ints, price: Floats) -> Ints:
+    best: Ints = fillings[(fillings @ price).argmax()]
+    return best

@@ -1,0 +1,120 @@
+"""Rotation, the lease: which run may act, on whatever machine; kept on a VM in vCenter, written by compare-and-set.
+
+All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
+changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gpuops.errors import Refused
+
+KEY: Final = "gpuops.lease"
+"""The extraConfig key of the lock VM."""
+
+HEARTBEAT_S: Final = 60.0
+TTL_S: Final = 3 * HEARTBEAT_S
+"""A lease that was not renewed for so long may be taken by anybody."""
+
+CALL_TIMEOUT_S: Final = 30.0
+"""A call that is sent may arrive so much later."""
+
+_FORMAT: Final = 1
+_OWNER_LENGTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who may act, and until when."""
+
+    owner: str
+    """For people: which machine and process."""
+    nonce: str
+    """Of this one run; empty = given back."""
+    epoch: int
+    """One more with each new holder."""
+    expires: datetime
+
+    def held_at(self, now: datetime) -> bool:
+        return bool(self.nonce) and now < self.expires
+
+
+def parse_lease(text: str) -> Lease | None:
+    """The lease in this text; None = nobody ever held it. Raises Refused for what no gpuops wrote."""
+    if not text:
+        return None
+    try:
+        body: Any = json.loads(text)
+        if body["format"] != _FORMAT:
+            raise ValueError
+        lease = Lease(
+            str(body["owner"]), str(body["nonce"]), int(body["epoch"]), datetime.fromisoformat(body["expires"])
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(
+            f"the lock VM holds in {KEY} what this gpuops did not write: {text[:80]!r}",
+            hint=f"when no other gpuops is at work, take {KEY} out of the VM's settings",
+        ) from error
+    if lease.expires.tzinfo is None:
+        raise Refused(f"the lock VM holds in {KEY} an expiry without a zone: {text[:80]!r}")
+    return lease
+
+
+def lease_text(lease: Lease) -> str:
+    """What is kept of it."""
+    body = asdict(lease) | {
+        "format": _FORMAT,
+        "owner": lease.owner[:_OWNER_LENGTH],
+        "expires": lease.expires.isoformat(),
+    }
+    return json.dumps(body, sort_keys=True)
+
+
+def holder_of(lease: Lease | None, now: datetime, dead: Collection[str]) -> Lease | None:
+    """Who keeps another from taking it now; None = it is free. `dead`: nonces of runs that are known to have ended."""
+    if lease is None or not lease.held_at(now) or lease.nonce in dead:
+        return None
+    return lease
+
+
+def taken(before: Lease | None, owner: str, nonce: str, now: datetime) -> Lease:
+    """The lease of a new holder."""
+    return Lease(owner, nonce, (before.epoch if before else 0) + 1, now + timedelta(seconds=TTL_S))
+
+
+def renewed(lease: Lease, now: datetime) -> Lease:
+    return replace(lease, expires=now + timedelta(seconds=TTL_S))
+
+
+def given_back(lease: Lease, now: datetime) -> Lease:
+    """It is free, and its epoch is remembered."""
+    return replace(lease, nonce="", expires=now)
+
+
+def same_holder(one: Lease | None, other: Lease) -> bool:
+    return one is not None and (one.nonce, one.epoch) == (other.nonce, other.epoch)
+
+
+def must_renew(left_s: float) -> bool:
+    """Whether a heartbeat has passed since the lease was last written."""
+    return left_s <= TTL_S - HEARTBEAT_S
+
+
+def is_fresh(lease: Lease, now: datetime) -> bool:
+    """Whether it was renewed so lately that its run must be taken for alive: a heartbeat and a call ago, or less."""
+    return lease.held_at(now) and lease.expires - now >= timedelta(seconds=TTL_S - HEARTBEAT_S - CALL_TIMEOUT_S)
+
+
+def may_act(left_s: float) -> bool:
+    """Whether a call sent now cannot arrive after the lease has run out."""
+    return left_s > CALL_TIMEOUT_S
+
+
+def told(lease: Lease) -> str:
+    """Who it is, for a message."""
+    return f"{lease.owner} holds the lease until {lease.expires:%Y-%m-%d %H:%M:%S %Z} by vCenter's clock"

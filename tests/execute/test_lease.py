@@ -1,0 +1,285 @@
+"""Two runners and one lease: whoever does not hold it starts nothing, in every order in which they may go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Locked, NoPermission, Refused, UsageError
+from gpuops.execute.lease import Held, LockVm, take
+from gpuops.execute.nonces import Nonces
+from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
+from gpuops.execute.unlocking import unlock
+from gpuops.model.rotation import Policy
+from gpuops.model.vm import PowerState
+from gpuops.plan.outcome import Report
+from gpuops.plan.rotation import lease as rules
+from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, Step, SuspendVm
+from tests.execute.nights import POLICY_TEXT
+from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
+
+LOCK = "gpuops-lock"
+POLICY: Policy = parse_policy(POLICY_TEXT + f"lock_vm: {LOCK}\n", "leased")
+
+
+@pytest.fixture
+def world() -> World:
+    made = small_world()
+    made.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
+    return made
+
+
+def site(world: World, state_dir: Path) -> Site:
+    """A process of one machine; its own clock goes as vCenter's does, from another beginning."""
+    return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
+
+
+def held(world: World) -> Lease | None:
+    return parse_lease((world.vms["vm-99"].extra_config or {}).get(KEY, ""))
+
+
+def run(world: World, half: Half, state_dir: Path, policy: Policy = POLICY) -> Report:
+    return rotate(half, policy, site(world, state_dir), apply=True, consent=agreed)
+
+
+def acts(world: World) -> list[Step]:
+    return [each.step for each in world.ledger if isinstance(each.step, SuspendVm | PowerOnVm | ResumeVm | PowerOffVm)]
+
+
+def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
+    seen: list[Lease | None] = []
+    world.on_submit = lambda step: seen.append(held(world)) if isinstance(step, SuspendVm) else None
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert {each.epoch for each in seen if each is not None and each.nonce} == {1}
+    assert seen != []
+    now = held(world)
+    assert now is not None
+    assert (now.nonce, now.epoch) == ("", 1)
+    assert run(world, Half.DAY, tmp_path / "b").exit_code == 0, "another machine goes by the markers"
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+def powers(world: World) -> list[tuple[str, PowerState | None]]:
+    return [(vm.name, vm.power) for vm in world.vms.values()]
+
+
+@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
+    world: World, tmp_path: Path, half: Half
+) -> None:
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    before = len(world.requests)
+    with pytest.raises(Locked, match=r"pid \d+ on .* holds the lease until 2026-11-20 21:03"):
+        run(world, half, tmp_path / "b")
+    assert len(world.requests) == before
+
+
+def test_a_lease_that_ran_out_is_taken_with_the_next_epoch(world: World, tmp_path: Path) -> None:
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    world.now += timedelta(seconds=TTL_S + 1)
+    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    now = held(world)
+    assert now is not None
+    assert now.epoch == 2
+
+
+def test_the_same_machine_does_not_wait_for_its_own_dead_run(world: World, tmp_path: Path) -> None:
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+
+
+def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all(world: World, tmp_path: Path) -> None:
+    """A zombie: stopped for longer than the lease, and then going on."""
+    morning: list[Report] = []
+
+    def stopped(step: Step) -> None:
+        if isinstance(step, PowerOnVm) and not morning:
+            world.now += timedelta(seconds=TTL_S + 1)
+            other = site(world, tmp_path / "b")
+            world.on_submit = lambda step: None
+            morning.append(restore(POLICY, other, (), from_markers=True, apply=True, consent=agreed))
+            world.on_submit = stopped
+
+    world.on_submit = stopped
+    with pytest.raises(Locked, match="nothing more was started"):
+        run(world, Half.NIGHT, tmp_path / "a")
+    [returned] = morning
+    after = [each for each in acts(world) if isinstance(each, PowerOnVm)]
+    assert len(after) <= 1, "at most the one that was in flight when it was stopped"
+    assert returned.exit_code in (0, 4)
+    late = restore(POLICY, site(world, tmp_path / "b"), (), from_markers=True, apply=True, consent=agreed)
+    assert late.exit_code == 0
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) -> None:
+    expiries: set[str] = set()
+
+    def slow(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm):
+            world.now += timedelta(seconds=HEARTBEAT_S)
+        there = held(world)
+        expiries.update({there.expires.isoformat()} if there is not None and there.nonce else ())
+
+    world.on_submit = slow
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert len(expiries) > 3
+    now = held(world)
+    assert now is not None
+    assert now.epoch == 1
+
+
+@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, tmp_path: Path, half: Half) -> None:
+    run(world, Half.NIGHT, tmp_path / "a")
+    run(world, Half.DAY, tmp_path / "a") if half is Half.NIGHT else None
+    del world.vms["vm-99"]
+    if half is Half.NIGHT:
+        with pytest.raises(Refused, match="lock_vm: no VMs are called gpuops-lock"):
+            run(world, half, tmp_path / "a")
+        return
+    report = run(world, half, tmp_path / "a")
+    assert report.exit_code == 0
+    assert any("this machine's lock alone keeps other runs away" in text for text in report.plan.warnings)
+
+
+def test_what_gpuops_did_not_write_is_refused_and_left_there(world: World, tmp_path: Path) -> None:
+    world.set("vm-99", extra_config={KEY: '{"format": 9}'})
+    with pytest.raises(Refused, match="did not write"):
+        run(world, Half.NIGHT, tmp_path / "a")
+    assert (world.vms["vm-99"].extra_config or {})[KEY] == '{"format": 9}'
+
+
+@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_path: Path, half: Half) -> None:
+    def forbid(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+
+    if half is Half.DAY:
+        run(world, Half.NIGHT, tmp_path / "a")
+    world.on_submit = forbid
+    if half is Half.NIGHT:
+        with pytest.raises(NoPermission):
+            run(world, half, tmp_path / "a")
+        assert acts(world) == []
+        return
+    report = run(world, half, tmp_path / "a")
+    assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
+
+
+def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) -> None:
+    world.lose_before.add(ReconfigureVm)
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    world.lose_after.add(ReconfigureVm)
+    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+
+
+def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: Path) -> None:
+    mine = site(world, tmp_path / "b")
+    with pytest.raises(Refused, match="nobody holds the lease"):
+        unlock(POLICY, mine, None)
+    other = take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    lease = held(world)
+    assert lease is not None
+    with pytest.raises(Refused, match="holds the lease until") as told:
+        unlock(POLICY, mine, "another")
+    assert lease.nonce in told.value.hint
+    assert status(mine, POLICY).lease == lease
+    with pytest.raises(Locked, match="its run is alive, or died just now") as fresh:
+        unlock(POLICY, mine, lease.nonce)
+    assert fresh.value.hint.endswith(f"gpuops rotate unlock --id {lease.nonce} --force")
+    assert held(world) == lease
+    assert unlock(POLICY, mine, lease.nonce, force=True) == lease
+    assert status(mine, POLICY).lease is None
+    world.now += timedelta(seconds=HEARTBEAT_S)
+    assert "somebody gave it back" in (other.objection() or "")
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    world.now += timedelta(seconds=HEARTBEAT_S + CALL_TIMEOUT_S + 2)
+    stale = held(world)
+    assert stale is not None
+    assert unlock(POLICY, mine, stale.nonce) == stale, "not renewed for longer than a heartbeat and a call"
+    with pytest.raises(UsageError, match="has no lock_vm"):
+        unlock(parse_policy(POLICY_TEXT, "plain"), mine, None)
+
+
+# all interleavings of two runners
+
+
+@dataclass
+class Runner:
+    """Its steps: look, write, then twice check and act. Each is one call to vCenter, and the other may come between."""
+
+    world: World
+    name: str
+    held: Held | None = None
+    acted: list[int] = None  # type: ignore[assignment]
+    refused: bool = False
+
+    def steps(self) -> Iterator[None]:
+        self.acted = []
+        passed = lambda: (self.world.now - START).total_seconds()  # noqa: E731
+        vm = LockVm(SmallVcenter(self.world), LOCK)
+        there = vm.look()
+        began = passed()
+        now = vm.seen.taken_at
+        yield
+        if rules.holder_of(there, now, ()) is not None:
+            self.refused = True
+            return
+        wanted = rules.taken(there, self.name, self.name, now)
+        if not vm.write(wanted):
+            self.refused = True
+            return
+        self.held = Held(vm, wanted, began + TTL_S, passed)
+        yield
+        for _ in range(3):
+            objection = self.held.objection()
+            yield
+            if objection is not None:
+                return
+            there = held(self.world)
+            assert there is not None
+            self.acted.append(there.epoch if there.nonce == self.name else -there.epoch)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, TTL_S / 2, TTL_S - CALL_TIMEOUT_S, TTL_S + 1])
+def test_every_order_of_two_runners_steps(pause_s: float) -> None:
+    """`pause_s` passes before one of the steps, each in turn: as long as a process may be stopped."""
+    orders = 0
+    for chosen in combinations(range(12), 6):
+        for paused in range(0, 12, 3):
+            orders += 1
+            world = small_world()
+            world.vms["vm-99"] = _vm("vm-99", LOCK, "ops", "", "host-2", PowerState.OFF)
+            runners = [Runner(world, "a"), Runner(world, "b")]
+            going = [runner.steps() for runner in runners]
+            for number in range(12):
+                if number == paused:
+                    world.now += timedelta(seconds=pause_s)
+                next(going[number in chosen], None)
+            strays = [sum(epoch < 0 for epoch in runner.acted or ()) for runner in runners]
+            assert sum(strays) <= 1, (chosen, paused)
+            if pause_s + CALL_TIMEOUT_S < TTL_S:
+                assert strays == [0, 0]
+                assert sum(bool(runner.acted) for runner in runners) <= 1
+    assert orders == 924 * 4
+
+
+def test_a_lease_says_who_and_until_when() -> None:
+    lease = Lease("pid 1 on jump", "abc", 7, START)
+    assert parse_lease(lease_text(lease)) == lease
+    assert parse_lease("") is None
+    for text in ("{}", "[]", "x", lease_text(lease).replace("+00:00", ""), '{"format": 1}'):
+        with pytest.raises(Refused):
+            parse_lease(text)

@@ -1,0 +1,64 @@
+"""The lease over real SOAP: written by compare-and-set into a VM of the simulated vCenter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.api import rotate_day, rotate_night, rotate_status, rotate_unlock
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Locked
+from gpuops.execute.lease import LockVm, take
+from gpuops.execute.nonces import Nonces
+from gpuops.plan.rotation.lease import taken
+from gpuops.sim.server import SimServer
+from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
+
+LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", "leased")
+"""`bare` is a VM without GPU in the folder `misc`."""
+
+
+def test_a_night_and_a_morning_of_two_machines(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path / "a") as one:
+        assert rotate_night(LEASED, one, apply=True).exit_code == 0
+        assert rotate_status(one, LEASED).lease is None
+    with site_of(lab, tmp_path / "b") as two:
+        held = take(two, "bare", Nonces(tmp_path / "b", two.vcenter.uuid))
+        lease = rotate_status(two, LEASED).lease
+        assert lease is not None
+        assert lease.epoch == 2
+        with site_of(lab, tmp_path / "a") as one:
+            before = len(effects(lab))
+            with pytest.raises(Locked, match="holds the lease until"):
+                rotate_day(LEASED, one, apply=True)
+            assert len(effects(lab)) == before
+            rotate_unlock(LEASED, one, lease.nonce, force=True)
+            assert rotate_day(LEASED, one, apply=True).exit_code == 0
+        held.give_back()
+        found = rotate_status(two, LEASED).lease
+        assert found is None
+
+
+def test_of_two_that_write_on_the_same_look_one_holds_it(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path / "a") as one, site_of(lab, tmp_path / "b") as two:
+        vms = [LockVm(site.vcenter, "bare") for site in (one, two)]
+        seen = [vm.look() for vm in vms]
+        won = [
+            vm.write(taken(there, name, name, vm.seen.taken_at))
+            for vm, there, name in zip(vms, seen, ("a", "b"), strict=True)
+        ]
+    assert won == [True, False]
+
+
+def test_the_night_account_may_set_the_lock_vm_and_is_told_when_it_may_not(lab: SimServer, tmp_path: Path) -> None:
+    night_account(lab)
+    with site_of(lab, tmp_path) as site:
+        report = rotate_night(LEASED, site, apply=True)
+        assert report.exit_code == 3
+        assert {(each.subject, each.rule) for each in report.plan.rejections} == {
+            ("bare", "this login lacks VirtualMachine.Config.AdvancedConfig")
+        }
+    night_account(lab, {**NIGHT_ROLES, "misc": frozenset({"VirtualMachine.Config.AdvancedConfig"})})
+    with site_of(lab, tmp_path) as site:
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
