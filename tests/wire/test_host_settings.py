@@ -41,7 +41,7 @@ class Bench:
 
     def state(self, name: str = "esx-01.lab") -> Any:
         [host] = [host for host in self.server.world.by_type("HostSystem") if host.display_name == name]
-        return host.state  # type: ignore[attr-defined]
+        return host.state
 
     def set(self, request: SetScheduler = EQUAL) -> HostReport:
         return configure(request, self.site, apply=True)
@@ -60,7 +60,7 @@ def bench(lab: SimServer, tmp_path: Path) -> Iterator[Bench]:
     with Connection(target_of(lab)) as vcenter:
         bench = Bench(lab, Site(vcenter, tmp_path, wall_clock))
         for host in lab.world.by_type("HostSystem"):
-            host.state.module_options = host.state.loaded_module_options = "foreign=1"  # type: ignore[attr-defined]
+            host.state.module_options = host.state.loaded_module_options = "foreign=1"
         yield bench
 
 
