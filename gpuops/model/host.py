@@ -138,6 +138,8 @@ class AdmissionControl:
     """Refs of hosts that are kept empty."""
     memory_percent: int | None = None
     """Of the cluster's memory."""
+    cpu_percent: int | None = None
+    """Of the cluster's CPU."""
     failover_level: int | None = None
     """How many hosts, the largest, must be spared."""
 
