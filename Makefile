@@ -45,7 +45,7 @@ bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=D
 	$(BIN)/python -m tests.bench
 
 long: setup  ## the long suites
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m long
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 600 -m long
 
 soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
