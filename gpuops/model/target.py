@@ -19,6 +19,8 @@ class Target:
     ca_files: tuple[str, ...] = ()
     """PEM files of authorities to trust instead of the system's; () = the system's."""
     verify: bool = True
+    pin: str | None = None
+    """SHA-256 of its certificate, 64 hexadecimal digits in lower case: compared beside verification, not instead."""
     proxy: str | None = None
     """`HOST:PORT` of an HTTP proxy that tunnels to it."""
 

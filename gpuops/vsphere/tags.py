@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
-from gpuops.vsphere import door
+from gpuops.vsphere.transport import door
 
 if TYPE_CHECKING:
     import requests

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import VcenterUnreachable
-from gpuops.vsphere import door
+from gpuops.vsphere.transport import door
 from gpuops.vsphere.faults import translate
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import Step
 from gpuops.sim.server import SimServer
-from gpuops.vsphere import door, updates
+from gpuops.vsphere import updates
+from gpuops.vsphere.transport import door
 from gpuops.vsphere.connection import Connection
 from tests.nights.night import Nightly, Played
 from tests.nights.schedule import Event

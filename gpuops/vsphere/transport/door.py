@@ -1,11 +1,13 @@
 """Door: the way to a vCenter's socket, and what it means when the way is barred.
 
-Every connection gets an SSLContext of our own that nobody else shares: pyVmomi's `thumbprint=` switches verification
-off on the context it was given, for all later connections.
+Every connection gets an SSLContext of our own that nobody else shares. A pin comes beside verification, not in its
+place, and is compared at the end of the handshake: whoever uses the context (http.client, urllib3) cannot go round it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.client
 import socket
 import ssl
@@ -25,6 +27,18 @@ BROKEN_OFF: Final = (ConnectionError, http.client.HTTPException, ExpatError)
 """The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and TLS
 errors are not among them: the next answer would be the same."""
 
+class Unreadable(ValueError):
+    """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
+
+
+class PinMismatch(ssl.SSLError):
+    """The server's certificate is not the pinned one; `shown` is its SHA-256."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"certificate {shown} is not the pinned one")
+        self.shown = shown
+
+
 UNREADABLE_ERRORS: Final = (ExpatError, KeyError, TypeError, AttributeError, ValueError)
 """What pyVmomi's deserialiser raises for a reply that no vCenter would send."""
 
@@ -35,14 +49,35 @@ _WRONG_NAME: Final = frozenset({62, 64})
 _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
+class _PinnedSocket(ssl.SSLSocket):
+    """A TLS socket that is open only to the holder of the pinned certificate."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        super().do_handshake(block)
+        pin = self.context.pin if isinstance(self.context, _PinnedContext) else ""
+        certificate = self.getpeercert(binary_form=True) or b""
+        shown = hashlib.sha256(certificate).hexdigest()
+        if not hmac.compare_digest(shown, pin):
+            raise PinMismatch(shown)
+
+
+class _PinnedContext(ssl.SSLContext):
+    """A context whose connections all compare the pin, whoever opens them."""
+
+    pin = ""
+    sslsocket_class = _PinnedSocket
+
+
 def tls_context(target: Target) -> ssl.SSLContext | None:
     """A fresh context for this target: verifying unless the target says otherwise; None without TLS.
 
-    Raises NotTrusted when a CA file cannot be read.
+    Raises NotTrusted when a CA file cannot be read, or a pin is to be compared where there is no certificate.
     """
     if not target.tls:
+        if target.pin is not None:
+            raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned(target.pin)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not target.verify:
         context.check_hostname = False
@@ -56,6 +91,12 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         except (OSError, ssl.SSLError) as error:
             why = "holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
             raise NotTrusted(f"CA file {ca_file}: {why}", hint="name another with --ca-file") from error
+    return context
+
+
+def _pinned(pin: str) -> ssl.SSLContext:
+    context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.pin = pin
     return context
 
 
@@ -84,6 +125,13 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
     match error:
         case ssl.SSLCertVerificationError():
             return _untrusted(target, error)
+        case PinMismatch():
+            return NotTrusted(
+                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
+                hint="if vCenter got a new certificate, pin that one; else somebody stands between",
+            )
+        case Unreadable():
+            return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
         case ssl.SSLError():
             return ProtocolError(
                 f"{target.address} does not speak TLS as expected: {error.reason or error}",
