@@ -171,7 +171,7 @@ class _Typed(SoapAdapter.SoapDeserializer):
     def _end_of_reference(self, tag: str) -> None:
         self.parser.EndElementHandler = self.EndElementHandler
         if REFERENCE.fullmatch(self.data) is None:
-            raise door.Unreadable("an object's id in a form that no vCenter uses")
+            raise door.Unreadable(f"the id {self.data[:80]!r}, which no object has")
         self.EndElementHandler(tag)
 
     def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
