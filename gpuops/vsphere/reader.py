@@ -26,6 +26,7 @@ from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, WireFault, parsed
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
 
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """One object of a reply: its properties' XML by path, and the paths that this login could not read."""

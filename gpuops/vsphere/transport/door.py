@@ -23,9 +23,10 @@ SILENCE_S: Final = 30
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
-BROKEN_OFF: Final = (ConnectionError, http.client.HTTPException, ExpatError)
-"""The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and TLS
-errors are not among them: the next answer would be the same."""
+BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, http.client.HTTPException, ExpatError)
+"""The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and other
+TLS errors are not among them: the next answer would be the same."""
+
 
 class Unreadable(ValueError):
     """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""

@@ -61,10 +61,15 @@ def exchange(
         connection.sock.settimeout(_patience(until))
     connection.request(verb, path, body, {"Accept-Encoding": "identity", **(headers or {})})
     response = connection.getresponse()
-    if response.getheader("Content-Encoding", "").strip().lower() not in _UNPACKED:
-        raise Unreadable("a packed reply that was not asked for")
+    unpacked(response.getheader("Content-Encoding", ""))
     received = _whole(response)
     return Reply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
+
+
+def unpacked(encoding: str) -> None:
+    """Raises Unreadable for a Content-Encoding: what is small on the wire may be anything when it is unpacked."""
+    if encoding.strip().lower() not in _UNPACKED:
+        raise Unreadable("a packed reply that was not asked for")
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:

@@ -132,8 +132,9 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         self._depth = 0
 
     def Deserialize(self, response: bytes, result: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
-        self.resultType, self.stack, self.msg, self.data = result, [], "", ""
-        self.isFault, self.nsMap = False, {}
+        self.resultType, self.msg, self.data = result, "", ""
+        self.isFault = False
+        self.nsMap: dict[str | None, list[str]] = {}
         self.deser.result = None
         self.parser = ParserCreate(ENCODING, SoapAdapter.NS_SEP)
         self.parser.buffer_text = True
@@ -175,7 +176,7 @@ class _Typed(SoapAdapter.SoapDeserializer):
         self.EndElementHandler(tag)
 
     def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
-        self.data = self.data + data if self.data else data
+        self.data: str = self.data + data if self.data else data
         if len(self.data) > LONGEST_TEXT:
             raise door.Unreadable(f"a text of more than {LONGEST_TEXT:,} characters")
 
