@@ -27,6 +27,7 @@ from gpuops.cli.options import Common, spread
 from gpuops.cli.place import place
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate import rotate
+from gpuops.cli.scheduler import scheduler
 from gpuops.cli.sim import sim
 
 
@@ -88,6 +89,7 @@ app.command()(detach)
 app.command()(place)
 app.command()(defrag)
 app.add_typer(rotate)
+app.add_typer(scheduler)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)

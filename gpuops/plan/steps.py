@@ -136,3 +136,27 @@ class SetAttribute:
 
 
 Step = ReconfigureVm | RelocateVm | PowerOnVm | ResumeVm | SuspendVm | PowerOffVm | ShutDownGuest | SetAttribute
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDifference:
+    """What a change of a host means for one of its GPUs, in words."""
+
+    gpu: PciAddress
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureModule:
+    """Replace the option string of a host's `nvidia` kernel module. In force after the host's next boot."""
+
+    host: str
+    before: str
+    """The string it was planned on: another one there, and the change is not made."""
+    after: str
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+HostStep = ConfigureModule
+"""A change of a host's settings: one call that has no task, on a host alone."""

@@ -28,6 +28,9 @@ PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.sta
 UNENDED: Final = ("queued", "running")
 """TaskInfo.state of a task that has not ended (vSphere API reference, TaskInfoState)."""
 
+HISTORY: Final = 100
+"""More tasks than one VM can have unended at once; ReadNextTasks takes 1,000 at the most."""
+
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     """The newest task of this kind on the step's VM that still runs, or was queued at `since` (by vCenter) or later.
@@ -35,20 +38,26 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
     this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it. What
     runs needs no time: vCenter's clock may have been put back since.
-    None = none is there: the request did not arrive, or its task was forgotten (vCenter keeps them some minutes).
+    One whose object is lost, in a restart of vCenter perhaps, is found in the task history while that has not seen it
+    end: nobody can wait for it, but its work may go on.
+    None = none is there: the request did not arrive, or its task has ended and was forgotten (recentTask keeps them
+    some minutes).
     """
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
     user = _user(session)
-    alike = [
-        (_asked_by(user, info.get("info.reason")), queued, ref)
-        for ref, info in _recent(session, step.vm)
-        if info.get("info.descriptionId") == description
-        and (queued := info.get("info.queueTime")) is not None
-        and (queued >= since or info.get("info.state") in UNENDED)
-    ]
-    return TaskRef(max(alike)[2]) if alike else None
+    for found in (_recent, _lost):
+        alike = [
+            (_asked_by(user, info.get("info.reason")), queued, ref)
+            for ref, info in found(session, step.vm)
+            if info.get("info.descriptionId") == description
+            and (queued := info.get("info.queueTime")) is not None
+            and (queued >= since or info.get("info.state") in UNENDED)
+        ]
+        if alike:
+            return TaskRef(max(alike)[2])
+    return None
 
 
 def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
@@ -65,7 +74,7 @@ def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
     try:
         found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(), subject=ref)
     except GpuopsError as error:
-        if isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound):
+        if _is_gone(error):
             return []
         raise
     recent: list[tuple[str, dict[str, Any]]] = []
@@ -73,6 +82,41 @@ def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
         recent += [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found.objects]
         found = session.read(collector.ContinueRetrievePropertiesEx, found.token) if found.token else None
     return recent
+
+
+def _lost(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of the VM's tasks that the history of vCenter has not seen end; none for a VM that is gone.
+
+    A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
+    """
+    from pyVmomi import vim
+
+    spec = vim.TaskFilterSpec(
+        entity=vim.TaskFilterSpec.ByEntity(entity=vm(session, ref), recursion="self"), state=list(UNENDED)
+    )
+
+    def unended() -> list[Any]:
+        collector = session.content.taskManager.CreateCollectorForTasks(spec)
+        try:
+            return list(collector.ReadNextTasks(HISTORY))
+        finally:
+            collector.DestroyCollector()
+
+    try:
+        found = session.read(unended, subject=ref)
+    except GpuopsError as error:
+        if _is_gone(error):
+            return []
+        raise
+    return [
+        (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS}) for each in found
+    ]
+
+
+def _is_gone(error: GpuopsError) -> bool:
+    from pyVmomi import vmodl
+
+    return isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound)
 
 
 def _user(session: Session) -> str | None:

@@ -2,7 +2,8 @@
 
 Numbers are those of the protocol: I1 every desktop is back or named, I2 nobody's session is cut, I4 a second run is
 empty, I6/I14 how much is in flight, I7 whose VMs are touched, I11 no suspended state is discarded, I13 the floor,
-I15 intent before effect, I17 who came back is left alone, I19 sessions, I20 the window, I24 the report is true.
+I17 who came back is left alone, I19 sessions, I20 the window. What journal and reports say is checked in `promises`,
+what a night never does, and what it does not do when nothing goes wrong, in `limits`.
 """
 
 from __future__ import annotations
@@ -12,33 +13,30 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.plan.outcome import Verdict
-from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
+from tests.nights.doings import OFF, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.limits import (
+    fits,
+    fits_back,
+    grace_is_kept,
+    in_time,
+    ml_stops,
+    nobody_left_behind,
+    on_host,
+    one_night,
+    second_night_is_empty,
+    stays_where_it_is,
+)
 from tests.nights.night import Played
-from tests.nights.worlds import EVENING
+from tests.nights.promises import done_was_done, failed_for_certain, intent_first, journal_keeps, marked, told_is_back
+from tests.nights.worlds import CLOSES, EVENING
 
-CLOSES: Final = EVENING + timedelta(hours=10)
 DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
-SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 
 FRESH: Final = timedelta(minutes=2)
 
 Checker = Callable[[Played], Iterator[str]]
-
-
-def effects(night: Played, *methods: str) -> list[Entry]:
-    """What gpuops did, in order: entries with one of its op ids."""
-    return [
-        entry
-        for entry in night.world.ledger
-        if entry.operation_id.startswith("gpuops-") and (not methods or entry.method in methods)
-    ]
-
-
-def _is_desktop(night: Played, entry: Entry) -> bool:
-    """By the name that it has had all along; a VM that came in the night is known by the entry alone."""
-    return night.names.get(entry.moid, entry.name).startswith("desktop-")
 
 
 def desktops_back(night: Played) -> Iterator[str]:
@@ -49,25 +47,14 @@ def desktops_back(night: Played) -> Iterator[str]:
     ours = {entry.moid for entry in effects(night, SUSPEND)}
     report = night.last
     named = _named(night)
-    for moid in sorted(_not_back(night) - named):
+    for moid in sorted(not_back(list(night.world.ledger)) - named):
         vm: Any = night.world.find(moid)
-        yield f"I1: {night.names[moid]} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
+        yield f"I1: {night.names.get(moid)} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
     for moid in sorted(named - ours - night.doubtful):
-        if moid in night.names and night.names[moid].startswith("desktop-"):
-            yield f"I1: {night.names[moid]} is named, and was never suspended by us"
+        if is_desktop(night, moid):
+            yield f"I1: {night.names.get(moid)} is named, and was never suspended by us"
     if report is None:
         yield "I1: there is no report in the morning"
-
-
-def _not_back(night: Played) -> set[str]:
-    """Desktops that we suspended and that have not run since."""
-    away: set[str] = set()
-    for entry in night.world.ledger:
-        if entry.method == SUSPEND and entry.operation_id.startswith("gpuops-"):
-            away.add(entry.moid)
-        elif entry.after.get("power") == Power.ON:
-            away.discard(entry.moid)
-    return away
 
 
 def _named(night: Played) -> set[str]:
@@ -85,7 +72,7 @@ def no_session_is_cut(night: Played) -> Iterator[str]:
     never cut."""
     for moid, since, at in night.cut_sessions:
         if at - since > timedelta(seconds=60):
-            yield f"I2: {night.names[moid]} was suspended {at - since} after its user sat down"
+            yield f"I2: {night.names.get(moid)} was suspended {at - since} after its user sat down"
 
 
 def second_is_empty(night: Played) -> Iterator[str]:
@@ -120,7 +107,7 @@ def nothing_discarded(night: Played) -> Iterator[str]:
         was = entry.before.get("power")
         if entry.method == OFF and was == Power.SUSPENDED:
             yield f"I11: {entry.name} was powered off while suspended"
-        if entry.method == START and was == Power.OFF and _is_desktop(night, entry):
+        if entry.method == START and was == Power.OFF and is_desktop(night, entry.moid, entry.name):
             yield f"I11: {entry.name} was booted"
 
 
@@ -131,7 +118,7 @@ def floor_holds(night: Played) -> Iterator[str]:
     """When others' doing took one out of those that run."""
     for entry in night.world.ledger:
         power = entry.after.get("power")
-        if power is None or not _is_desktop(night, entry):
+        if power is None or not is_desktop(night, entry.moid, entry.name):
             continue
         taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
         if power != Power.ON and entry.moid in running and not taken:
@@ -143,14 +130,6 @@ def floor_holds(night: Played) -> Iterator[str]:
         unseen = sum(1 for at in left_at if at > asked - FRESH)
         if len(running) + unseen < floor:
             yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {floor}"
-
-
-def intent_first(night: Played) -> Iterator[str]:
-    """I15: every effect has an intent that was durable before."""
-    for entry in effects(night):
-        intended = night.intents.get(entry.operation_id)
-        if intended is None or intended > entry.at:
-            yield f"I15: {entry.method} on {entry.name} without an intent before it"
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
@@ -181,18 +160,10 @@ def one_session(night: Played) -> Iterator[str]:
 def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
     for entry in effects(night, SUSPEND, START):
-        taking = entry.method == SUSPEND or not _is_desktop(night, entry)
+        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
         asked = night.intents.get(entry.operation_id, entry.at)
         if taking and not EVENING <= asked <= CLOSES:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
-
-
-def report_is_true(night: Played) -> Iterator[str]:
-    """I24: the last morning says 0 exactly when every desktop that we suspended is back."""
-    if night.last is None:
-        return
-    if night.last.exit_code == 0 and _not_back(night):
-        yield "I24: the last morning ended with 0, and not all desktops are back"
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
@@ -203,11 +174,25 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     only_ours,
     nothing_discarded,
     floor_holds,
-    intent_first,
     who_came_back_stays,
     one_session,
     inside_the_window,
-    report_is_true,
+    journal_keeps,
+    intent_first,
+    failed_for_certain,
+    done_was_done,
+    told_is_back,
+    marked,
+    on_host,
+    stays_where_it_is,
+    in_time,
+    nobody_left_behind,
+    ml_stops,
+    fits,
+    fits_back,
+    second_night_is_empty,
+    one_night,
+    grace_is_kept,
 )
 
 

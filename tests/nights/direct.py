@@ -22,6 +22,8 @@ from gpuops.errors import (
     StepFailed,
     VcenterUnreachable,
 )
+from gpuops.execute.host_port import Hosts
+from gpuops.execute.saved import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -94,6 +96,10 @@ class DirectVcenter:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
+
     def inventory(self) -> Inventory:
         return self._read(self._showing.inventory)
 
@@ -116,14 +122,19 @@ class DirectVcenter:
 
         def look() -> TaskRef | None:
             vm = self._world.find(step.vm)
-            recent = [] if vm is None else self._world.tasks.recent(vm)
-            alike = [
-                (task.call.user == USER, task.queued_at, task.moid)
-                for task in recent
-                if (task.description_id or description_id(task.name)) == description
-                and (task.queued_at + task.skew >= since or not task.ended)
-            ]
-            return TaskRef(max(alike)[2]) if alike else None
+            if vm is None:
+                return None
+            lost = [task for task in self._world.tasks.history() if task.entity is vm and not task.ended]
+            for found in (self._world.tasks.recent(vm), lost):
+                alike = [
+                    (task.call.user == USER, task.queued_at + task.skew, task.moid)
+                    for task in found
+                    if (task.description_id or description_id(task.name)) == description
+                    and (task.queued_at + task.skew >= since or not task.ended)
+                ]
+                if alike:
+                    return TaskRef(max(alike)[2])
+            return None
 
         return None if description is None else self._read(look)
 

@@ -6,6 +6,7 @@ faults stop; then the engine has its last say, and everything that the checkers 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from pyVmomi import vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.book import IntentState
@@ -28,9 +31,11 @@ from gpuops.execute.step_json import load_step
 from gpuops.plan.outcome import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
+from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
+from tests.nights.cron import evening_of
 from tests.nights.direct import DirectVcenter
 from tests.nights.schedule import Event, schedule_of
 from tests.nights.worlds import EVENING, Site, site_of
@@ -72,6 +77,13 @@ class Played:
     """The last morning's report."""
     second: int = 0
     """Effects of the morning after the last one: none may be left."""
+    told: list[tuple[Report, int]] = field(default_factory=list)
+    """Each report, with the length of the ledger when it was made."""
+    kept: list[tuple[Record, int]] = field(default_factory=list)
+    """Each record of the journal, with the length of the ledger when it was durable."""
+    most_on_host: int = 0
+    left_behind: frozenset[str] = frozenset()
+    """Desktops (refs) still suspended by us in the end, that the simulator itself would let resume."""
     struck: dict[str, int] = field(default_factory=dict)
     most_in_flight: int = 0
     sessions: int = 0
@@ -104,7 +116,7 @@ class Nightly:
         """Of the run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
-        self._store = _Store(self._boundary)
+        self._store = _Store(self._boundary, lambda: len(world.ledger))
         self._armed: list[tuple[str, Any]] = []
 
     def play(self) -> Played:
@@ -120,12 +132,9 @@ class Nightly:
         self.world.patience_s = 0.0
         with self.world.lock:
             self._let_happen()
-        self._half(Half.NIGHT)
-        for _ in range(RESUMES):
-            if self.played.calls[-1][1] in ("done", "refused"):
-                break
-            self._wait_until(self.world.clock.now() + timedelta(minutes=5))
-            self._half(None)
+        for half, moment in evening_of(self.played.seed):
+            self._wait_until(moment)
+            self._to_its_end(half)
         self._wait_until(MORNING)
         quiet = 0
         while self.world.clock.now() < DEADLINE and quiet < QUIET:
@@ -142,6 +151,15 @@ class Nightly:
         self.played.second = sum(1 for entry in list(self.world.ledger)[before:] if entry.operation_id)
         self._tally()
         return self.played
+
+    def _to_its_end(self, half: Half) -> None:
+        """A half, and `rotate resume` while it is cut off."""
+        self._half(half)
+        for _ in range(RESUMES):
+            if self.played.calls[-1][1] in ("done", "refused"):
+                break
+            self._wait_until(self.world.clock.now() + timedelta(minutes=5))
+            self._half(None)
 
     def _nothing_to_do(self) -> bool:
         report = self.played.last
@@ -174,6 +192,7 @@ class Nightly:
             else:
                 report = rotate(half, self.site.policy, place, apply=True, consent=agreed)
             ended = "done" if report.exit_code in (0, 4) else "refused"
+            self.played.told.append((report, len(self.world.ledger)))
             if half is Half.DAY:
                 self.played.last = report
         except Killed:
@@ -201,12 +220,15 @@ class Nightly:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
         keep desktops from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
+        unfinished: list[Any] = list(self.world.tasks.unfinished())
         ours = [
             task
-            for task in self.world.tasks.unfinished()
+            for task in unfinished
             if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
+        on_host = Counter(task.entity.state.host for task in ours if task.name != "RelocateVM_Task")
+        self.played.most_on_host = max([self.played.most_on_host, *on_host.values()])
 
     def _cut(self, name: str) -> None:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
@@ -278,9 +300,13 @@ class Nightly:
         played = self.played
         if any(event.fault == "K1" for event in played.events):
             played.struck["K1"] = sum(1 for call in played.calls if call[1] == "killed")
+        played.left_behind = frozenset(
+            vm.moid for vm in self.world.by_type("VirtualMachine") if vm.moid in played.names and _may_resume(vm)
+        )
         steps: dict[str, str] = {}
         states: dict[str, str] = {}
-        for record in self._store.read(0):
+        played.kept = list(zip(self._store.read(0), self._store.lengths, strict=True))
+        for record, _ in played.kept:
             if record.kind is Kind.INTENT:
                 played.intents[record.body["op"]] = record.at
                 steps[record.body["op"]] = load_step(record.body["step"]).vm
@@ -312,14 +338,29 @@ class _Place(Place):
 class _Store(MemoryStore):
     """Records that outlive the processes of a night; a run can be killed before and after each append."""
 
-    def __init__(self, boundary: Callable[[str], None]) -> None:
+    def __init__(self, boundary: Callable[[str], None], effects: Callable[[], int]) -> None:
         super().__init__()
         self._boundary = boundary
+        self._effects = effects
+        self.lengths: list[int] = []
+        """Of the ledger, when each record was durable."""
 
     def append(self, records: Sequence[Record]) -> None:
         self._boundary("before an append")
         super().append(records)
+        self.lengths += [self._effects()] * len(records)
         self._boundary("after an append")
+
+
+def _may_resume(vm: VirtualMachine) -> bool:
+    """Whether it is suspended, and the simulator's own admission lets it run on its host."""
+    if vm.state.power is not Power.SUSPENDED or not vm.is_registered or vm.world.tasks.running(vm):
+        return False
+    try:
+        place(vm, vm.host())
+    except vmodl.MethodFault:
+        return False
+    return True
 
 
 def _asks(vm: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.world import World
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
+CLOSES: Final = EVENING + timedelta(hours=10)
 FULL: Final = 50
 """One world in so many is of full size."""
 
@@ -101,14 +102,16 @@ def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
 
 
 def _desktops(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
-    """Desktops of one or two profiles, most of them idle; each kind of reason not to take one, now and then."""
+    """Desktops of one or several profiles, most of them idle; each kind of reason not to take one, now and then."""
     found, left, number = [], size.desktops, 1
     for group in groups:
-        profile, share = rng.choice(_DESKTOPS), left if group == groups[-1] else rng.randint(0, left)
+        one, share = rng.choice(_DESKTOPS), left if group == groups[-1] else rng.randint(0, left)
+        several = rng.random() < 0.3
         left -= share
         while share:
             kind = _kind(rng)
             count = rng.randint(1, share) if kind == _IDLE else 1
+            profile = rng.choice(_DESKTOPS) if several else one
             found.append({"name": "desktop-{:03}", "first": number, "count": count, "folder": "vdi", "on": group,
                           "guest": "windows", "cpus": 4, "memory_gib": rng.choice([8, 16]), "disk_gib": 80,
                           "devices": [{"vgpu": profile}], "power": "fit",

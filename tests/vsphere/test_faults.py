@@ -20,6 +20,9 @@ CALLED = {
     vim.option.OptionManager: ("QueryOptions",),
     vim.ServiceInstance: ("RetrieveServiceContent", "CurrentTime"),
     vim.view.ViewManager: ("CreateContainerView", "DestroyView"),
+    vim.TaskManager: ("CreateCollectorForTasks",),
+    vim.TaskHistoryCollector: ("ReadNextTasks",),
+    vim.HistoryCollector: ("DestroyCollector",),
     vmodl.query.PropertyCollector: (
         "RetrievePropertiesEx", "ContinueRetrievePropertiesEx", "CreateFilter", "WaitForUpdatesEx",
         "CreatePropertyCollector", "DestroyPropertyCollector", "DestroyPropertyFilter",

@@ -278,5 +278,20 @@ def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> 
         assert other.adopt(PowerOffVm(ref), since) is not None, "better than to think that nothing runs"
 
 
+def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Bench) -> None:
+    step, world = SuspendVm(bench.ref("vdi-01")), bench.server.world
+    since = bench.inventory.taken_at
+    world.injector.add(Rule(Effect.LOST, "SuspendVM_Task", share=0.1))
+    asked = bench.submit(step)
+    assert asked is not None
+    [end] = bench.connection.wait([asked], 600)
+    assert isinstance(end.error, OutcomeUnknown), "its object is gone"
+    assert bench.connection.adopt(step, since) == asked, "its work goes on"
+    with world.lock:
+        world.clock.advance(3600)
+    assert bench.connection.adopt(step, since) is None, "it has ended: the VM's state says how"
+    assert bench.effects() == [("SuspendVM_Task", "vdi-01")]
+
+
 def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
     assert bench.connection.adopt(SuspendVm("vm-424242"), bench.inventory.taken_at) is None

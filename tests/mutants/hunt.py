@@ -1,0 +1,45 @@
+"""Hunt: nights under the engine that is first on the path, until a checker names the invariant; told as JSON.
+
+python -m tests.mutants.hunt INVARIANT FIRST COUNT SECONDS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import gpuops
+from tests.nights.checkers import violations
+from tests.nights.night import play
+
+
+def hunt(invariant: str, seeds: range, budget_s: float) -> dict[str, Any]:
+    """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
+    began, nights, others = time.process_time(), 0, set()
+    for seed in seeds:
+        if time.process_time() - began > budget_s:
+            break
+        nights += 1
+        try:
+            said = violations(play(seed))
+        except Exception as error:
+            said = [f"{type(error).__name__}: {error}"]
+        named = [each for each in said if each.partition(":")[0] == invariant]
+        if named:
+            return {"seed": seed, "nights": nights, "seconds": time.process_time() - began, "said": named[0]}
+        others |= {each.partition(":")[0] for each in said}
+    return {
+        "seed": None,
+        "nights": nights,
+        "seconds": time.process_time() - began,
+        "said": None,
+        "others": sorted(others),
+    }
+
+
+if __name__ == "__main__":
+    named, first, count, seconds = sys.argv[1:]
+    found = hunt(named, range(int(first), int(first) + int(count)), float(seconds))
+    print(json.dumps({**found, "engine": gpuops.__file__}))

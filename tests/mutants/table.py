@@ -1,0 +1,61 @@
+"""Table: mutants of the rotation engine by hand, each with the invariant that must be seen broken, and where.
+
+A mutant is one thing that an engine could be careless about; where two places take care of it, both are changed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One text of one file, and what stands in its place."""
+
+    file: str
+    text: str
+    replacement: str
+
+    def applied(self, root: Path) -> str:
+        """The mutated source. Raises ValueError unless the text is there exactly once."""
+        source = (root / self.file).read_text(encoding="utf-8")
+        found = source.count(self.text)
+        if found != 1:
+            raise ValueError(f"{self.file}: the text to replace is there {found} times: {self.text!r}")
+        return source.replace(self.text, self.replacement)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """What is careless about it, which invariant it breaks, and the seeds of the nights that show it."""
+
+    name: str
+    invariant: str
+    seeds: range
+    edits: tuple[Edit, ...]
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> Mutant:
+        first, count = entry["seeds"]
+        edits = tuple(Edit(**edit) for edit in entry["edits"])
+        return cls(entry["name"], entry["invariant"], range(first, first + count), edits)
+
+
+def mutants(names: Sequence[str] = ()) -> tuple[Mutant, ...]:
+    """All of them, or those with these names. Raises KeyError for a name that none has."""
+    entries = [
+        entry
+        for file in sorted(HERE.glob("*.toml"))
+        for entry in tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]
+    ]
+    found = {entry["name"]: Mutant.of(entry) for entry in entries}
+    if len(found) != len(entries):
+        raise ValueError("two mutants have one name")
+    return tuple(found[name] for name in names) if names else tuple(found.values())

@@ -1,0 +1,32 @@
+"""Teeth: careless engines are found out, each by a checker that names the invariant it breaks."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.mutants.kill import kill_all
+from tests.mutants.table import ROOT, Mutant, mutants
+from tests.nights import checkers
+
+
+@pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
+def test_a_mutant_is_of_the_engine_as_it_is(mutant: Mutant) -> None:
+    for edit in mutant.edits:
+        before = ast.dump(ast.parse((ROOT / edit.file).read_text(encoding="utf-8")))
+        after = ast.dump(ast.parse(edit.applied(ROOT)))
+        assert before != after
+
+
+def test_every_invariant_of_a_mutant_has_a_checker() -> None:
+    told = " ".join(str(checker.__doc__) for checker in checkers.CHECKERS)
+    assert {mutant.invariant for mutant in mutants()} <= {word.rstrip(":") for word in told.split()}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_mutant_is_killed() -> None:
+    print()
+    ends = kill_all(mutants())
+    assert [end.mutant.name for end in ends if end.said is None] == []

@@ -1,0 +1,24 @@
+"""Cron: when the evening's runs of a seed begin. Most evenings have one, on time."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+
+from gpuops.execute.rotation import Half
+from tests.nights.worlds import EVENING
+
+
+def evening_of(seed: int) -> tuple[tuple[Half, datetime], ...]:
+    """The halves of a rotation that are begun before the morning: late, twice, or again after an early return."""
+    rng = random.Random(f"{seed}:cron")
+    kind = rng.randrange(100)
+    if kind < 4:
+        return ((Half.NIGHT, EVENING + timedelta(minutes=rng.randint(530, 640))),)
+    on_time = (Half.NIGHT, EVENING)
+    if kind < 14:
+        return on_time, (Half.NIGHT, EVENING + timedelta(minutes=rng.choice([20, 90, 240])))
+    if kind < 20:
+        early = EVENING + timedelta(minutes=rng.choice([20, 90, 240]))
+        return on_time, (Half.DAY, early), (Half.NIGHT, early + timedelta(minutes=40))
+    return (on_time,)

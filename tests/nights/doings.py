@@ -1,0 +1,40 @@
+"""Doings: what the ledger of a night says that gpuops did, for the checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpuops.sim.ledger import Entry
+from gpuops.sim.vm_state import Power
+from tests.nights.night import Played
+
+SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
+MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
+POWERS: Final = (SUSPEND, START, OFF)
+
+
+def is_ours(entry: Entry) -> bool:
+    """Whether it has one of gpuops' op ids."""
+    return entry.operation_id.startswith("gpuops-")
+
+
+def effects(night: Played, *methods: str) -> list[Entry]:
+    """What gpuops did, in order."""
+    return [entry for entry in night.world.ledger if is_ours(entry) and (not methods or entry.method in methods)]
+
+
+def not_back(ledger: Sequence[Entry]) -> set[str]:
+    """Desktops (refs) that we suspended and that have not run since."""
+    away: set[str] = set()
+    for entry in ledger:
+        if entry.method == SUSPEND and is_ours(entry):
+            away.add(entry.moid)
+        elif entry.after.get("power") == Power.ON:
+            away.discard(entry.moid)
+    return away
+
+
+def is_desktop(night: Played, moid: str, name: str = "") -> bool:
+    """By the name that it has had all along; a VM that came in the night is known by `name` alone."""
+    return night.names.get(moid, name).startswith("desktop-")

@@ -1,0 +1,124 @@
+"""Limits: what a night must not do whatever goes wrong, and what it must not do when nothing goes wrong at all.
+
+I3 no start is asked for that cannot be, I4 a second run is empty, I7 no VM is moved that must not be, I8 an ML VM has
+its grace, I9 nothing is taken when the return must begin, I12 who was taken fits back, I14 how much is in flight on a
+host, I23 when all is well again everybody comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from gpuops.model.rotation import RETURN_FLOOR
+from gpuops.sim.vm_state import Power
+from tests.nights.doings import MOVE, OFF, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.night import Played
+from tests.nights.worlds import CLOSES
+
+NO_ROOM: Final = ("InsufficientGraphicsResourcesFault", "InsufficientMemoryResourceFault", "NoCompatibleHost")
+
+
+def on_host(night: Played) -> Iterator[str]:
+    """I14: never more on one host at once than the policy says; a VM that somebody moves meanwhile is not counted."""
+    allowed = night.site.policy.limits.per_host
+    if night.most_on_host > allowed and not any(event.fault in ("C1", "C3", "C4") for event in night.events):
+        yield f"I14: {night.most_on_host} effects in flight on one host, {allowed} allowed"
+
+
+def stays_where_it_is(night: Played) -> Iterator[str]:
+    """I7: only a VM of the queue that may be moved is moved."""
+    may_move = {queued.name for queued in night.site.policy.ml if queued.relocate}
+    for entry in effects(night, MOVE):
+        if night.names.get(entry.moid, entry.name) not in may_move:
+            yield f"I7: {entry.name} was moved, and the policy does not let it"
+
+
+def in_time(night: Played) -> Iterator[str]:
+    """I9: nothing is asked to be taken in the time that the return needs at the least."""
+    for entry in effects(night, SUSPEND, START):
+        asked = night.intents.get(entry.operation_id, entry.at)
+        taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
+        if taking and asked > CLOSES - RETURN_FLOOR:
+            yield f"I9: {entry.method} on {entry.name} was asked for at {asked:%H:%M}, the return had begun"
+
+
+def nobody_left_behind(night: Played) -> Iterator[str]:
+    """I23: when nothing goes wrong any more, whoever the simulator would let resume has been resumed."""
+    for moid in sorted(not_back(list(night.world.ledger)) & night.left_behind):
+        yield f"I23: {night.names.get(moid)} could be running again, and is not"
+
+
+def ml_stops(night: Played) -> Iterator[str]:
+    """I23: an ML VM that we started and nobody else has, stops in the morning, unless the policy says otherwise."""
+    if not night.site.policy.ml_stop.then_off:
+        return
+    started: dict[str, str] = {}
+    for entry in night.world.ledger:
+        if entry.after.get("power") == Power.ON:
+            started[entry.moid] = entry.operation_id
+    for moid, op in sorted(started.items()):
+        vm: Any = night.world.find(moid)
+        if op and not is_desktop(night, moid) and vm is not None and vm.state.power is Power.ON:
+            yield f"I23: {night.names.get(moid)} was started by the night and still runs"
+
+
+def fits(night: Played) -> Iterator[str]:
+    """I3: where nothing goes wrong, vCenter has to refuse no start for want of room.
+
+    All desktops of a host are suspended before its first ML VM starts: a host of several GPUs may then put two ML VMs
+    on two GPUs that the plan has on one, and refuse a third. Such a start is not counted.
+    """
+    if night.events or not night.site.policy.ml_stop.then_off:
+        return
+    history: list[Any] = list(night.world.tasks.history())
+    for task in history:
+        fault = type(task.error).__name__.rpartition(".")[2]
+        if task.name != START or not task.call.operation_id or fault not in NO_ROOM:
+            continue
+        if is_desktop(night, task.entity.moid) or len(task.entity.host().state.gpus) == 1:
+            yield f"I3: {task.entity.name} was to start where it has no room"
+
+
+def fits_back(night: Played) -> Iterator[str]:
+    """I12: where nothing goes wrong, every desktop that was taken is back by the end of the window; where the policy
+    leaves ML VMs running that their guests do not stop, their desktops are not."""
+    if night.events or not night.site.policy.ml_stop.then_off:
+        return
+    in_time = [entry for entry in night.world.ledger if entry.at <= CLOSES]
+    for moid in sorted(not_back(in_time)):
+        yield f"I12: {night.names.get(moid)} did not fit back, and nothing had gone wrong"
+
+
+def second_night_is_empty(night: Played) -> Iterator[str]:
+    """I4: a night run begun once more, where nothing goes wrong, does nothing."""
+    if night.events:
+        return
+    runs = [(name, at) for name, _, at in night.calls]
+    for (name, at), (before, since) in zip(runs[1:], runs, strict=False):
+        again = [entry for entry in effects(night) if since < entry.at <= at]
+        if name == before == "rotate night" and again:
+            yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
+
+
+def one_night(night: Played) -> Iterator[str]:
+    """I20: what was returned is not taken again in the same night."""
+    returned: set[str] = set()
+    for entry in effects(night, START, SUSPEND):
+        if entry.method == START and is_desktop(night, entry.moid, entry.name):
+            returned.add(entry.moid)
+        elif entry.moid in returned:
+            yield f"I20: {entry.name} was suspended again in the night that had returned it"
+
+
+def grace_is_kept(night: Played) -> Iterator[str]:
+    """I8: where nothing goes wrong, a guest that can be asked shuts down in its grace, and is never powered off."""
+    leave = not night.site.policy.ml_stop.then_off
+    for entry in effects(night, OFF):
+        vm: Any = night.world.find(entry.moid)
+        if is_desktop(night, entry.moid, entry.name) or vm is None:
+            continue
+        if leave:
+            yield f"I8: {entry.name} was powered off, and the policy leaves it running"
+        elif not night.events and vm.state.template.tools:
+            yield f"I8: {entry.name} was powered off in its grace"

@@ -1,0 +1,98 @@
+"""Promises: what the journal and the reports say, held against the ledger.
+
+I5 the journal keeps what is not back, I10 the markers alone would be enough, I15 intent
+before effect, I16 unknown is never told as known, I24 what is called done was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.record import Kind
+from gpuops.plan.outcome import Verdict
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
+from gpuops.sim.vm_state import Power
+from tests.nights.doings import MARK, SHUT_DOWN, SUSPEND, effects, is_ours, not_back
+from tests.nights.night import Played
+
+REACHES = {
+    SuspendVm: Power.SUSPENDED,
+    ResumeVm: Power.ON,
+    PowerOnVm: Power.ON,
+    ShutDownGuest: Power.OFF,
+    PowerOffVm: Power.OFF,
+}
+
+
+def journal_keeps(night: Played) -> Iterator[str]:
+    """I5: a desktop is in the journal before it is suspended, and stays open there until it has run again."""
+    ledger = list(night.world.ledger)
+    saved: dict[str, int] = {}
+    for record, length in night.kept:
+        if record.kind is Kind.ORIGINAL:
+            saved.setdefault(record.body["vm"], length)
+        elif record.kind is Kind.RETURNED and record.body["vm"] in not_back(ledger[:length]) & night.names.keys():
+            yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
+    for entry in effects(night, SUSPEND):
+        if saved.get(entry.moid, len(ledger)) >= entry.sequence:
+            yield f"I5: {entry.name} was suspended, and the journal does not know it"
+
+
+def intent_first(night: Played) -> Iterator[str]:
+    """I15: every effect has an intent that was durable before."""
+    durable = {record.body["op"]: length for record, length in night.kept if record.kind is Kind.INTENT}
+    for entry in effects(night):
+        if durable.get(entry.operation_id, entry.sequence) >= entry.sequence:
+            yield f"I15: {entry.method} on {entry.name} without an intent before it"
+
+
+def failed_for_certain(night: Played) -> Iterator[str]:
+    """I16: what is called failed does not happen any more; what still may is called unknown."""
+    failed = {
+        record.body["op"]: length
+        for record, length in night.kept
+        if record.kind is Kind.SETTLED and record.body["state"] == IntentState.FAILED
+    }
+    for entry in effects(night):
+        if entry.sequence > failed.get(entry.operation_id, entry.sequence) and entry.method != SHUT_DOWN:
+            yield f"I16: {entry.method} on {entry.name} was called failed, and happened after that"
+
+
+def done_was_done(night: Played) -> Iterator[str]:
+    """I24: a step that a report calls done is one that the ledger shows."""
+    ledger = list(night.world.ledger)
+    for report, length in night.told:
+        reached = {(entry.moid, entry.after.get("power")) for entry in ledger[:length]}
+        for outcome in report.outcomes:
+            power = REACHES.get(type(outcome.step))
+            if power is not None and outcome.verdict is Verdict.DONE and (outcome.step.vm, power) not in reached:
+                yield f"I24: {night.names.get(outcome.step.vm)} is told to be {power}, and never was"
+
+
+def told_is_back(night: Played) -> Iterator[str]:
+    """I24: a morning that ends with 0 leaves no desktop that we suspended behind."""
+    ledger = list(night.world.ledger)
+    for report, length in night.told:
+        if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
+            for moid in sorted(not_back(ledger[:length])):
+                yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
+
+
+def marked(night: Played) -> Iterator[str]:
+    """I10: a VM carries its marker from before it is suspended until it runs again."""
+    marker = night.site.policy.marker
+    carries: dict[str, bool] = {}
+    away: set[str] = set()
+    for entry in night.world.ledger:
+        moid = entry.moid
+        if entry.method == MARK and marker in entry.after:
+            carries[moid] = bool(entry.after[marker])
+            if is_ours(entry) and not carries[moid] and moid in away:
+                yield f"I10: the marker of {entry.name} was cleared while it was suspended"
+        elif entry.method == SUSPEND and is_ours(entry):
+            away.add(moid)
+            if not carries.get(moid):
+                yield f"I10: {entry.name} was suspended without its marker"
+        elif "power" in entry.after:
+            away.discard(moid)

@@ -1,0 +1,213 @@
+"""Each checker can fail: a whole and quiet night, doctored in one place, breaks the invariant that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyVmomi import vim
+
+from gpuops.execute.journal.record import Kind
+from gpuops.sim.ledger import Entry
+from gpuops.sim.vm_state import Power
+from tests.nights.checkers import CHECKERS, violations
+from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.night import Played, play
+from tests.nights.worlds import CLOSES, EVENING
+
+SEED = 106
+"""Of a night with desktops suspended, ML VMs moved, started, shut down and powered off."""
+
+Doctor = Callable[[Played], Played]
+
+
+@cache
+def quiet() -> Played:
+    night = play(SEED, ())
+    done = [entry.method for entry in night.world.ledger]
+    assert done.count(SUSPEND) > 2, "there is something to doctor"
+    assert {MOVE, MARK, START, OFF, "ShutdownGuest"} <= set(done)
+    return night
+
+
+def with_ledger(night: Played, entries: list[Entry], **fields: Any) -> Played:
+    """The night with another ledger, numbered anew."""
+    ledger = [replace(entry, sequence=number) for number, entry in enumerate(entries, 1)]
+    world: Any = SimpleNamespace(ledger=ledger, find=night.world.find, tasks=night.world.tasks, bugs=[])
+    return replace(night, world=world, **fields)
+
+
+def first(night: Played, method: str, *, desktop: bool) -> Entry:
+    return next(
+        each for each in night.world.ledger if each.method == method and is_desktop(night, each.moid) == desktop
+    )
+
+
+def without(method: str, *, desktop: bool) -> Doctor:
+    """The first such effect never was."""
+
+    def doctored(night: Played) -> Played:
+        gone = first(night, method, desktop=desktop)
+        return with_ledger(night, [entry for entry in night.world.ledger if entry is not gone])
+
+    return doctored
+
+
+def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
+    """One more effect right after the first such: the same, but for the changes."""
+
+    def doctored(night: Played) -> Played:
+        seen = first(night, effect, desktop=desktop)
+        more = replace(seen, **changes)
+        entries = [each for entry in night.world.ledger for each in ([entry, more] if entry is seen else [entry])]
+        return with_ledger(night, entries)
+
+    return doctored
+
+
+def woken_and_taken_again(night: Played) -> Played:
+    taken = first(night, SUSPEND, desktop=True)
+    woken = replace(taken, method=START, operation_id="", before=taken.after, after=taken.before)
+    entries = [each for entry in night.world.ledger for each in ([entry, woken, taken] if entry is taken else [entry])]
+    return with_ledger(night, entries)
+
+
+def back_too_late(night: Played) -> Played:
+    late = CLOSES + timedelta(hours=1)
+    return with_ledger(night, [replace(each, at=late) if each.method == START else each for each in night.world.ledger])
+
+
+def asked_at(moment: Any) -> Doctor:
+    return lambda night: replace(night, intents=dict.fromkeys(night.intents, moment))
+
+
+def a_floor(night: Played) -> Played:
+    pool = replace(night.site.policy.pools[0], floor=10_000)
+    return replace(night, site=replace(night.site, policy=replace(night.site.policy, pools=(pool,))))
+
+
+def without_records(kind: Kind) -> Doctor:
+    return lambda night: replace(night, kept=[each for each in night.kept if each[0].kind is not kind])
+
+
+def closed_at_once(night: Played) -> Played:
+    """The journal lets go of a desktop as soon as it is suspended."""
+    taken = first(night, SUSPEND, desktop=True)
+    return replace(
+        night,
+        kept=[
+            (record, taken.sequence if record.kind is Kind.RETURNED and record.body["vm"] == taken.moid else length)
+            for record, length in night.kept
+        ],
+    )
+
+
+def called_failed(night: Played) -> Played:
+    """Every intent is settled as failed before anything happened."""
+    return replace(
+        night,
+        kept=[
+            (replace(record, body={**record.body, "state": "failed"}), 0)
+            if record.kind is Kind.SETTLED
+            else (record, length)
+            for record, length in night.kept
+        ],
+    )
+
+
+def told_before(night: Played) -> Played:
+    """The reports were made before anything was done."""
+    return replace(night, told=[(report, 0) for report, _ in night.told])
+
+
+def morning_told_too_early(night: Played) -> Played:
+    taken = first(night, SUSPEND, desktop=True)
+    told = [(replace(report, outcomes=()), taken.sequence) for report, _ in night.told]
+    return replace(night, told=told)
+
+
+def no_room(night: Played) -> Played:
+    start = first(night, START, desktop=True)
+    vm = SimpleNamespace(moid=start.moid, name=start.name)
+    call = SimpleNamespace(operation_id=start.operation_id)
+    refused = SimpleNamespace(name=START, entity=vm, call=call, error=vim.fault.InsufficientGraphicsResourcesFault())
+    night = with_ledger(night, list(night.world.ledger))
+    night.world.tasks = SimpleNamespace(history=lambda: [refused])  # type: ignore[assignment]
+    return night
+
+
+def left_running(night: Played) -> Played:
+    start = first(night, START, desktop=False)
+    on: Any = SimpleNamespace(state=SimpleNamespace(power=Power.ON))
+    night = with_ledger(night, list(night.world.ledger))
+    night.world.find = lambda moid: on if moid == start.moid else None  # type: ignore[method-assign]
+    return night
+
+
+def two_evenings(night: Played) -> Played:
+    """A second evening run that did what the first had not."""
+    middle = first(night, SUSPEND, desktop=True).at - timedelta(seconds=1)
+    return replace(night, calls=[("rotate night", "done", middle), ("rotate night", "done", CLOSES)])
+
+
+def powered_off_in_its_grace(night: Played) -> Played:
+    asked = first(night, "ShutdownGuest", desktop=False)
+    return with_ledger(night, [*night.world.ledger, replace(asked, method=OFF)])
+
+
+DOCTORED: list[tuple[str, str, Doctor]] = [
+    ("I1", "desktops_back", without(START, desktop=True)),
+    ("I1", "desktops_back", lambda night: replace(night, last=None)),
+    ("I2", "no_session_is_cut", lambda night: replace(night, cut_sessions=[("vm-1", EVENING, CLOSES)])),
+    ("I3", "fits", no_room),
+    ("I4", "second_is_empty", lambda night: replace(night, second=1)),
+    ("I4", "second_night_is_empty", two_evenings),
+    ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
+    ("I5", "journal_keeps", closed_at_once),
+    ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
+    ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
+    ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),
+    ("I8", "grace_is_kept", powered_off_in_its_grace),
+    ("I9", "in_time", asked_at(CLOSES - timedelta(minutes=1))),
+    ("I10", "marked", without(MARK, desktop=True)),
+    ("I10", "marked", after(SUSPEND, desktop=True, method=MARK, after={"gpuops.rotation": ""})),
+    ("I11", "nothing_discarded", after(SUSPEND, desktop=True, method=OFF, before={"power": Power.SUSPENDED})),
+    ("I11", "nothing_discarded", after(SUSPEND, desktop=True, method=START, before={"power": Power.OFF})),
+    ("I12", "fits_back", back_too_late),
+    ("I13", "floor_holds", a_floor),
+    ("I14", "in_flight", lambda night: replace(night, most_in_flight=10_000)),
+    ("I14", "on_host", lambda night: replace(night, most_on_host=10_000)),
+    ("I15", "intent_first", without_records(Kind.INTENT)),
+    ("I16", "failed_for_certain", called_failed),
+    ("I17", "who_came_back_stays", woken_and_taken_again),
+    ("I19", "one_session", lambda night: replace(night, sessions=1)),
+    ("I20", "inside_the_window", asked_at(CLOSES + timedelta(minutes=1))),
+    ("I20", "inside_the_window", asked_at(EVENING - timedelta(minutes=1))),
+    ("I20", "one_night", after(START, desktop=True, method=SUSPEND)),
+    ("I23", "nobody_left_behind", lambda night: replace(
+        without(START, desktop=True)(night), left_behind=frozenset(night.names))),
+    ("I23", "ml_stops", left_running),
+    ("I24", "done_was_done", told_before),
+    ("I24", "told_is_back", morning_told_too_early),
+]  # fmt: skip
+
+
+def test_the_night_that_is_doctored_is_whole() -> None:
+    assert violations(quiet()) == []
+
+
+@pytest.mark.parametrize(("invariant", "checker", "doctor"), DOCTORED, ids=lambda each: str(each)[:30])
+def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: str, doctor: Doctor) -> None:
+    says = next(each for each in CHECKERS if each.__name__ == checker)
+    said = list(says(doctor(quiet())))
+    assert said, f"{checker} says nothing"
+    assert {each.partition(":")[0] for each in said} == {invariant}
+
+
+def test_every_checker_is_seen_to_fail() -> None:
+    assert {checker for _, checker, _ in DOCTORED} == {checker.__name__ for checker in CHECKERS}
