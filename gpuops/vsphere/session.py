@@ -17,10 +17,10 @@ from xml.sax.saxutils import escape
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
-from gpuops.vsphere.transport import door
 from gpuops.vsphere.api_version import negotiate
 from gpuops.vsphere.elements import child, texts
 from gpuops.vsphere.faults import named, translate
+from gpuops.vsphere.transport import door
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
 
 Answer = TypeVar("Answer")

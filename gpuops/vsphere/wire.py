@@ -16,10 +16,10 @@ from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
 from gpuops.model.target import Target
+from gpuops.vsphere.elements import kind
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
-from gpuops.vsphere.elements import kind
 
 DEADLINE_S: Final = 600
 """For one read, all its pages together, whatever the server sends and however slowly."""

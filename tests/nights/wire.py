@@ -13,8 +13,8 @@ from gpuops.model.task import TaskRef
 from gpuops.plan.steps import Step
 from gpuops.sim.server import SimServer
 from gpuops.vsphere import updates
-from gpuops.vsphere.transport import door
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.transport import door
 from tests.nights.night import Nightly, Played
 from tests.nights.schedule import Event
 from tests.wire.conftest import target_of

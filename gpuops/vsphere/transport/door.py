@@ -14,7 +14,7 @@ import ssl
 from typing import Final
 from xml.parsers.expat import ExpatError
 
-from gpuops.errors import GpuopsError, NotTrusted, ProtocolError, VcenterUnreachable
+from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, VcenterUnreachable
 from gpuops.model.target import Target
 
 SILENCE_S: Final = 30
@@ -124,20 +124,24 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 def barred(target: Target, error: BaseException) -> GpuopsError:
     """The error that says why the door stayed shut."""
     match error:
-        case ssl.SSLCertVerificationError():
-            return _untrusted(target, error)
-        case PinMismatch():
-            return NotTrusted(
-                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
-                hint="if vCenter got a new certificate, pin that one; else somebody stands between",
-            )
+        case ssl.SSLError():
+            return _not_secured(target, error)
+        case OSError():
+            return _unreachable(target, error)
         case Unreadable():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
-        case ssl.SSLError():
-            return ProtocolError(
-                f"{target.address} does not speak TLS as expected: {error.reason or error}",
-                hint="check the port; a vCenter without TLS is http://HOST",
+        case http.client.HTTPException() if "503" in str(error):
+            return VcenterUnreachable(
+                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
             )
+        case _:
+            return ProtocolError(
+                f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
+            )
+
+
+def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
+    match error:
         case socket.gaierror() if (proxy := proxy_of(target)) is not None:
             return VcenterUnreachable(
                 f"no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
@@ -148,20 +152,26 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
             return VcenterUnreachable(
                 f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"
             )
-        case OSError():
-            reason = error.strerror or str(error) or type(error).__name__
-            way, hint = "", "check the address and port"
-            if target.proxy is not None:
-                way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
-            return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
-        case http.client.HTTPException() if "503" in str(error):
-            return VcenterUnreachable(
-                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
+    reason = error.strerror or str(error) or type(error).__name__
+    way, hint = "", "check the address and port"
+    if target.proxy is not None:
+        way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
+    return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
+
+
+def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return _untrusted(target, error)
+        case PinMismatch():
+            return NotTrusted(
+                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
+                hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
-        case _:
-            return ProtocolError(
-                f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
-            )
+    return ProtocolError(
+        f"{target.address} does not speak TLS as expected: {error.reason or error}",
+        hint="check the port; a vCenter without TLS is http://HOST",
+    )
 
 
 def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:
