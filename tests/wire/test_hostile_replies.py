@@ -97,9 +97,6 @@ def test_pyvmomi_never_makes_a_value_of_it(name: str) -> None:
     strike = {**IN_MEMORY, **nonsense()}[name]
     bulk = b"RetrievePropertiesEx" in strike.body
     result: Any = vmodl.query.PropertyCollector.RetrieveResult if bulk else datetime
-    if "well-formed" in name or "no envelope" in name:
-        assert deserialised(strike.body, result, None) is None
-        return
     with pytest.raises(door.UNREADABLE_ERRORS) as raised:
         deserialised(strike.body, result, None)
     assert isinstance(raised.value, (door.Unreadable, ExpatError))

@@ -130,6 +130,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         super().__init__(stub)
         self.deser = _Typed(stub)
         self._depth = 0
+        self._answers = False
 
     def Deserialize(self, response: bytes, result: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
         self.resultType, self.msg, self.data = result, "", ""
@@ -141,6 +142,8 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         self.parser.buffer_size = _BUFFER
         SoapAdapter.SetHandlers(self.parser, SoapAdapter.GetHandlers(self))
         self.parser.Parse(response, True)
+        if not self._answers:
+            raise door.Unreadable("a reply without an answer")
         answer = self.deser.GetResult()
         if self.isFault:
             answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
@@ -151,6 +154,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         self._depth += 1
         if self._depth > DEEPEST:
             raise door.Unreadable(_TOO_DEEP)
+        self._answers = self._answers or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
         super().StartElementHandler(tag, attr)
 
     def EndElementHandler(self, tag: str) -> None:  # noqa: N802
