@@ -28,6 +28,7 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "ablation": "tests.bench.ablation",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
