@@ -20,6 +20,11 @@ class Vcenter(Protocol):
         """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
         ...
 
+    @property
+    def enters_guests(self) -> bool:
+        """Whether there is a login for programs in guests."""
+        ...
+
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
         ...

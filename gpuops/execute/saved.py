@@ -23,6 +23,10 @@ class SavedVcenter:
     def uuid(self) -> str:
         return self._snapshot.vcenter
 
+    @property
+    def enters_guests(self) -> bool:
+        return False
+
     def inventory(self) -> Inventory:
         return self._snapshot
 

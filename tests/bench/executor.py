@@ -94,7 +94,7 @@ def half_of(half: Half, world: World, policy: Any, state_dir: Path) -> dict[str,
         spent["own"] = time.process_time() - began - spent["vcenter"]
         return outcomes
 
-    site = Site(vcenter, state_dir, world.clock.now)  # type: ignore[arg-type]  # Timed has all of it
+    site = Site(vcenter, state_dir, world.clock.now)
     site.passed_s = lambda: (world.clock.now() - EVENING).total_seconds()
     with patch.object(rotation, "execute", timed):
         report: Report = rotate(half, policy, site, apply=True, consent=agreed)

@@ -94,6 +94,10 @@ class DirectVcenter:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
+    @property
+    def enters_guests(self) -> bool:
+        return False
+
     def inventory(self) -> Inventory:
         return self._read(self._showing.inventory)
 

@@ -22,6 +22,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -60,6 +61,7 @@ EVERY_STEP: tuple[Step, ...] = (
     SuspendVm("vm-1"),
     PowerOffVm("vm-1"),
     ShutDownGuest("vm-2"),
+    RunInGuest("vm-1", "/usr/bin/keep", "--all", 60),
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-02 ml"),
     SetAttribute("vm-unseen", "gpuops.rotation", ""),
 )
