@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -23,6 +24,11 @@ class Vcenter(Protocol):
     @property
     def enters_guests(self) -> bool:
         """Whether there is a login for programs in guests."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts:
+        """The settings of its hosts, to read and to change."""
         ...
 
     def inventory(self) -> Inventory:

@@ -15,6 +15,7 @@ from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
 from gpuops.vsphere.guest_programs import GuestPrograms
+from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
 from gpuops.vsphere.privileges import lacking
@@ -55,6 +56,11 @@ class Connection:
     def enters_guests(self) -> bool:
         """Whether there is a login for programs in guests."""
         return self._session.target.guest is not None
+
+    @property
+    def hosts(self) -> HostConnection:
+        """The settings of its hosts, to read and to change."""
+        return HostConnection(self._session)
 
     def inventory(self) -> Inventory:
         """One bulk read of everything."""
