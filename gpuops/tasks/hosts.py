@@ -36,7 +36,8 @@ def host_graphics_mode(said: Said, options: Mapping[str, Any], *, apply: bool) -
 
     words = {"default_type": SharedType, "type": SharedType, "vgpu_mode": SizeMode, "assignment": AssignmentPolicy}
     given = _given(options)
-    request = SetMode(**{name: words[name](value) if name in words else value for name, value in given.items()})
+    chosen: dict[str, Any] = {name: kind(given[name]) for name, kind in words.items() if name in given}
+    request = SetMode(**{**given, **chosen})
     return _configured(request, "mode-set", said, apply=apply)
 
 
