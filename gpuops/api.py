@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
+    from gpuops.plan.scheduler.state import Schedulers
     from gpuops.plan.scope import Scope
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Site",
     "capacity",
     "catalog_of",
+    "configure",
     "connect",
     "defrag",
     "offline",
@@ -56,6 +59,7 @@ __all__ = [
     "rotate_status",
     "rotate_unlock",
     "run",
+    "scheduler_show",
     "wall_clock",
 ]
 
@@ -206,6 +210,31 @@ def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     return request.planned(inventory, catalog_of(inventory))
 
 
+def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
+    """What the request would change on hosts of this site, and with `apply` what became of it.
+
+    An infeasible plan is an answer: `report.plan.rejections`. Raises UsageError, NotConnected, Locked while a rotation
+    runs.
+    """
+    from gpuops.execute.host_settings import configure as carry_out
+
+    return carry_out(request, site, apply=apply)
+
+
+def scheduler_show(site: Site, scope: Scope) -> Schedulers:
+    """Per host and GPU the scheduler policy that is configured, the one in force, and whether a reboot is pending.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.plan.scheduler.state import schedulers
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.vcenter.hosts.with_settings(inventory, meant)
+    return schedulers(inventory, catalog_of(inventory), scope)
+
+
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
     """Suspends the idle desktops the policy selects and starts the ML VMs that fit in their place."""
     from gpuops.execute.rotation import Half, rotate
@@ -271,23 +300,24 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     return skip_next(policy, site, skipped=not undo)
 
 
-def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None) -> Lease:
+def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
     """Gives the lease on the policy's lock VM back in its holder's place, if its id is this very one.
 
     For a run on another machine that is dead for certain; nobody has to, since it runs out by itself. Raises Refused,
-    naming the holder, for any other id.
+    naming the holder, for any other id, and Locked for a lease that was renewed just now, unless by `force`.
     """
-    from gpuops.execute.rotation import unlock
+    from gpuops.execute.unlocking import unlock
 
-    return unlock(policy, site, nonce)
+    return unlock(policy, site, nonce, force=force)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
     """What the nights that are not over have taken, and where each VM is now.
 
-    `policy` None = the one of the last night in the journal.
+    `policy` None = the one of the last night in the journal. By vCenter's markers alone where the journal is damaged:
+    `journal_lost` then says why.
     """
-    from gpuops.execute.rotation import status
+    from gpuops.execute.status import status
 
     return status(site, policy)
 

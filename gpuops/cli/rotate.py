@@ -13,6 +13,7 @@ from gpuops.cli.repeated import Once
 from gpuops.cli.rotate_audit import audit
 from gpuops.cli.rotate_restore import restore
 from gpuops.cli.rotate_skip_next import skip_next
+from gpuops.cli.rotate_status import status
 from gpuops.cli.rotate_unlock import unlock
 
 rotate = typer.Typer(
@@ -26,6 +27,7 @@ rotate.add_typer(audit)
 
 rotate.command()(restore)
 rotate.command()(skip_next)
+rotate.command()(status)
 rotate.command()(unlock)
 
 
@@ -77,8 +79,8 @@ def plan(
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan
-    from gpuops.cli.moment import parse_moment
     from gpuops.cli.opening import open_site
+    from gpuops.config.moment import parse_moment
     from gpuops.config.policy import load_policy
     from gpuops.report.rotation_plan import foresight_document, foresight_text
 
@@ -138,26 +140,3 @@ def resume(common: Common, acting: Acting) -> None:
         acting,
         guarded=True,
     )
-
-
-@rotate.command()
-@spread
-def status(common: Common, policy: Annotated[Path | None, PolicyFile] = None) -> None:
-    """Show what the nights took, where each VM is now, and whether a run is under way or was cut off. Changes nothing.
-
-    Without --policy it goes by the policy that the last night ran under; a machine that knows of none needs it where
-    the policy names a marker of its own.
-
-    \b
-    Example:
-      gpuops rotate status --output json --vcenter prod
-    """
-    from gpuops.api import rotate_status
-    from gpuops.cli.opening import open_site
-    from gpuops.config.policy import load_policy
-    from gpuops.report.rotation_status import status_document, status_text
-
-    wanted = load_policy(policy) if policy is not None else None
-    with open_site(common) as site:
-        found = rotate_status(site, wanted)
-    output.show(status_text(found), status_document(found))

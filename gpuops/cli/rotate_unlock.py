@@ -17,11 +17,14 @@ def unlock(
     nonce: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The very lease that is meant; without it, who holds it.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even of a lease that was renewed a moment ago.")] = False,
     policy: Annotated[Path | None, PolicyFile] = None,
 ) -> None:
     """Give back the lease of a run on another machine that is dead for certain; of this id and no other.
 
     Nobody has to: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
+    One that was renewed within the last 90 seconds is given back with --force alone: its run is alive, or died just
+    now. A run that lives all the same may end what it has in flight, and starts nothing once it looks at the lease.
 
     \b
     Example:
@@ -38,6 +41,6 @@ def unlock(
 
     wanted = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:
-        found = rotate_unlock(wanted, site, nonce)
+        found = rotate_unlock(wanted, site, nonce, force=force)
     document = {"schema_version": SCHEMA_VERSION, "kind": "rotate-unlock", "lease": lease_document(found)}
     output.show(Text(f"given back: the lease of {visible(found.owner)}"), document)

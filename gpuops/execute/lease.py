@@ -143,25 +143,6 @@ def take(site: Site, name: str, nonces: Nonces) -> Held:
     raise Locked(f"the lease on {name} could not be written in {TRIES} tries: {vm.why}", hint="try again")
 
 
-def unlock(site: Site, name: str, nonce: str | None) -> rules.Lease:
-    """The lease that was given back in its holder's place: that of this nonce and no other.
-
-    Raises Refused where nobody holds one, or somebody else does, who is then named.
-    """
-    vm = LockVm(site.vcenter, name)
-    there = vm.look()
-    if there is None or not there.nonce:
-        raise Refused(f"nobody holds the lease on {name}")
-    if there.nonce != nonce:
-        raise Refused(
-            f"{rules.told(there)}",
-            hint=f"when that run is dead for certain: gpuops rotate unlock --id {there.nonce}",
-        )
-    if not vm.write(rules.given_back(there, vm.seen.taken_at)):
-        raise Locked(f"the lease on {name} could not be given back: {vm.why}", hint="look who holds it, and try again")
-    return there
-
-
 def lease_on(site: Site, name: str, seen: Inventory) -> tuple[rules.Lease | None, str]:
     """The lease that a VM of this name carries, and why it cannot be told."""
     try:

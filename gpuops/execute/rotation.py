@@ -13,8 +13,7 @@ from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import NO_LEASE, Lease, lease_on, leased
-from gpuops.execute.lease import unlock as give_up
+from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
 from gpuops.execute.resume import foresee, settle_open
@@ -29,11 +28,8 @@ from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.rotation.lease import Lease as LeaseHeld
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.ours import marker_of, ours
 from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
 
@@ -67,10 +63,10 @@ def rotate(
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
-            turn = _Turn(half, policy or _remembered_policy(journal), site, site.clock(), only, markers_alone)
+            turn = _Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
-        obeyed = policy or _remembered_policy(journal)
+        obeyed = policy or remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
         with leased(site, obeyed.lock_vm, returning=returning) as lease:
@@ -116,61 +112,7 @@ def restore(
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
 
-def unlock(policy: Policy | None, site: Site, nonce: str | None) -> LeaseHeld:
-    """The lease that was given back in its holder's place. Raises Refused, naming the holder, for any other nonce."""
-    if policy is None:
-        with site.remembering(site.vcenter.uuid) as journal:
-            policy = _remembered_policy(journal)
-    if policy.lock_vm is None:
-        raise UsageError(f"{policy.name}: the policy has no lock_vm, so there is no lease")
-    return give_up(site, policy.lock_vm, nonce)
-
-
-def status(site: Site, policy: Policy | None = None) -> RotationStatus:
-    """What the nights that are not over have taken, and where each VM is now.
-
-    Without a policy, by the one that the last night in the journal ran under.
-    """
-    now = site.vcenter.inventory()
-    with site.remembering(now.vcenter) as journal:
-        holder, left_open = _left_open(journal, site)
-        text = journal.last_policy(Half.NIGHT) if journal else None
-        if policy is None and text:
-            policy = parse_policy(text, "the journal", accepted_before=True)
-        if policy:
-            now = _tagged(policy, site, now)
-        found = ours(policy, Originals(journal).all() if journal else (), now)
-        skipped = _skipped(journal, policy, site.clock())
-    lock_vm = policy.lock_vm if policy else None
-    lease, trouble = lease_on(site, lock_vm, now) if lock_vm else (None, "")
-    last = left_open[-1] if left_open and holder is None else None
-    doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
-    return RotationStatus(
-        vcenter=now.vcenter,
-        policy=policy.name if policy else None,
-        remembered=bool(text),
-        marker=marker_of(policy),
-        under_way=holder,
-        doing=doing,
-        cut_off=last.kind if last else None,
-        cut_off_since=last.started if last else None,
-        vms=found,
-        lock_vm=lock_vm,
-        lease=lease,
-        lock_trouble=trouble,
-        skipped=skipped,
-        names={ref: host.name for ref, host in now.hosts.items()},
-    )
-
-
-def _skipped(journal: Journal | None, policy: Policy | None, now: datetime) -> tuple[str, ...]:
-    """The nights of the policy that are to come, or open, and are not taken."""
-    if journal is None or policy is None or not policy.windows:
-        return ()
-    return tuple(sorted(night for night in journal.skipped(policy.name) if night >= policy.night(now)))
-
-
-def _left_open(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
+def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
     """Who is rotating now, if anybody, and the runs that did not end.
 
     A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
@@ -189,7 +131,7 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     now = site.clock()
     with site.remembering(inventory.vcenter) as journal:
         request = RotateNight(policy, _originals(journal, policy, now))
-    seen = _tagged(policy, site, inventory)
+    seen = tagged(policy, site, inventory)
     return request.may_take(seen, catalog_of(seen), now)
 
 
@@ -208,13 +150,13 @@ class _Turn:
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = self._originals(journal)
-        return self._planned(_tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
+        return self._planned(tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
-        before = _tagged(self.policy, self.site, self.site.vcenter.inventory())
+        before = tagged(self.policy, self.site, self.site.vcenter.inventory())
         originals = self._originals(journal)
-        holder, left_open = _left_open(journal, self.site)
+        holder, left_open = left_open_runs(journal, self.site)
         if holder is None:
             _morning_first(self.half, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
@@ -352,7 +294,7 @@ def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[
     return Originals(journal).all(policy.night(now) if policy.windows else None)
 
 
-def _remembered_policy(journal: Journal | None) -> Policy:
+def remembered_policy(journal: Journal | None) -> Policy:
     text = journal.last_policy(Half.NIGHT) if journal else None
     if not text and journal is not None and journal.lost is not None:
         raise journal.lost
@@ -369,5 +311,5 @@ def _without_journal(report: Report, journal: Journal | None) -> Report:
     return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
 
 
-def _tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
+def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
     return site.vcenter.with_tags(inventory) if policy.needs_tags else inventory

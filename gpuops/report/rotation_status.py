@@ -33,6 +33,9 @@ NO_LOCK_VM: Final = "the policy has no lock_vm: a run on another machine is not 
 def status_text(status: RotationStatus) -> RenderableType:
     """What is open, VM by VM, and the command that closes it."""
     lines: list[RenderableType] = []
+    if status.journal_lost:
+        lines.append(Text(f"{visible(status.journal_lost)}: this is what vCenter's markers say", "bold red"))
+        lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
         lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}", "bold cyan"))
     if status.cut_off is not None:
@@ -43,7 +46,7 @@ def status_text(status: RotationStatus) -> RenderableType:
         Text(f"night {night} is skipped: gpuops rotate skip-next --undo takes that back", "yellow")
         for night in status.skipped
     ]
-    heard = [] if status.remembered else [Text(_no_journal(status), "dim")]
+    heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
     if status.policy is not None and status.lock_vm is None:
         heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
@@ -61,6 +64,7 @@ def status_document(status: RotationStatus) -> Document:
         "vcenter": status.vcenter,
         "policy": status.policy,
         "remembered": status.remembered,
+        "journal_lost": status.journal_lost or None,
         "under_way": _under_way(status),
         "cut_off": status.cut_off,
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,

@@ -28,15 +28,18 @@ TOPICS = [page.stem for page in PAGES]
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
+        "ansible",
         "attach",
         "defrag",
         "journal",
+        "mode",
         "output",
         "placement",
         "policy",
         "profiles",
         "queue",
         "rotation",
+        "scheduler",
         "simulator",
         "targets",
         "windows",

@@ -14,8 +14,10 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NoPermission, Refused, UsageError
 from gpuops.execute.lease import Held, LockVm, take
 from gpuops.execute.nonces import Nonces
-from gpuops.execute.rotation import Half, restore, rotate, status, unlock
+from gpuops.execute.rotation import Half, restore, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
+from gpuops.execute.unlocking import unlock
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report
@@ -194,10 +196,19 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
         unlock(POLICY, mine, "another")
     assert lease.nonce in told.value.hint
     assert status(mine, POLICY).lease == lease
-    assert unlock(POLICY, mine, lease.nonce) == lease
+    with pytest.raises(Locked, match="its run is alive, or died just now") as fresh:
+        unlock(POLICY, mine, lease.nonce)
+    assert fresh.value.hint.endswith(f"gpuops rotate unlock --id {lease.nonce} --force")
+    assert held(world) == lease
+    assert unlock(POLICY, mine, lease.nonce, force=True) == lease
     assert status(mine, POLICY).lease is None
     world.now += timedelta(seconds=HEARTBEAT_S)
     assert "somebody gave it back" in (other.objection() or "")
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    world.now += timedelta(seconds=HEARTBEAT_S + CALL_TIMEOUT_S + 2)
+    stale = held(world)
+    assert stale is not None
+    assert unlock(POLICY, mine, stale.nonce) == stale, "not renewed for longer than a heartbeat and a call"
     with pytest.raises(UsageError, match="has no lock_vm"):
         unlock(parse_policy(POLICY_TEXT, "plain"), mine, None)
 

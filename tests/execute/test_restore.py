@@ -12,8 +12,9 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, restore, status
+from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, restore
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict

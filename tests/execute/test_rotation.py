@@ -13,8 +13,9 @@ from pytest_mock import MockerFixture
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate, status
+from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.rotation.ours import Whereabouts

@@ -14,9 +14,10 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import Half, status
+from gpuops.execute.rotation import Half
 from gpuops.execute.site import Site
 from gpuops.execute.skipping import skip_next
+from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
 from tests.execute.nights import POLICY, POLICY_TEXT, Night
 from tests.execute.small_vcenter import SmallVcenter

@@ -85,6 +85,17 @@ def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
     assert "warning: lock_vm: no VMs are called lock" in plain(status_text(trouble))
 
 
+def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) -> None:
+    damaged = replace(STATUS, remembered=False, cut_off=None, journal_lost="record 7 is missing")
+    first, move, *_ = plain(status_text(damaged)).splitlines()
+    assert first == "record 7 is missing: this is what vCenter's markers say"
+    assert move == "next: gpuops rotate day --policy FILE brings back what they name"
+    assert (damaged.exit_code, STATUS.exit_code) == (7, 0)
+    assert (status_document(damaged)["journal_lost"], status_document(STATUS)["journal_lost"]) == (
+        "record 7 is missing", None,
+    )  # fmt: skip
+
+
 HOLDER = LockHolder(4711, datetime(2026, 11, 2, 20, 5, 9, tzinfo=UTC))
 
 

@@ -33,7 +33,7 @@ def test_a_night_and_a_morning_of_two_machines(lab: SimServer, tmp_path: Path) -
             with pytest.raises(Locked, match="holds the lease until"):
                 rotate_day(LEASED, one, apply=True)
             assert len(effects(lab)) == before
-            rotate_unlock(LEASED, one, lease.nonce)
+            rotate_unlock(LEASED, one, lease.nonce, force=True)
             assert rotate_day(LEASED, one, apply=True).exit_code == 0
         held.give_back()
         found = rotate_status(two, LEASED).lease

@@ -105,6 +105,11 @@ def must_renew(left_s: float) -> bool:
     return left_s <= TTL_S - HEARTBEAT_S
 
 
+def is_fresh(lease: Lease, now: datetime) -> bool:
+    """Whether it was renewed so lately that its run must be taken for alive: a heartbeat and a call ago, or less."""
+    return lease.held_at(now) and lease.expires - now >= timedelta(seconds=TTL_S - HEARTBEAT_S - CALL_TIMEOUT_S)
+
+
 def may_act(left_s: float) -> bool:
     """Whether a call sent now cannot arrive after the lease has run out."""
     return left_s > CALL_TIMEOUT_S

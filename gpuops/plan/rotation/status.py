@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpuops.errors import StateDamaged
 from gpuops.model.rotation import LockHolder
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.ours import Ours, Whereabouts
@@ -41,8 +42,15 @@ class RotationStatus:
     """Who holds it, on whatever machine, or held it last and did not give it back."""
     lock_trouble: str = ""
     """Why that cannot be told."""
+    journal_lost: str = ""
+    """Why the journal of this machine cannot be read: then all of this is by vCenter's markers alone."""
     skipped: tuple[str, ...] = ()
     """Nights of the policy, to come or open, that somebody said are not to be taken."""
+
+    @property
+    def exit_code(self) -> int:
+        """That of a damaged journal, or 0."""
+        return StateDamaged.exit_code if self.journal_lost else 0
 
     @property
     def away(self) -> tuple[Ours, ...]:

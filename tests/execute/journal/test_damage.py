@@ -19,9 +19,10 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal, database
 from gpuops.execute.rotation import Half, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
 from gpuops.plan.steps import ResumeVm, SuspendVm
-from tests.execute.nights import Night
+from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter, small_world
 
 
@@ -94,6 +95,8 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
             taking()
         assert "\n" not in refused.value.message
         assert refused.value.exit_code == 7
+    seen = status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick), POLICY)
+    assert (seen.exit_code, len(seen.away)) == (7, 4), "what the markers say"
     assert night.world.ledger == before
     foreseen = night.run(Half.DAY, apply=False)
     assert (foreseen.exit_code, night.world.ledger) == (7, before)

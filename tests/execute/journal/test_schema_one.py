@@ -13,8 +13,9 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.originals import Originals
-from gpuops.execute.rotation import HALVES, Half, rotate, status
+from gpuops.execute.rotation import HALVES, Half, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
 from gpuops.plan.steps import PowerOnVm
 from tests.execute.journals import records
