@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
@@ -47,6 +49,7 @@ __all__ = [
     "configure",
     "connect",
     "defrag",
+    "doctor",
     "offline",
     "place",
     "rotate_audit_verify",
@@ -84,6 +87,7 @@ def connect(
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
+    from gpuops.config.guest import guest_login
     from gpuops.config.login import login
     from gpuops.config.sources import Simulated
     from gpuops.execute.state import default_state_dir
@@ -97,7 +101,7 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
-        vcenter = closing.enter_context(Connection(target))
+        vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
         return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
 
@@ -219,6 +223,21 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
     from gpuops.execute.host_settings import configure as carry_out
 
     return carry_out(request, site, apply=apply)
+
+
+def doctor(site: Site, scope: Scope) -> Examination:
+    """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.plan.doctor.examination import WANTED_ON_HOSTS, examine
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.vcenter.hosts.with_settings(inventory, meant)
+    lacking = site.vcenter.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
+    return examine(inventory, catalog_of(inventory), scope, lacking)
 
 
 def scheduler_show(site: Site, scope: Scope) -> Schedulers:

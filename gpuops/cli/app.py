@@ -20,10 +20,13 @@ from gpuops.cli.capacity import capacity
 from gpuops.cli.defrag import defrag
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
+from gpuops.cli.doctor import doctor
 from gpuops.cli.failure import guarded
 from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
+from gpuops.cli.mode import mode
 from gpuops.cli.options import Common, spread
+from gpuops.cli.passthrough import passthrough
 from gpuops.cli.place import place
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate import rotate
@@ -88,8 +91,11 @@ app.command()(attach)
 app.command()(detach)
 app.command()(place)
 app.command()(defrag)
+app.command()(doctor)
 app.add_typer(rotate)
 app.add_typer(scheduler)
+app.add_typer(mode)
+app.add_typer(passthrough)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)
@@ -112,9 +118,9 @@ def _open_missing_streams() -> None:
 
     In the order of their numbers: else the next socket would be stderr.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), way, encoding="utf-8"))
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

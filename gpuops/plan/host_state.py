@@ -2,32 +2,64 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from gpuops.model.host import Host
-from gpuops.plan.steps import ConfigureModule, HostStep
+from gpuops.model.host_settings import HostSettings
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
+
+_OTHERS = "{} changed by somebody else meanwhile"
 
 
 def host_satisfied(step: HostStep, host: Host) -> bool:
     """Whether the host shows what the step would bring about; what cannot be read is not shown."""
+    settings = host.settings or HostSettings()
     match step:
-        case ConfigureModule(after=after):
-            return host.settings is not None and host.settings.module_options == after
+        case ConfigureModule(after=options):
+            return settings.module_options == options
+        case ConfigureGraphics(after=graphics):
+            return settings.graphics == graphics
+        case ConfigurePassthrough(devices=devices):
+            now = {state.address: state for state in settings.passthrough or ()}
+            return all(
+                (state := now.get(each.address)) is not None
+                and state.enabled == each.enabled
+                and each.label in (None, state.label or "")
+                for each in devices
+            )
+        case _:
+            assert_never(step)
 
 
 def host_hindrance(step: HostStep, host: Host) -> str | None:
-    """Why the step must not be sent now; None = nothing speaks against it."""
+    """Why the step must not be sent now; None = nothing speaks against it.
+
+    The calls replace a whole string or configuration: what somebody else wrote meanwhile would be lost.
+    """
     if host.connected is not True:
         return "is not connected"
+    settings = host.settings or HostSettings()
     match step:
-        case ConfigureModule(before=before):
-            now = host.settings.module_options if host.settings is not None else None
-            if now is None:
+        case ConfigureModule(before=options):
+            if settings.module_options is None:
                 return "its module options cannot be read"
-            # the call replaces the whole string: what somebody else wrote meanwhile would be lost
-            return None if now == before else "its module options were changed by somebody else meanwhile"
+            return None if settings.module_options == options else _OTHERS.format("its module options were")
+        case ConfigureGraphics(before=graphics):
+            if settings.graphics is None:
+                return "its graphics configuration cannot be read"
+            return None if settings.graphics == graphics else _OTHERS.format("its graphics configuration was")
+        case ConfigurePassthrough():
+            return None if settings.passthrough is not None else "its passthrough devices cannot be read"
+        case _:
+            assert_never(step)
 
 
 def privileges(step: HostStep) -> frozenset[str]:
     """What the login needs on the host (vSphere API reference, the methods' privileges)."""
     match step:
-        case ConfigureModule():
+        case ConfigureModule() | ConfigureGraphics():
             return frozenset({"Host.Config.Settings"})
+        case ConfigurePassthrough():
+            return frozenset({"Host.Config.PciPassthru"})
+        case _:
+            assert_never(step)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import GraphicsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,19 @@ class ShutDownGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class RunInGuest:
+    """Run a program in a running guest, by VMware Tools, and give it `limit_s` seconds: an ML VM keeps its work.
+
+    What it brings about is the guest's own: a snapshot never shows that it is done. Run twice, it does no harm.
+    """
+
+    vm: str
+    program: str
+    arguments: str = ""
+    limit_s: int = 300
+
+
+@dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
 
@@ -135,7 +149,17 @@ class SetAttribute:
     value: str
 
 
-Step = ReconfigureVm | RelocateVm | PowerOnVm | ResumeVm | SuspendVm | PowerOffVm | ShutDownGuest | SetAttribute
+Step = (
+    ReconfigureVm
+    | RelocateVm
+    | PowerOnVm
+    | ResumeVm
+    | SuspendVm
+    | PowerOffVm
+    | ShutDownGuest
+    | RunInGuest
+    | SetAttribute
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +182,33 @@ class ConfigureModule:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-HostStep = ConfigureModule
+@dataclass(frozen=True, slots=True)
+class ConfigureGraphics:
+    """Replace the graphics configuration of a host; what it was planned on must still be there."""
+
+    host: str
+    before: GraphicsSettings
+    after: GraphicsSettings
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughChange:
+    """DirectPath I/O of one device switched on or off, and its hardware label; None leaves the label as it is."""
+
+    address: PciAddress
+    enabled: bool
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurePassthrough:
+    """Change DirectPath I/O of devices of a host, in one call."""
+
+    host: str
+    devices: tuple[PassthroughChange, ...]
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough
 """A change of a host's settings: one call that has no task, on a host alone."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, assert_never
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
 from gpuops.plan.host_plan import HostOutcome, HostReport
 from gpuops.plan.outcome import Verdict
-from gpuops.plan.steps import ConfigureModule, HostStep
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
 from gpuops.report.changes import Change
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.units import count
@@ -75,6 +76,12 @@ def title(step: HostStep, inventory: Inventory) -> str:
     match step:
         case ConfigureModule():
             return f"set the options of module nvidia on {host}"
+        case ConfigureGraphics():
+            return f"set the graphics configuration of {host}"
+        case ConfigurePassthrough():
+            return f"set DirectPath I/O on {host}"
+        case _:
+            assert_never(step)
 
 
 def changes(step: HostStep) -> tuple[Change, ...]:
@@ -83,12 +90,31 @@ def changes(step: HostStep) -> tuple[Change, ...]:
     match step:
         case ConfigureModule(before=before, after=after):
             return (*gpus, Change("module options", before or None, after or None))
+        case ConfigureGraphics(before=was, after=will):
+            return (*_of_host(was, will), *gpus)
+        case ConfigurePassthrough():
+            return gpus
+        case _:
+            assert_never(step)
+
+
+def _of_host(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[Change]:
+    if before.default_type != after.default_type:
+        yield Change("default type", before.default_type, after.default_type)
+    if before.assignment_policy != after.assignment_policy:
+        yield Change("assignment policy", before.assignment_policy, after.assignment_policy)
 
 
 def _kind(step: HostStep) -> str:
     match step:
         case ConfigureModule():
             return "configure_module"
+        case ConfigureGraphics():
+            return "configure_graphics"
+        case ConfigurePassthrough():
+            return "configure_passthrough"
+        case _:
+            assert_never(step)
 
 
 def _step(step: HostStep, before: Inventory) -> Document:

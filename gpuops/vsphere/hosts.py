@@ -1,6 +1,7 @@
 """Hosts: the settings that no bulk read shows, asked host by host, several at a time; and the calls that change them.
 
-Sources: vSphere API reference, HostKernelModuleSystem, HostImageConfigManager.
+Sources: vSphere API reference, HostKernelModuleSystem, HostImageConfigManager, HostGraphicsManager,
+HostPciPassthruSystem.
 """
 
 from __future__ import annotations
@@ -8,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, SoftwarePackage
-from gpuops.plan.steps import ConfigureModule, HostStep
+from gpuops.model.host_settings import (
+    GraphicsDevice,
+    GraphicsSettings,
+    HostSettings,
+    PassthroughState,
+    SoftwarePackage,
+)
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
 from gpuops.vsphere import managed
 from gpuops.vsphere.privileges import lacking_on_hosts
 from gpuops.vsphere.targets import AT_A_TIME
@@ -53,12 +61,24 @@ class HostConnection:
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
-        host = inventory.hosts[step.host]
-        target = managed.host(self._session, step.host)
+        name = inventory.hosts[step.host].name
+        managers = self._session.read(lambda: managed.host(self._session, step.host).configManager, subject=name)
         match step:
             case ConfigureModule(after=options):
-                system = self._session.read(lambda: target.configManager.kernelModuleSystem, subject=host.name)
-                self._session.change(system.UpdateModuleOptionString, MODULE, options, subject=host.name, op_id=op_id)
+                self._change(managers.kernelModuleSystem.UpdateModuleOptionString, name, op_id, MODULE, options)
+            case ConfigureGraphics(after=graphics):
+                manager = managers.graphicsManager
+                # what is there, changed in place: fields that this version does not know go back as they came
+                config = self._session.read(lambda: manager.graphicsConfig, subject=name)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, _graphics_config(config, graphics))
+            case ConfigurePassthrough():
+                system = managers.pciPassthruSystem
+                self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+            case _:
+                assert_never(step)
+
+    def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
+        self._session.change(call, *arguments, subject=name, op_id=op_id)
 
 
 class _Asked:
@@ -72,15 +92,28 @@ class _Asked:
     def settings(self) -> HostSettings:
         if self._host.connected is not True:
             return HostSettings(unread=("it is not connected",))
-        managers = self._answer(lambda: managed.host(self._session, self._host.ref).configManager)
+        target = managed.host(self._session, self._host.ref)
+        managers = self._answer(lambda: target.configManager)
         if managers is None:
             return self._said()
-        modules = self._modules(managers.kernelModuleSystem)
-        packages = self._packages(managers.imageConfigManager)
-        return replace(modules, packages=packages, unread=tuple(dict.fromkeys(self._unread)))
+        capability = self._answer(lambda: target.capability)
+        graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
+        passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
+        return replace(
+            self._modules(managers.kernelModuleSystem),
+            packages=self._packages(managers.imageConfigManager),
+            graphics=None if graphics is None else graphics_settings(graphics),
+            passthrough=None if passthrough is None else tuple(_passthrough_states(passthrough)),
+            rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
+            takes_labels=capability.assignHwPciConfigSupported if capability else None,
+            unread=tuple(dict.fromkeys(self._unread)),
+        )
+
+    def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
+        return None if manager is None else self._answer(lambda: ask(manager))
 
     def _modules(self, system: Any) -> HostSettings:
-        loaded = self._answer(lambda: system.QueryModules()) if system is not None else None
+        loaded = self._of(system, lambda system: system.QueryModules())
         if loaded is None:
             return self._said()
         ours = next((module for module in loaded if module.name == MODULE), None)
@@ -94,7 +127,7 @@ class _Asked:
         )
 
     def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
-        told = self._answer(lambda: manager.FetchSoftwarePackages()) if manager is not None else None
+        told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
         if told is None:
             return None
         return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
@@ -111,3 +144,59 @@ class _Asked:
 
     def _said(self) -> HostSettings:
         return HostSettings(unread=tuple(self._unread))
+
+
+def graphics_settings(config: Any) -> GraphicsSettings:
+    """A vim.host.GraphicsConfig as the model has it; a device that is not named as PCI names devices is left out."""
+    devices = []
+    for each in config.deviceType or ():
+        address = _address(each.deviceId)
+        if address is not None:
+            devices.append(GraphicsDevice(address, each.graphicsType, getattr(each, "vgpuMode", None) or None))
+    return GraphicsSettings(config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy, tuple(devices))
+
+
+def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
+    """The configuration with what differs set."""
+    config.hostDefaultGraphicsType = wanted.default_type
+    config.sharedPassthruAssignmentPolicy = wanted.assignment_policy
+    devices = {device.address: device for device in wanted.devices}
+    for each in config.deviceType or ():
+        address = _address(each.deviceId)
+        if address is not None and (device := devices.get(address)) is not None:
+            each.graphicsType = device.graphics_type
+            if device.vgpu_mode is not None:
+                each.vgpuMode = device.vgpu_mode
+    return config
+
+
+def _passthrough_states(told: Any) -> list[PassthroughState]:
+    return [
+        PassthroughState(
+            address,
+            capable=bool(each.passthruCapable),
+            enabled=bool(each.passthruEnabled),
+            active=bool(each.passthruActive),
+            label=getattr(each, "hardwareLabel", None) or None,
+            depends_on=each.dependentDevice or None,
+        )
+        for each in told
+        if (address := _address(each.id)) is not None
+    ]
+
+
+def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
+    """Only the devices that change. Without `applyNow` it is in force at once where the host can do that."""
+    from pyVmomi import vim
+
+    return [
+        vim.host.PciPassthruConfig(id=str(each.address), passthruEnabled=each.enabled, hardwareLabel=each.label)
+        for each in step.devices
+    ]
+
+
+def _address(text: str) -> PciAddress | None:
+    try:
+        return PciAddress.parse(text)
+    except UsageError:
+        return None

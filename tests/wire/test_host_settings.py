@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,11 @@ from pyVmomi import vim
 from gpuops.api import Site, configure, scheduler_show, wall_clock
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import Journal
+from gpuops.model.gpu import AssignmentPolicy, Passthrough, PciAddress
+from gpuops.model.host_settings import GraphicsDevice, SizeMode
 from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.host_plan import HostReport
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
@@ -23,6 +27,7 @@ from gpuops.plan.scope import Scope
 from gpuops.sim.authority import READ_ONLY
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.sim.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect
 
@@ -173,3 +178,65 @@ def test_the_intent_is_in_the_journal_before_it_is_sent(bench: Bench, mocker: An
     assert intended.step["ConfigureModule"]["after"] == AFTER
     assert intended.before["name"] == "esx-01.lab"
     journal.close()
+
+
+def test_a_vgpu_mode_changes_at_once_and_all_else_stays(bench: Bench) -> None:
+    resume(bench)
+    before = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab")).find_host("esx-02.lab").settings
+    report = configure(SetMode(vgpu_mode=SizeMode.SAME_SIZE, gpu=("af:00.0",), host="esx-02*"), bench.site, apply=True)
+    assert (report.exit_code, report.plan.afterwards, bench.effects) == (0, (), ["UpdateGraphicsConfig"])
+    seen = bench.site.vcenter.hosts.with_settings(*one(bench, "esx-02.lab"))
+    after = seen.find_host("esx-02.lab").settings
+    assert before is not None
+    assert before.graphics is not None
+    assert after is not None
+    changed = GraphicsDevice(PciAddress.parse("af:00.0"), "sharedDirect", "sameSize")
+    assert after.graphics == replace(
+        before.graphics,
+        devices=tuple(changed if each.address == changed.address else each for each in before.graphics.devices),
+    )
+
+
+def test_passthrough_is_pending_until_the_host_reboots(bench: Bench) -> None:
+    request = SetPassthrough(True, ("3b:00.0",), "a100-ml", "esx-01.lab")
+    report = configure(request, bench.site, apply=True)
+    assert (report.exit_code, bench.effects) == (0, ["UpdatePassthruConfig"])
+    gpu = bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0]
+    assert gpu.passthrough == Passthrough(capable=True, enabled=True, active=False, label="a100-ml")
+    again = configure(request, bench.site, apply=True)
+    assert "a reboot is pending" in again.plan.because[0]
+    back = configure(SetPassthrough(False, ("3b:00.0",), None, "esx-01.lab"), bench.site, apply=True)
+    assert back.exit_code == 0
+    assert not bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0].passthrough.enabled  # type: ignore[union-attr]
+
+
+def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:
+    bench.state("esx-01.lab").rebinds_without_reboot = True
+    report = configure(SetPassthrough(True, ("3b:00.0",), None, "esx-01.lab"), bench.site, apply=True)
+    assert (report.exit_code, report.plan.afterwards) == (0, ())
+    assert bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0].passthrough.active  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("request_", "privilege"),
+    [
+        (SetMode(assignment=AssignmentPolicy.CONSOLIDATION, host="esx-01.lab"), "Host.Config.Settings"),
+        (SetPassthrough(True, ("3b:00.0",), None, "esx-01.lab"), "Host.Config.PciPassthru"),
+    ],
+)
+def test_each_change_names_the_privilege_it_needs(bench: Bench, request_: Any, privilege: str) -> None:
+    bench.server.world.authority.permit(bench.server.username, READ_ONLY)
+    report = configure(request_, bench.site, apply=True)
+    assert [str(each) for each in report.plan.rejections] == [f"esx-01.lab: this login lacks {privilege}"]
+    assert bench.effects == []
+
+
+def one(bench: Bench, name: str) -> tuple[Any, list[str]]:
+    inventory = bench.site.vcenter.inventory()
+    return inventory, [inventory.find_host(name).ref]
+
+
+def resume(bench: Bench) -> None:
+    """The desktop that sleeps on esx-02 is shut down, by nobody in particular."""
+    [vm] = [vm for vm in bench.server.world.by_type("VirtualMachine") if vm.display_name == "vdi-11"]
+    vm.state.power = Power.OFF

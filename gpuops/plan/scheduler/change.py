@@ -13,6 +13,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
+from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.plan import Rejection
 from gpuops.plan.scheduler import module_options
@@ -28,10 +29,6 @@ _BRANCH: Final = re.compile(r"r?(\d{3})", re.IGNORECASE)
 FREED_FRAMES: Final = (
     "the frame-rate limiter acts with best effort only (NVIDIA AI Enterprise docs): desktops are no longer held to "
     "45 (B types) or 60 (A, Q types) frames a second"
-)
-REBOOT: Final = (
-    "not in force before a reboot of {}: for each host, move or shut down its VMs, put it in maintenance mode and "
-    "reboot it; then gpuops scheduler show"
 )
 LIMITED_FRAMES: Final = (
     "with best effort the frame-rate limiter acts again (NVIDIA AI Enterprise docs): desktops are held to 45 (B types) "
@@ -66,15 +63,11 @@ class SetScheduler:
         hosts = self._meant(inventory)
         if not hosts:
             return HostPlan(rejections=(scope.nowhere("scheduler", inventory),))
-        plans = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
-        return _together(plans, wanted)
+        parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
+        return together(parts, "scheduler", _frames(parts, wanted))
 
     def _meant(self, inventory: Inventory) -> tuple[Host, ...]:
-        if self.host is None and self.cluster is None:
-            raise UsageError("scheduler set needs --host or --cluster", hint="--host '*' means every host with GPUs")
-        scope = Scope(cluster=self.cluster, host=self.host)
-        scope.check(inventory)
-        return scope.hosts(inventory)
+        return hosts_meant("scheduler set", self.host, self.cluster, inventory)
 
     def _wanted(self) -> VgpuScheduler:
         adaptive = self.frequency is not None or self.averaging is not None
@@ -105,17 +98,6 @@ class SetScheduler:
         return DriverBranch(int(match[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class _HostPart:
-    """What one host comes to."""
-
-    name: str
-    rejections: tuple[Rejection, ...] = ()
-    step: ConfigureModule | None = None
-    warnings: tuple[str, ...] = ()
-    because: tuple[str, ...] = ()
-
-
 def _of_host(
     found: HostScheduler,
     wanted: VgpuScheduler,
@@ -123,11 +105,11 @@ def _of_host(
     gpus: tuple[PciAddress, ...],
     inventory: Inventory,
     catalog: Catalog,
-) -> _HostPart:
+) -> HostPart:
     host = found.host
     meant = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
     if not gpus and not meant:
-        return _HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
+        return HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
     known = {gpu.address for gpu in host.gpus}
     missing = tuple(Rejection(host.name, f"has no GPU {each}") for each in gpus if each not in known)
     against = {gpu.address: tuple(gpu_blockers(gpu, host, wanted, inventory, catalog)) for gpu in meant}
@@ -138,7 +120,7 @@ def _of_host(
         *_hinted(against, named=bool(gpus)),
     )
     if rejections:
-        return _HostPart(host.name, rejections)
+        return HostPart(host.name, rejections)
     warnings = tuple(text for gpu in meant for text in doubts(gpu, host, inventory, catalog))
     return _change(found, wanted, found.branch or stated, meant, gpus, warnings)
 
@@ -150,19 +132,19 @@ def _change(
     meant: tuple[PhysicalGpu, ...],
     gpus: tuple[PciAddress, ...],
     warnings: tuple[str, ...],
-) -> _HostPart:
+) -> HostPart:
     """The change itself, or that there is none."""
     host, options = found.host, found.settings.module_options or ""
     round_robin = branch.round_robin if branch else None
     before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in meant}
     if all(reading == wanted for reading in before.values()):
         pending = "; a reboot is pending" if found.settings.reboot_pending else ""
-        return _HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",))
+        return HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",))
     after = module_options.written(options, encode(wanted, round_robin), gpus)
     changed = tuple(
         GpuDifference(address, str(reading), str(wanted)) for address, reading in before.items() if reading != wanted
     )
-    return _HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
+    return HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
 
 
 def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
@@ -179,27 +161,10 @@ def _hinted(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) ->
             yield each if named or not able else Rejection(each.subject, each.rule, hint=hint)
 
 
-def _together(parts: list[_HostPart], wanted: VgpuScheduler) -> HostPlan:
-    steps = tuple(part.step for part in parts if part.step is not None)
-    rejections = tuple(each for part in parts for each in part.rejections)
-    because = tuple(text for part in parts for text in part.because)
-    if rejections:
-        return HostPlan(rejections=rejections, withheld=steps)
-    if not steps:
-        return HostPlan(because=because)
-    names = [part.name for part in parts if part.step is not None]
-    return HostPlan(
-        steps=steps,
-        warnings=tuple(text for part in parts for text in part.warnings),
-        because=(*because, *_frames(steps, wanted)),
-        afterwards=(REBOOT.format(", ".join(names)),),
-    )
-
-
-def _frames(steps: tuple[ConfigureModule, ...], wanted: VgpuScheduler) -> tuple[str, ...]:
+def _frames(parts: list[HostPart], wanted: VgpuScheduler) -> tuple[str, ...]:
     """What desktops will notice, where their GPU changes between best effort and a share."""
     best_effort = str(SchedulerPolicy.BEST_EFFORT)
-    before = {difference.before == best_effort for step in steps for difference in step.gpus}
+    before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
     if wanted.policy is SchedulerPolicy.BEST_EFFORT:
         return (LIMITED_FRAMES,) if False in before else ()
     return (FREED_FRAMES,) if True in before else ()

@@ -18,6 +18,7 @@ from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.scheduler.change import FREED_FRAMES, LIMITED_FRAMES, SetScheduler
+from gpuops.plan.steps import ConfigureModule
 
 EQUAL, FIXED, BEST = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE, SchedulerPolicy.BEST_EFFORT
 CATALOG = load(boards=("a40", "a100", "m10"))
@@ -86,6 +87,7 @@ def test_the_word_is_that_of_the_hosts_branch(
     plan = planned(policy, inventory(told=settings("", packages)), **options)
     assert plan.feasible
     [step] = plan.steps
+    assert isinstance(step, ConfigureModule)
     assert (step.before, step.after) == ("", after)
     assert plan.because == (FREED_FRAMES,)
     assert "reboot of esx-1.lab" in plan.afterwards[0]
@@ -99,7 +101,9 @@ def test_what_is_set_already_is_nothing_to_do_and_a_pending_reboot_is_said() -> 
 
 def test_best_effort_brings_the_frame_rate_limiter_back() -> None:
     plan = planned(BEST, inventory(told=settings("NVreg_RegistryDwords=RmPVMRL=0x01")))
-    assert [step.after for step in plan.steps] == ["NVreg_RegistryDwords=RmPVMRL=0x00"]
+    [step] = plan.steps
+    assert isinstance(step, ConfigureModule)
+    assert step.after == "NVreg_RegistryDwords=RmPVMRL=0x00"
     assert plan.because == (LIMITED_FRAMES,)
     assert planned(BEST, inventory()).because == ("esx-1.lab is set to best-effort already",)
 
