@@ -10,6 +10,7 @@ from gpuops.errors import Refused
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 
 
@@ -47,6 +48,16 @@ class SavedVcenter:
         self._refuse()
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        self._refuse()
+
+    def defined_attributes(self) -> frozenset[str]:
+        """As far as a snapshot tells: those that a VM carries."""
+        return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        self._refuse()
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         self._refuse()
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

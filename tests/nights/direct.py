@@ -25,6 +25,7 @@ from gpuops.errors import (
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -195,6 +196,15 @@ class DirectVcenter:
             fields.SetField(call, vim.VirtualMachine(step.vm), fields.define(step.name), step.value)
 
         self._ask("SetField", step.vm, mark, op_id)
+
+    def defined_attributes(self) -> frozenset[str]:
+        return self._read(lambda: frozenset(each.name for each in self._world.custom_fields.fields.values()))
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        raise NotImplementedError("nights define their marker as they set it first")
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise NotImplementedError("nights make no VM")
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
