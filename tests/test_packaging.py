@@ -54,7 +54,19 @@ def test_templates_land_beside_the_package(wheel_names: frozenset[str]) -> None:
 
 def test_tests_and_tools_stay_out_of_the_wheel(wheel_names: frozenset[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"gpuops"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ansible_collections", "gpuops"}
+
+
+def test_the_collection_lands_where_ansible_finds_it(wheel_names: frozenset[str]) -> None:
+    collection = ROOT / "gpuops" / "ansible_collections"
+    expected = {
+        str(path.relative_to(collection.parent))
+        for path in _tracked(str(collection.relative_to(ROOT)))
+        if path.exists()
+    }
+    assert "ansible_collections/gpuops/vsphere/plugins/modules/vm_gpu.py" in expected
+    assert expected <= wheel_names
+    assert not any(name.startswith("gpuops/ansible_collections/") for name in wheel_names)
 
 
 def test_every_dependency_says_what_it_is_for() -> None:

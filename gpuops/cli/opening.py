@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.cli import completion, output
 from gpuops.cli.options import Common
-from gpuops.errors import NotTrusted, Refused, UsageError
+from gpuops.errors import UsageError
 from gpuops.model.inventory import Inventory
 
 if TYPE_CHECKING:
@@ -110,43 +110,16 @@ def _ask(prompt: str) -> str:
 def _warn_unverified(where: Destination | Simulated, *, guarded: bool) -> None:
     """A red line and an audit entry for a connection whose other end anybody could be."""
     from gpuops.config.sources import Simulated
+    from gpuops.config.trust import doubt
 
-    if isinstance(where, Simulated) or (where.verify and _protected(where)):
+    warning = doubt(where, guarded=guarded, decided=sys.stdin.isatty())
+    if warning is None or isinstance(where, Simulated):
         return
-    if where.verify:
-        raise NotTrusted(
-            f"{where.address} is not encrypted: the password would be readable on the way",
-            hint="use https://, or --insecure if that is meant",
-        )
-    if guarded and not where.insecure_by_target and not sys.stdin.isatty():
-        raise Refused(
-            f"{where.verify_origin} is refused for an unattended rotation: nobody would see the warning",
-            hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
-        )
     from rich.text import Text
 
-    output.note(
-        Text(f"warning: the certificate of {where.address} is not verified ({where.verify_origin})", "bold red")
-    )
-    _audit(where)
-
-
-def _protected(where: Destination) -> bool:
-    return where.address.tls or where.address.host in ("localhost", "::1") or where.address.host.startswith("127.")
-
-
-def _audit(where: Destination) -> None:
     from gpuops.api import wall_clock
-    from gpuops.cli.audit import append
+    from gpuops.execute.audit import unverified
     from gpuops.execute.state import default_state_dir
 
-    append(
-        default_state_dir(),
-        wall_clock().isoformat(timespec="seconds"),
-        "certificate-not-verified",
-        vcenter=str(where.address),
-        said_by=where.verify_origin,
-        username=where.username,
-        uid=os.getuid(),
-        command=sys.argv[1:3],
-    )
+    output.note(Text(f"warning: {warning}", "bold red"))
+    unverified(where, default_state_dir(), wall_clock().isoformat(timespec="seconds"), sys.argv[1:3])

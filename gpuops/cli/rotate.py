@@ -81,8 +81,8 @@ def plan(
       gpuops rotate plan --at 2026-11-23T22:00Z --policy templates/policy.yaml --vcenter sim:vdi
     """
     from gpuops.api import rotate_plan
-    from gpuops.cli.moment import parse_moment
     from gpuops.cli.opening import open_site
+    from gpuops.config.moment import parse_moment
     from gpuops.config.policy import load_policy
     from gpuops.report.rotation_plan import foresight_document, foresight_text
 

@@ -73,8 +73,17 @@ def request_of(options: Mapping[str, object]) -> Workload:
 
 def parse_requests(text: str, name: str) -> tuple[Workload, ...]:
     """The requests of a YAML text; `name` is what an error calls it. Raises PolicyError."""
+    return _checked(parse_yaml(text, name), name)
+
+
+def requests_of(requests: list[dict[str, object]], name: str) -> tuple[Workload, ...]:
+    """The requests of a list of mappings with the keys of the YAML file. Raises PolicyError."""
+    return _checked({"version": 1, "requests": requests}, name)
+
+
+def _checked(content: object, name: str) -> tuple[Workload, ...]:
     try:
-        found = RequestsFile.model_validate(parse_yaml(text, name))
+        found = RequestsFile.model_validate(content)
     except ValidationError as error:
         raise PolicyError(f"{name}: {_first(error.errors())}", hint=_HINT) from error
     return _once((section.workload() for section in found.requests), name)

@@ -28,6 +28,7 @@ TOPICS = [page.stem for page in PAGES]
 
 def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
+        "ansible",
         "attach",
         "defrag",
         "journal",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.cli.audit import append
 from gpuops.errors import StateDamaged
+from gpuops.execute.audit import append
 
 
 def test_lines_are_added(tmp_path: Path) -> None:

@@ -9,9 +9,26 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import StateDamaged
+
+if TYPE_CHECKING:
+    from gpuops.config.sources import Destination
+
+
+def unverified(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:
+    """Notes that a connection is made whose other end anybody could be. Raises StateDamaged."""
+    append(
+        state_dir,
+        at,
+        "certificate-not-verified",
+        vcenter=str(where.address),
+        said_by=where.verify_origin,
+        username=where.username,
+        uid=os.getuid(),
+        command=command,
+    )
 
 
 def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:

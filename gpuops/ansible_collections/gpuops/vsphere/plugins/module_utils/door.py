@@ -1,0 +1,69 @@
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The door to gpuops: arguments of the connection, and an answer of `gpuops.tasks` as the end of a module."""
+
+from __future__ import annotations
+
+import json
+import traceback
+
+from ansible.module_utils.basic import missing_required_lib
+
+CONNECTION = {
+    "hostname": {"type": "str"},
+    "port": {"type": "int"},
+    "username": {"type": "str", "aliases": ["admin", "user"]},
+    "password": {"type": "str", "aliases": ["pass", "pwd"], "no_log": True},
+    "password_file": {"type": "path", "no_log": False},
+    "validate_certs": {"type": "bool"},
+    "ca_file": {"type": "path"},
+    "proxy_host": {"type": "str"},
+    "proxy_port": {"type": "int"},
+    "journal_url": {"type": "str", "no_log": True},
+    "state_dir": {"type": "path"},
+}
+"""As in the documentation fragment `connection`. Defaults are gpuops's own: variables and the configuration file."""
+
+VM = {
+    "vm": {"type": "str", "aliases": ["name"]},
+    "moid": {"type": "str"},
+    "uuid": {"type": "str"},
+}
+
+
+def said(module):
+    """What the task says of the connection."""
+    from gpuops.tasks.connection import Said
+
+    return Said(**{name: module.params[name] for name in CONNECTION})
+
+
+def vm_of(module):
+    """The VM as gpuops names it; None = the task names none."""
+    params = module.params
+    if params["moid"]:
+        return f"moid:{params['moid']}"
+    return f"uuid:{params['uuid']}" if params["uuid"] else params["vm"]
+
+
+def finish(module, ask):
+    """Ends the module with what `ask` answers; an error ends it as one line, its next move and its exit code."""
+    try:
+        from gpuops.errors import GpuopsError
+    except ImportError:
+        module.fail_json(msg=missing_required_lib("gpuops"), exception=traceback.format_exc())
+    try:
+        answer = ask(module)
+    except GpuopsError as error:
+        module.fail_json(
+            msg=f"{error.message}; {error.hint}" if error.hint else error.message,
+            hint=error.hint,
+            reasons=[error.message],
+            exit_code=error.exit_code,
+        )
+    for warning in answer.warnings:
+        module.warn(warning)
+    result = json.loads(json.dumps(answer.result))  # plain text for enums: what JSON makes of them
+    if answer.exit_code:
+        module.fail_json(msg=answer.message, exit_code=answer.exit_code, **result)
+    module.exit_json(**result)

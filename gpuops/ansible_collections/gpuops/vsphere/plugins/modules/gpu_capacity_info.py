@@ -1,0 +1,104 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_capacity_info
+short_description: Say how many more vGPUs and whole GPUs fit
+version_added: 0.1.0
+description:
+  - Says for each vGPU profile and for whole GPUs how many more fit, by cluster, host and NUMA node; with O(policy) also
+    when every desktop that it may take is suspended.
+  - Each figure is for its profile alone, because profiles share the same GPUs. A range means that vCenter does not
+    tell more.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: N/A
+  platform:
+    platforms: all
+options:
+  profile:
+    description:
+      - Only this vGPU profile.
+    type: str
+  cluster:
+    description:
+      - Only this cluster.
+    type: str
+  host:
+    description:
+      - Only hosts named so, a shell pattern such as V(esx-0*).
+    type: str
+  policy:
+    description:
+      - File of a rotation policy.
+    type: path
+seealso:
+  - module: gpuops.vsphere.gpu_placement
+"""
+
+EXAMPLES = r"""
+- name: How many more fit, now and at night
+  gpuops.vsphere.gpu_capacity_info:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    profile: a40-48c
+    policy: /etc/gpuops/policy.yaml
+  register: room
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+capacity:
+  description:
+    - The figures of all, and C(clusters) with their C(hosts) and C(numa_nodes), the document of
+      C(gpuops capacity --output json).
+  returned: success
+  type: dict
+reasons:
+  description: Why it failed.
+  returned: on failure
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line.
+  returned: on failure
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+
+OPTIONS = {
+    "profile": {"type": "str"},
+    "cluster": {"type": "str"},
+    "host": {"type": "str"},
+    "policy": {"type": "path"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.reads import gpu_capacity_info
+
+    return gpu_capacity_info(said(module), **{name: module.params[name] for name in OPTIONS})
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **OPTIONS},
+        mutually_exclusive=[("password", "password_file")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_gpu_info
+short_description: Read the GPUs of ESXi hosts, who holds them and what is free
+version_added: 0.1.0
+description:
+  - Reads hosts that have GPUs, with their NUMA nodes, GPUs, vGPU profiles, the VMs on each GPU, and what still fits.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: N/A
+  platform:
+    platforms: all
+options:
+  host:
+    description:
+      - Only this host.
+    type: str
+  profile:
+    description:
+      - Only hosts that offer this vGPU profile, and its figures.
+    type: str
+seealso:
+  - module: gpuops.vsphere.gpu_capacity_info
+"""
+
+EXAMPLES = r"""
+- name: What is there
+  gpuops.vsphere.host_gpu_info:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+  register: fleet
+  delegate_to: localhost
+
+- name: Hosts with a free slot for a profile
+  ansible.builtin.debug:
+    msg: "{{ item.name }}"
+  loop: "{{ fleet.hosts }}"
+  loop_control:
+    label: "{{ item.name }}"
+  when: item.profiles | selectattr('name', 'eq', 'grid_a100-3-20c') | selectattr('free.at_least', 'gt', 0) | length > 0
+"""
+
+RETURN = r"""
+vcenter:
+  description: Instance UUID of the vCenter.
+  returned: success
+  type: str
+api_version:
+  description: Version of its API.
+  returned: success
+  type: str
+hosts_without_gpus:
+  description: How many hosts have no GPU.
+  returned: success
+  type: int
+hosts:
+  description: Hosts with GPUs. V(null) means unknown, never off, free or zero.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the host.
+      type: str
+    ref:
+      description: Managed object id.
+      type: str
+    cluster:
+      description: Name of its cluster.
+      type: str
+    connected:
+      description: Whether vCenter reaches it. One that is not reached is listed with what is known.
+      type: bool
+    numa_nodes:
+      description: NUMA nodes, each with its C(gpus), and each of these with C(holders) and C(free).
+      type: list
+      elements: dict
+    profiles:
+      description: vGPU profiles that it offers, each with C(free).
+      type: list
+      elements: dict
+    vms_not_on_a_gpu:
+      description: VMs registered here that have a GPU device and hold no GPU now.
+      type: list
+      elements: dict
+reasons:
+  description: Why it failed.
+  returned: on failure
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line.
+  returned: on failure
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+
+
+def ask(module):
+    from gpuops.tasks.reads import host_gpu_info
+
+    return host_gpu_info(said(module), host=module.params["host"], profile=module.params["profile"])
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, "host": {"type": "str"}, "profile": {"type": "str"}},
+        mutually_exclusive=[("password", "password_file")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

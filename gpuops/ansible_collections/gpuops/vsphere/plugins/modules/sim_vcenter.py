@@ -1,0 +1,138 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sim_vcenter
+short_description: Keep a simulated vCenter with GPUs running, to try playbooks on
+version_added: 0.1.0
+description:
+  - Starts a vCenter on this machine whose GPUs refuse what real ones refuse, as a process of its own that outlives the
+    playbook, or stops it. It listens on loopback, over TLS.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  platform:
+    platforms: posix
+requirements:
+  - gpuops
+options:
+  state:
+    description:
+      - V(started) - it runs. One that runs already is left as it is. V(stopped) - it does not.
+    type: str
+    choices: [started, stopped]
+    default: started
+  ready_file:
+    description:
+      - How it is reached is written there, readable by its owner alone. It is there as long as the vCenter runs.
+        What it says when it fails is in a file beside it, whose name ends in C(.log).
+    type: path
+    required: true
+  scenario:
+    description:
+      - What it simulates, V(lab), V(vdi), V(scattered), V(fleet), or a YAML file.
+    type: str
+    default: lab
+  state_file:
+    description:
+      - Begin with this state if the file is there, and keep it there when it is stopped.
+    type: path
+  port:
+    description:
+      - The port to listen on; V(0) is any free one.
+    type: int
+    default: 0
+  clock:
+    description:
+      - Whose seconds its tasks take. V(virtual) time moves when a client waits.
+    type: str
+    choices: [virtual, real]
+    default: virtual
+  seed:
+    description:
+      - Every choice it makes comes from this number.
+    type: int
+    default: 0
+"""
+
+EXAMPLES = r"""
+- name: A vCenter to try it on
+  gpuops.vsphere.sim_vcenter:
+    ready_file: /tmp/lab/ready.json
+    scenario: lab
+  register: lab
+
+- name: Give a VM a GPU there
+  gpuops.vsphere.vm_gpu:
+    hostname: "{{ lab.hostname }}"
+    vm: ml-07
+    profile: a100-3-20c
+
+- name: Enough
+  gpuops.vsphere.sim_vcenter:
+    ready_file: /tmp/lab/ready.json
+    state: stopped
+"""
+
+RETURN = r"""
+hostname:
+  description: What the other modules take as their O(gpuops.vsphere.vm_gpu#module:hostname).
+  returned: success and with O(state=started)
+  type: str
+  sample: sim@/tmp/lab/ready.json
+url:
+  description: Address of its SDK.
+  returned: success and while it runs
+  type: str
+  sample: https://127.0.0.1:41234/sdk
+reasons:
+  description: Why it failed.
+  returned: on failure
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line.
+  returned: on failure
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import finish
+
+OPTIONS = {
+    "ready_file": {"type": "path", "required": True},
+    "scenario": {"type": "str", "default": "lab"},
+    "state_file": {"type": "path"},
+    "port": {"type": "int", "default": 0},
+    "clock": {"type": "str", "choices": ["virtual", "real"], "default": "virtual"},
+    "seed": {"type": "int", "default": 0},
+}
+
+
+def ask(module):
+    from gpuops.tasks.simulator import sim_vcenter
+
+    options = {name: module.params[name] for name in OPTIONS}
+    return sim_vcenter(**options, started=module.params["state"] == "started", apply=not module.check_mode)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["started", "stopped"], "default": "started"},
+            **OPTIONS,
+        },
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

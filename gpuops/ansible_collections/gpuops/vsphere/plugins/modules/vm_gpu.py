@@ -1,0 +1,241 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vm_gpu
+short_description: Give a VM on vSphere NVIDIA GPUs, or take them away
+version_added: 0.1.0
+description:
+  - Gives a VM vGPUs (time-sliced or MIG-backed, several per VM), whole GPUs by DirectPath I/O or Dynamic DirectPath
+    I/O, or a vendor device group, with all that must go with them, in one reconfiguration or not at all.
+  - Taking the last GPU away puts back what giving it had changed.
+  - It is the same plan as that of C(gpuops attach) and C(gpuops detach). Check mode is that plan, not done.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+  - gpuops.vsphere.vm
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+options:
+  state:
+    description:
+      - V(present) - the VM has these devices. V(absent) - it does not.
+    type: str
+    choices: [present, absent]
+    default: present
+  profile:
+    description:
+      - vGPU profile, as people write it, V(a100-3-20c) or V(grid_a100-3-20c).
+    type: str
+  count:
+    description:
+      - With O(state=present), how many in all, not how many more; one if it is left out.
+      - With O(state=absent), how many stay; none if it is left out.
+    type: int
+  device:
+    description:
+      - PCI addresses of whole devices (DirectPath I/O), V(0000:5e:00.0).
+    type: list
+    elements: str
+    default: []
+  dynamic:
+    description:
+      - Any whole GPU of a kind (Dynamic DirectPath I/O).
+    type: bool
+    default: false
+  label:
+    description:
+      - Hardware label of the dynamic device.
+    type: str
+  device_type:
+    description:
+      - Kinds of the dynamic device, vendor and device id, V(10de:20f1).
+    type: list
+    elements: str
+    default: []
+  device_group:
+    description:
+      - Vendor device group, V(Nvidia:2@grid_a100d-80c%NVLink).
+    type: str
+  all:
+    description:
+      - With O(state=absent), every GPU device. Other passthrough devices stay.
+    type: bool
+    default: false
+  replace:
+    description:
+      - The profile, PCI address or V(dynamic) that gives way to the new devices.
+    type: str
+  add:
+    description:
+      - Other GPU devices of the VM stay beside the new ones. Without it, and without O(replace), they are a reason to
+        refuse.
+    type: bool
+    default: false
+  move:
+    description:
+      - V(cold) - the VM may be moved, switched off, to a host that has the GPU.
+    type: str
+    choices: [cold]
+  pin:
+    description:
+      - V(auto) - a vGPU is bound to one GPU where O(numa=required) depends on it. Default V(auto).
+    type: str
+    choices: [auto, never]
+  numa:
+    description:
+      - How much CPU, memory and GPU must share a NUMA node. Default V(preferred).
+    type: str
+    choices: [required, preferred, none]
+  power:
+    description:
+      - What a change may do to a running VM. V(refuse) - nothing is changed. V(cycle) - it is stopped and started
+        again. V("off") - it is stopped. V("on") - the VM runs afterwards, changed or not. Default V(refuse).
+    type: str
+    choices: [refuse, cycle, "off", "on"]
+  host:
+    description:
+      - The host that the VM is to be on. Default its own, or with O(move) the best.
+    type: str
+seealso:
+  - module: gpuops.vsphere.vm_gpu_info
+  - module: gpuops.vsphere.gpu_placement
+"""
+
+EXAMPLES = r"""
+- name: Give ml-07 a MIG-backed vGPU
+  gpuops.vsphere.vm_gpu:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    vm: ml-07
+    profile: a100-3-20c
+  delegate_to: localhost
+
+- name: Two vGPUs, beside the CPUs that use them, with a restart if the VM runs
+  gpuops.vsphere.vm_gpu:
+    vm: ml-08
+    profile: a40-48c
+    count: 2
+    numa: required
+    power: cycle
+
+- name: A whole GPU by its address
+  gpuops.vsphere.vm_gpu:
+    vm: /lab-dc/vm/ml/ml-03
+    device: ["0000:5e:00.0"]
+
+- name: Any whole GPU that carries a label, on whatever host has one
+  gpuops.vsphere.vm_gpu:
+    moid: vm-42
+    label: l40s-ml
+    move: cold
+
+- name: Take every GPU away
+  gpuops.vsphere.vm_gpu:
+    vm: ml-07
+    state: absent
+    all: true
+"""
+
+RETURN = r"""
+vm:
+  description: The VM afterwards, as M(gpuops.vsphere.vm_gpu_info) tells it; in check mode as it would be.
+  returned: when the VM was found
+  type: dict
+  sample:
+    name: ml-07
+    moid: vm-42
+    host: esx-01.lab
+    power: poweredOff
+    profiles: [grid_a100-3-20c]
+because:
+  description: Reasons worth a line even when all goes well, such as why there is nothing to do.
+  returned: when a plan was made
+  type: list
+  elements: str
+  sample: ["ml-07 has vgpu grid_a100-3-20c already"]
+reasons:
+  description: Every reason why something was not done, with its numbers. Empty when all was done.
+  returned: always
+  type: list
+  elements: str
+  sample: ["legacy: firmware for vgpu grid_a100-3-20c: needs EFI, BIOS there"]
+hint:
+  description: The next move.
+  returned: when no plan could be made
+  type: str
+  sample: "gpuops inventory --vms shows the names this login can see"
+exit_code:
+  description:
+    - As of the command line. 2 usage, 3 refused and nothing changed, 4 partly done, 5 vCenter not reached or login
+      refused, 6 another run holds the lock, 7 state damaged.
+  returned: on failure
+  type: int
+  sample: 3
+plan:
+  description: The plan and its outcomes, the document of C(gpuops attach --output json).
+  returned: when a plan was made
+  type: dict
+diff:
+  description: The VM before and after, the fields that differ.
+  returned: when a plan was made
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
+
+OPTIONS = {
+    "profile": {"type": "str"},
+    "count": {"type": "int"},
+    "device": {"type": "list", "elements": "str", "default": []},
+    "dynamic": {"type": "bool", "default": False},
+    "label": {"type": "str"},
+    "device_type": {"type": "list", "elements": "str", "default": []},
+    "device_group": {"type": "str"},
+    "all": {"type": "bool", "default": False},
+    "replace": {"type": "str"},
+    "add": {"type": "bool", "default": False},
+    "move": {"type": "str", "choices": ["cold"]},
+    "pin": {"type": "str", "choices": ["auto", "never"]},
+    "numa": {"type": "str", "choices": ["required", "preferred", "none"]},
+    "power": {"type": "str", "choices": ["refuse", "cycle", "off", "on"]},
+    "host": {"type": "str"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.changes import vm_gpu
+
+    options = {"vm": vm_of(module), **{name: module.params[name] for name in OPTIONS}}
+    present = module.params["state"] == "present"
+    return vm_gpu(said(module), present=present, options=options, apply=not module.check_mode)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION,
+            **VM,
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            **OPTIONS,
+        },
+        mutually_exclusive=[("vm", "moid", "uuid"), ("password", "password_file")],
+        required_one_of=[("vm", "moid", "uuid")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: vm_gpu_info
+short_description: Read the GPU devices of VMs on vSphere
+version_added: 0.1.0
+description:
+  - Reads the GPU devices of one VM, or of every VM that has some, and the settings that go with them.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+  - gpuops.vsphere.vm
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: N/A
+  platform:
+    platforms: all
+options:
+  host:
+    description:
+      - Only VMs on this host.
+    type: str
+  profile:
+    description:
+      - Only VMs with this vGPU profile.
+    type: str
+seealso:
+  - module: gpuops.vsphere.vm_gpu
+"""
+
+EXAMPLES = r"""
+- name: Which VMs have GPUs
+  gpuops.vsphere.vm_gpu_info:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+  register: gpus
+  delegate_to: localhost
+
+- name: One VM
+  gpuops.vsphere.vm_gpu_info:
+    vm: ml-07
+"""
+
+RETURN = r"""
+vms:
+  description: VMs by their paths. V(null) means unknown, never off, none or zero.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: Name of the VM.
+      type: str
+    moid:
+      description: Managed object id.
+      type: str
+    path:
+      description: Inventory path.
+      type: str
+    instance_uuid:
+      description: Instance UUID.
+      type: str
+    host:
+      description: Name of the host that the VM is registered on.
+      type: str
+    power:
+      description: Power state, V(poweredOn), V(poweredOff) or V(suspended).
+      type: str
+    vcpus:
+      description: Number of vCPUs.
+      type: int
+    memory_mib:
+      description: Memory in MiB.
+      type: int
+    hardware_version:
+      description: Virtual hardware version.
+      type: int
+    firmware:
+      description: Firmware, V(efi) or V(bios).
+      type: str
+    devices:
+      description: Every passthrough device in words.
+      type: list
+      elements: str
+      sample: ["vGPU grid_a100-3-20c"]
+    profiles:
+      description: Profile of each vGPU.
+      type: list
+      elements: str
+    memory_reserved_mib:
+      description: Reserved memory in MiB.
+      type: int
+    all_memory_reserved:
+      description: Whether the memory is locked to the reservation.
+      type: bool
+    cpu_hot_add:
+      description: Whether vCPUs can be added to the running VM.
+      type: bool
+    cores_per_numa_node:
+      description: vCPUs per virtual NUMA node; 0 leaves it to the host.
+      type: int
+    settings:
+      description: Advanced settings that go with GPUs.
+      type: dict
+    attributes:
+      description: Custom attributes that have a value.
+      type: dict
+reasons:
+  description: Why it failed.
+  returned: on failure
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line.
+  returned: on failure
+  type: int
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
+
+
+def ask(module):
+    from gpuops.tasks.reads import vm_gpu_info
+
+    params = module.params
+    return vm_gpu_info(said(module), vm=vm_of(module), host=params["host"], profile=params["profile"])
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **VM, "host": {"type": "str"}, "profile": {"type": "str"}},
+        mutually_exclusive=[
+            ("vm", "moid", "uuid", "host"),
+            ("vm", "moid", "uuid", "profile"),
+            ("password", "password_file"),
+        ],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Outcome: what a run becomes for Ansible: changed, diff, every reason, and the plan as the JSON contract has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import NotConnected
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.project import project
+from gpuops.report.plan_json import Document, report_document
+from gpuops.report.vm_state import differences
+from gpuops.tasks.answer import Answer, reasons_line
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.model.inventory import Inventory
+    from gpuops.plan.steps import Step
+
+_BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
+
+
+def world_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
+    """How the VMs are afterwards: read anew where something was done, foreseen in check mode."""
+    if not report.applied:
+        return _foreseen(report.plan.steps if report.plan.feasible else (), report.before)
+    touched = {outcome.step.vm for outcome in report.outcomes}
+    if not touched:
+        return report.before
+    try:
+        return site.vcenter.observe(report.before, touched)
+    except NotConnected as error:
+        warnings.append(f"the VMs could not be read afterwards: {error.message}")
+        done = [outcome.step for outcome in report.outcomes if outcome.verdict not in _BAD]
+        return _foreseen(done, report.before)
+
+
+def answer_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> Answer:
+    """`kind` names the plan's document, as for the command line."""
+    reasons = _reasons(report)
+    result: Document = {
+        "changed": report.changed,
+        "diff": differences([step.vm for step in report.plan.steps], report.before, after),
+        "because": list(report.plan.because),
+        "reasons": reasons,
+        "plan": report_document(report, kind),
+    }
+    message = reasons_line(reasons, _headline(report)) if report.exit_code else ""
+    return Answer(result, report.exit_code, message, (*warnings, *report.plan.warnings))
+
+
+def _foreseen(steps: list[Step] | tuple[Step, ...], before: Inventory) -> Inventory:
+    from gpuops.api import catalog_of
+
+    world, catalog = before, catalog_of(before)
+    for step in steps:
+        if step.vm in world.vms:
+            world = project(step, world, catalog)
+    return world
+
+
+def _reasons(report: Report) -> list[str]:
+    """Every reason why something is not done, each with its next move."""
+    against = [*report.plan.rejections, *report.plan.unmet]
+    told = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in against]
+    return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in _BAD and outcome.reason)]
+
+
+def _headline(report: Report) -> str:
+    if report.journal_lost:
+        return "done without its journal"
+    return "partly done" if report.plan.feasible else "refused, nothing changed"

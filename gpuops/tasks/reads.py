@@ -1,0 +1,105 @@
+"""Reads: tasks that change nothing: what is there, what still fits, and where VMs would go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuops.errors import UsageError
+from gpuops.tasks.answer import Answer, reasons_line
+from gpuops.tasks.connection import Said, open_site
+
+if TYPE_CHECKING:
+    from gpuops.model.workload import Workload
+    from gpuops.report.plan_json import Document
+
+
+def vm_gpu_info(said: Said, *, vm: str | None = None, host: str | None = None, profile: str | None = None) -> Answer:
+    """This VM, or every one with GPU devices. Raises VmNotFound, HostNotFound, ProfileUnknown."""
+    from gpuops.api import catalog_of
+    from gpuops.report.fleet import fleet
+    from gpuops.report.vm_state import vm_state
+
+    site, warnings = open_site(said)
+    with site:
+        seen = site.vcenter.inventory()
+        if vm is None:
+            found = fleet(seen, catalog_of(seen), host=host, profile=profile).vms
+        else:
+            one = seen.find_vm(vm)
+            if one.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
+                seen = site.vcenter.observe(seen, [one.ref])
+            found = (seen.vm(one.ref),)
+    return _told({"vms": [vm_state(each, seen) for each in found]}, warnings)
+
+
+def host_gpu_info(said: Said, *, host: str | None = None, profile: str | None = None) -> Answer:
+    """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
+    from gpuops.api import catalog_of
+    from gpuops.report.fleet import fleet
+    from gpuops.report.inventory_json import fleet_document
+
+    site, warnings = open_site(said)
+    with site:
+        seen = site.vcenter.inventory()
+    found = fleet_document(fleet(seen, catalog_of(seen), host=host, profile=profile))
+    return _told({key: found[key] for key in ("vcenter", "api_version", "hosts", "hosts_without_gpus")}, warnings)
+
+
+def gpu_capacity_info(
+    said: Said,
+    *,
+    profile: str | None = None,
+    cluster: str | None = None,
+    host: str | None = None,
+    policy: str | None = None,
+) -> Answer:
+    """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
+    from gpuops.api import capacity
+    from gpuops.config.policy import load_policy
+    from gpuops.plan.scope import Scope
+    from gpuops.report.capacity import capacity_document
+
+    night = load_policy(Path(policy).expanduser()) if policy else None
+    site, warnings = open_site(said)
+    with site:
+        scope = Scope(cluster=cluster, host=host)
+        found = capacity(site.vcenter.inventory(), site, scope, night, profile=profile)
+    return _told({"capacity": capacity_document(found, night.name if night else None)}, warnings)
+
+
+def gpu_placement(
+    said: Said, requests: Sequence[Mapping[str, Any]] | None, file: str | None, options: Mapping[str, Any]
+) -> Answer:
+    """A place for each request, or every reason against one; `options` are fields of `Place`. Raises UsageError."""
+    from gpuops.api import catalog_of, place
+    from gpuops.plan.place import Place
+    from gpuops.plan.trial import Refusal
+    from gpuops.report.placement_json import placements_document
+
+    asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
+    site, warnings = open_site(said)
+    with site:
+        found = place(asked, site)
+    document = placements_document(found, catalog_of(found.before))
+    refused = [answer for answer in found.answers if isinstance(answer, Refusal)]
+    reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
+    message = reasons_line(reasons, f"{len(refused)} of {len(found.answers)} without a place") if refused else ""
+    result = {"changed": False, "placement": document, "reasons": reasons}
+    return Answer(result, found.exit_code, message, (*warnings, *found.warnings))
+
+
+def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -> tuple[Workload, ...]:
+    from gpuops.config.requests_file import load_requests, requests_of
+
+    if (requests is None) == (file is None):
+        raise UsageError("say either requests or file", hint="templates/requests.yaml shows what a request may say")
+    if file is not None:
+        return load_requests(Path(file).expanduser())
+    said = requests or ()
+    return requests_of([{key: value for key, value in one.items() if value is not None} for one in said], "requests")
+
+
+def _told(result: Document, warnings: list[str]) -> Answer:
+    return Answer({"changed": False, **result}, warnings=tuple(warnings))

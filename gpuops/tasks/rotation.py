@@ -1,0 +1,94 @@
+"""Rotation: tasks of the night and the morning, and of what they show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+from gpuops.errors import UsageError
+from gpuops.tasks.answer import Answer
+from gpuops.tasks.connection import Said, open_site
+from gpuops.tasks.outcome import answer_of, world_after
+
+if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.model.rotation import Policy
+    from gpuops.plan.outcome import Report
+
+
+class State(StrEnum):
+    """What is to be so afterwards, and the command of `gpuops rotate` that sees to it."""
+
+    NIGHT = "night"
+    DAY = "day"
+    RESUMED = "resumed"
+    RESTORED = "restored"
+
+
+_COMMAND = {State.NIGHT: "night", State.DAY: "day", State.RESUMED: "resume", State.RESTORED: "restore"}
+
+
+def rotation(
+    said: Said,
+    state: str,
+    *,
+    policy: str | None = None,
+    vms: tuple[str, ...] = (),
+    from_markers: bool = False,
+    apply: bool,
+) -> Answer:
+    """What the run changed, or in check mode would. Raises UsageError for options that mean nothing with `state`."""
+    wanted = State(state)
+    if wanted is not State.RESTORED and (vms or from_markers):
+        raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
+    if wanted is State.NIGHT and policy is None:
+        raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
+    meant = _policy(policy)
+    site, warnings = open_site(said, guarded=True)
+    with site:
+        report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
+        after = world_after(report, site, warnings)
+    return answer_of(report, f"rotate-{_COMMAND[wanted]}", after, warnings)
+
+
+def _run(
+    state: State, policy: Policy | None, site: Site, vms: tuple[str, ...], *, from_markers: bool, apply: bool
+) -> Report:
+    from gpuops import api
+
+    match state:
+        case State.NIGHT:
+            assert policy is not None, "asked for above"
+            return api.rotate_night(policy, site, apply=apply)
+        case State.DAY:
+            return api.rotate_day(policy, site, apply=apply)
+        case State.RESUMED:
+            return api.rotate_resume(site, apply=apply)
+        case State.RESTORED:
+            return api.rotate_restore(policy, site, vms, from_markers=from_markers, apply=apply)
+        case _:
+            assert_never(state)
+
+
+def rotation_info(said: Said, *, policy: str | None = None, at: str | None = None, plan: bool = False) -> Answer:
+    """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment."""
+    from gpuops.api import rotate_plan, rotate_status
+    from gpuops.config.moment import parse_moment
+    from gpuops.report.rotation_plan import foresight_document
+    from gpuops.report.rotation_status import status_document
+
+    meant = _policy(policy)
+    begins = parse_moment("at", at) if at is not None else None
+    site, warnings = open_site(said)
+    with site:
+        result = {"changed": False, "rotation": status_document(rotate_status(site, meant)), "night": None}
+        if plan or begins is not None:
+            result["night"] = foresight_document(rotate_plan(meant, site, begins))
+    return Answer(result, warnings=tuple(warnings))
+
+
+def _policy(path: str | None) -> Policy | None:
+    from gpuops.config.policy import load_policy
+
+    return load_policy(Path(path).expanduser()) if path else None

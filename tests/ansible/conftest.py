@@ -1,0 +1,43 @@
+"""ansible-playbook as a user types it from a clone, with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COLLECTION = ROOT / "gpuops" / "ansible_collections" / "gpuops" / "vsphere"
+
+Ansible = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
+    """Runs `ansible-<tool>` in the clone, and fails with its output when it ends otherwise than expected."""
+    home = tmp_path_factory.mktemp("home")
+    foreign = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "ANSIBLE_", "REQUESTS_", "PYTEST")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environ |= {"HOME": str(home), "ANSIBLE_NOCOLOR": "1", "PYTHONWARNINGS": "default"}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+    environ["PYTHONPATH"] = f"{ROOT}:{environ.get('PYTHONPATH', '')}".rstrip(":")
+
+    def run(tool: str, *arguments: object, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [f"ansible-{tool}", *map(str, arguments)],
+            cwd=ROOT,
+            env=environ | more,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stdout + done.stderr
+        return done
+
+    return run

@@ -1,0 +1,168 @@
+"""Modules say what gpuops has, no more and no less: arguments, documentation and requests cannot drift apart."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+import gpuops
+from gpuops.config.sections.request import RequestSection
+from gpuops.model.numa import NumaPolicy
+from gpuops.plan.attach import Attach
+from gpuops.plan.claims import SuspendedPolicy
+from gpuops.plan.detach import Detach
+from gpuops.plan.place import Place
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.power import MoveMode, PowerPolicy
+from gpuops.tasks.connection import Said
+from gpuops.tasks.rotation import State
+from tests.ansible.conftest import COLLECTION, ROOT, Ansible
+
+NAMES = sorted(path.stem for path in (COLLECTION / "plugins" / "modules").glob("*.py"))
+CONNECTION = {field.name for field in fields(Said)}
+VM = {"vm", "moid", "uuid"}
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ModuleType]]:
+    """Each module, imported as Ansible would: `gpuops/` itself must not become a place to import from."""
+    place = tmp_path_factory.mktemp("collections")
+    (place / "ansible_collections").symlink_to(ROOT / "gpuops" / "ansible_collections")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(place))
+        yield {
+            name: importlib.import_module(f"ansible_collections.gpuops.vsphere.plugins.modules.{name}")
+            for name in NAMES
+        }
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ansible_collections"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def documented(ansible: Ansible) -> dict[str, Any]:
+    """What ansible-doc renders, by module."""
+    found = json.loads(ansible("doc", "--json", "-t", "module", *(f"gpuops.vsphere.{name}" for name in NAMES)).stdout)
+    return {name.rpartition(".")[2]: found[name] for name in found}
+
+
+def spec(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The argument_spec that the module's main() hands to Ansible."""
+
+    class Told(Exception):
+        pass
+
+    handed: dict[str, Any] = {}
+
+    def take(**given: Any) -> None:
+        handed.update(given)
+        raise Told
+
+    monkeypatch.setattr(module, "AnsibleModule", take)
+    with pytest.raises(Told):
+        module.main()
+    assert handed["supports_check_mode"] is True
+    found: dict[str, Any] = handed["argument_spec"]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arguments_are_what_is_documented(
+    name: str, modules: dict[str, ModuleType], documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(spec(modules[name], monkeypatch), documented[name]["doc"]["options"])
+
+
+def compare(arguments: dict[str, Any], options: dict[str, Any]) -> None:
+    assert set(arguments) == set(options)
+    for name, argument in arguments.items():
+        option = options[name]
+        same = ("type", "elements", "choices", "default")
+        assert {key: argument.get(key) for key in same} == {key: option.get(key) for key in same}, name
+        assert argument.get("required", False) == option.get("required", False), name
+        assert argument.get("aliases", []) == option.get("aliases", []), name
+        compare(argument.get("options", {}), option.get("suboptions", {}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_module_has_examples_and_tells_what_it_returns(name: str, documented: dict[str, Any]) -> None:
+    found = documented[name]
+    assert {"reasons", "exit_code"} <= set(found["return"])
+    for task in yaml.safe_load(found["examples"]):
+        used = [key for key in task if key.startswith("gpuops.vsphere.")]
+        options = documented[used[0].rpartition(".")[2]]["doc"]["options"] if used else {}
+        names = {*options, *(alias for option in options.values() for alias in option.get("aliases", []))}
+        assert not used or set(task[used[0]] or {}) <= names, task
+
+
+def test_every_secret_is_kept_out_of_logs(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in modules.items():
+        arguments = spec(module, monkeypatch)
+        hidden = {each for each, argument in arguments.items() if argument.get("no_log")}
+        assert hidden == ({"password", "journal_url"} if "hostname" in arguments else set()), name
+    assert {field.name for field in fields(Said) if not field.repr} == {"password", "journal_url"}
+
+
+def test_arguments_of_vm_gpu_are_the_fields_of_the_requests(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = spec(modules["vm_gpu"], monkeypatch)
+    requests = {field.name for request in (Attach, Detach) for field in fields(request)}
+    assert set(arguments) - CONNECTION - VM - {"state"} == requests - {"vm"}
+    words = {"move": MoveMode, "pin": PinPolicy, "numa": NumaPolicy, "power": PowerPolicy}
+    assert {name: arguments[name]["choices"] for name in words} == {name: list(kind) for name, kind in words.items()}
+
+
+def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = spec(modules["gpu_placement"], monkeypatch)
+    assert set(arguments) - CONNECTION - {"requests", "file"} == {each.name for each in fields(Place)} - {"workloads"}
+    assert set(arguments["requests"]["options"]) == set(RequestSection.model_fields)
+    assert arguments["suspended"]["choices"] == list(SuspendedPolicy)
+    assert arguments["pin"]["choices"] == list(PinPolicy)
+
+
+def test_states_of_rotation(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spec(modules["rotation"], monkeypatch)["state"]["choices"] == list(State)
+
+
+def test_the_action_group_holds_every_module_that_connects(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = yaml.safe_load((COLLECTION / "meta" / "runtime.yml").read_text(encoding="utf-8"))
+    connecting = [name for name, module in modules.items() if set(spec(module, monkeypatch)) >= CONNECTION]
+    assert runtime["action_groups"] == {"gpuops": connecting}
+
+
+def test_the_collection_has_the_version_of_the_package() -> None:
+    galaxy = yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))
+    assert galaxy["version"] == gpuops.__version__
+
+
+def test_modules_know_nothing_of_gpuops_but_its_tasks_and_errors() -> None:
+    allowed = ("__future__", "json", "traceback", "ansible", "ansible_collections.gpuops.vsphere", "gpuops.tasks")
+    for path in COLLECTION.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                assert any(f"{name}.".startswith(f"{each}.") for each in (*allowed, "gpuops.errors")), (path.name, name)
+
+
+def test_no_init_file_makes_the_collection_a_package() -> None:
+    assert list((ROOT / "gpuops" / "ansible_collections").rglob("__init__.py")) == []
+
+
+def test_every_name_in_the_readme_is_a_module() -> None:
+    text = Path(COLLECTION / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"| `{name}` |" not in text] == []

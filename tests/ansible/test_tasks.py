@@ -1,0 +1,87 @@
+"""Modules as ansible-playbook runs them, over TLS, in one play: predicted, changed, unchanged, refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.ansible.conftest import Ansible
+
+VM_GPU = "gpuops.vsphere.vm_gpu"
+ATTACH = {"name": "ml-07", "profile": "a100-3-20c"}
+
+
+def task(name: str, module: str, options: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, module: options, "register": name, "ignore_errors": True, **more}
+
+
+def play(folder: Path) -> list[dict[str, Any]]:
+    lab = {"ready_file": f"{folder}/sim/ready.json", "state_file": f"{folder}/sim/state"}
+    answers = ["started", "foreseen", "changed", "unchanged", "seen", "refused", "ambiguous", "wrong"]
+    return [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "module_defaults": {
+                "group/gpuops.vsphere.gpuops": {
+                    "hostname": f"sim@{folder}/sim/ready.json",
+                    "state_dir": f"{folder}/state",
+                }
+            },
+            "tasks": [
+                task("started", "gpuops.vsphere.sim_vcenter", lab),
+                task("foreseen", VM_GPU, ATTACH, check_mode=True),
+                task("changed", VM_GPU, ATTACH),
+                task("unchanged", VM_GPU, ATTACH),
+                task("seen", "gpuops.vsphere.vm_gpu_info", {"vm": "/lab-dc/vm/ml/ml-07"}),
+                task("refused", VM_GPU, ATTACH | {"name": "legacy"}),
+                task("ambiguous", VM_GPU, {"name": "twin", "state": "absent", "all": True}),
+                task("wrong", VM_GPU, ATTACH | {"hostname": "127.0.0.1:1", "user": "u", "pwd": "Cn4ry&<e\"'>"}),
+                task("stopped", "gpuops.vsphere.sim_vcenter", lab | {"state": "stopped"}),
+                {
+                    "name": "Tell",
+                    "ansible.builtin.copy": {
+                        "content": "{{ " + f"dict({answers}|zip([{', '.join(answers)}]))" + " | to_json }}",
+                        "dest": f"{folder}/told.json",
+                        "mode": "0600",
+                    },
+                },
+            ],
+        }
+    ]
+
+
+def without_run(result: dict[str, Any]) -> dict[str, Any]:
+    """What a task returns, without the moment and what only a run has."""
+    kept = {key: value for key, value in result.items() if key != "plan"}
+    hidden = ("read_at", "applied", "outcomes")
+    return kept | {"plan": {key: value for key, value in result["plan"].items() if key not in hidden}}
+
+
+@pytest.mark.timeout(300)
+def test_a_play(ansible: Ansible, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    book.write_text(yaml.safe_dump(play(tmp_path)), encoding="utf-8")
+    shown = ansible("playbook", book, "--diff", "-vvvv")
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+
+    assert told["started"]["changed"]
+    assert told["started"]["url"].startswith("https://127.0.0.1:")
+    assert told["foreseen"]["changed"]
+    assert without_run(told["foreseen"]) == without_run(told["changed"])
+    assert (told["unchanged"]["changed"], told["unchanged"]["diff"]) == (False, [])
+    assert told["seen"]["vms"] == [told["changed"]["vm"]] == [told["foreseen"]["vm"]]
+    assert '+        "grid_a100-3-20c"' in shown.stdout, "the diff shows what comes"
+
+    assert (told["refused"]["failed"], told["refused"]["exit_code"]) == (True, 3)
+    assert told["refused"]["reasons"] == [told["refused"]["msg"].removeprefix("refused, nothing changed: ")]
+    assert told["ambiguous"]["exit_code"] == 2
+    assert "/lab-dc/vm/misc/a/twin" in told["ambiguous"]["msg"]
+    assert (told["wrong"]["failed"], told["wrong"]["exit_code"]) == (True, 5)
+    assert "Cn4ry" not in shown.stdout + shown.stderr + json.dumps(told), "the password is in no output"
+    assert not (tmp_path / "sim" / "ready.json").exists(), "it was stopped"
+    assert (tmp_path / "sim" / "state").exists(), "and kept its state"

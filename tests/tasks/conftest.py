@@ -1,0 +1,48 @@
+"""Tasks against a simulated vCenter, with no configuration of this machine in the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim import ready_file
+from gpuops.sim.server import SimServer, start
+from gpuops.tasks.connection import Said
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, and none of the variables that say something of a connection."""
+    families = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "CREDENTIALS_", "REQUESTS_")
+    for name in [name for name in os.environ if name.startswith(families)]:
+        monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A served simulated vCenter, and what a task says to reach it."""
+
+    server: SimServer
+    said: Said
+
+    @property
+    def effects(self) -> list[str]:
+        """Every applied effect, as `Method name`."""
+        return [f"{entry.method} {entry.name}" for entry in self.server.world.ledger]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with start("lab") as server:
+        path = tmp_path / "ready.json"
+        ready_file.write(path, ready_file.of(server))
+        yield Lab(server, Said(hostname=f"sim@{path}"))
+        assert list(server.world.bugs) == []

@@ -1,0 +1,118 @@
+"""Check mode predicts what a run then does, field by field; a second run changes nothing; a refusal has its reasons.
+
+The cases are what users of other collections trip over: absent twice, present twice, two equal profiles, a VM that is
+suspended, names that several VMs carry.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
+from gpuops.tasks.answer import Answer
+from gpuops.tasks.changes import vm_gpu
+from gpuops.tasks.reads import vm_gpu_info
+from tests.tasks.conftest import Lab
+
+
+def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> Answer:
+    return vm_gpu(lab.said, present=present, options={"vm": vm, **options}, apply=apply)
+
+
+def seen(lab: Lab, vm: str) -> Any:
+    return vm_gpu_info(lab.said, vm=vm).result["vms"][0]
+
+
+def told(answer: Answer) -> Any:
+    """What a task returns, without the time it took and what only a run has."""
+    document = json.loads(json.dumps(answer.result))
+    for key in ("read_at", "applied", "outcomes"):
+        del document["plan"][key]
+    return document
+
+
+PRESENT = [
+    ("ml-07", {"profile": "a100-3-20c"}),
+    ("ml-08", {"profile": "a40-48c", "power": "on"}),
+    ("ml-02", {"profile": "a100-3-20c", "replace": "a100-2-10c"}),
+    ("ml-07", {"profile": "a40-48c", "move": "cold"}),
+    ("ml-08", {"device_group": "Nvidia:2@grid_a100d-80c%NVLink"}),
+]
+
+
+@pytest.mark.parametrize(("vm", "options"), PRESENT)
+def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, vm: str, options: dict[str, Any]) -> None:
+    before = seen(lab, vm)
+    foreseen = asked(lab, vm, apply=False, **options)
+    assert foreseen.message == ""
+    assert lab.effects == [], "check mode changes nothing"
+    done = asked(lab, vm, **options)
+    assert done.exit_code == 0
+    assert told(done) == told(foreseen)
+    assert seen(lab, vm) == done.result["vm"]
+    (diff,) = done.result["diff"]
+    assert diff["after_header"] == vm
+    assert {key: before[key] for key in diff["before"]} == diff["before"]
+    assert {key: done.result["vm"][key] for key in diff["after"]} == diff["after"]
+    effects = lab.effects
+    again = asked(lab, vm, **options)
+    assert (again.result["changed"], again.result["diff"], again.exit_code) == (False, [], 0)
+    assert again.result["because"]
+    assert lab.effects == effects
+
+
+def test_absent_predicts_restores_and_is_nothing_the_second_time(lab: Lab) -> None:
+    before = seen(lab, "ml-07")
+    asked(lab, "ml-07", profile="a100-3-20c", count=1)
+    foreseen = asked(lab, "ml-07", present=False, profile="a100-3-20c", apply=False)
+    done = asked(lab, "ml-07", present=False, profile="a100-3-20c")
+    assert told(done) == told(foreseen)
+    assert done.result["changed"]
+    assert seen(lab, "ml-07") == done.result["vm"] == before, "nothing of attach is left"
+    assert asked(lab, "ml-07", present=False, profile="a100-3-20c").result["changed"] is False
+    assert asked(lab, "ml-07", present=False, all=True).result["changed"] is False
+
+
+def test_one_of_two_equal_profiles_goes(lab: Lab) -> None:
+    asked(lab, "ml-08", profile="a100d-40c", count=2)
+    done = asked(lab, "ml-08", present=False, profile="a100d-40c", count=1)
+    assert done.result["vm"]["profiles"] == ["grid_a100d-40c"]
+
+
+def test_a_refusal_has_every_reason_and_changes_nothing(lab: Lab) -> None:
+    answer = asked(lab, "legacy", profile="a100-3-20c")
+    assert (answer.exit_code, answer.result["changed"], answer.result["diff"]) == (3, False, [])
+    assert "needs EFI, BIOS there" in answer.message
+    assert answer.result["reasons"] == [answer.message.removeprefix("refused, nothing changed: ")]
+    assert lab.effects == []
+
+
+def test_a_suspended_vm_is_not_touched(lab: Lab) -> None:
+    answer = asked(lab, "vdi-11", present=False, all=True, power="cycle")
+    assert (answer.exit_code, answer.result["changed"]) == (3, False)
+    assert "suspended" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("vm", "present", "options", "error", "message"),
+    [
+        ("twin", True, {"profile": "a100-3-20c"}, VmAmbiguous, "2 VMs are named 'twin'"),
+        ("ml-70", True, {"profile": "a100-3-20c"}, VmNotFound, "did you mean ml-09"),
+        ("moid:vm-0", False, {"all": True}, VmNotFound, "no VM 'moid:vm-0'"),
+        ("ml-07", True, {}, UsageError, "exactly one of"),
+        ("ml-07", False, {}, UsageError, "exactly one of"),
+        ("ml-07", True, {"profile": "a100-3-20c", "count": 0}, UsageError, "--count 0"),
+        ("ml-07", True, {"all": True}, UsageError, "all means nothing with state=present"),
+        ("ml-07", False, {"all": True, "move": "cold"}, UsageError, "move means nothing with state=absent"),
+        ("ml-07", True, {"device": ["nonsense"]}, UsageError, "nonsense"),
+    ],
+)
+def test_what_means_nothing_is_one_line(
+    lab: Lab, vm: str, present: bool, options: dict[str, Any], error: type[GpuopsError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        asked(lab, vm, present=present, **options)
+    assert lab.effects == []

@@ -1,0 +1,52 @@
+"""What is read is what the command line shows, in JSON's own types."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuops.errors import HostNotFound, PolicyError, UsageError
+from gpuops.tasks.reads import gpu_capacity_info, gpu_placement, host_gpu_info, vm_gpu_info
+from tests.tasks.conftest import Lab
+
+
+def test_vms_with_gpus_and_one_without(lab: Lab) -> None:
+    found = vm_gpu_info(lab.said, profile="a40-8q").result["vms"]
+    assert [vm["name"] for vm in found] == [f"vdi-{number:02}" for number in range(1, 13)]
+    (bare,) = vm_gpu_info(lab.said, vm="bare").result["vms"]
+    assert bare["devices"] == []
+    assert len(vm_gpu_info(lab.said).result["vms"]) > len(vm_gpu_info(lab.said, host="esx-01").result["vms"]) > 0
+
+
+def test_hosts(lab: Lab) -> None:
+    result = host_gpu_info(lab.said, host="esx-01.lab").result
+    assert json.loads(json.dumps(result)) == result
+    (host,) = result["hosts"]
+    assert next(gpu["address"] for node in host["numa_nodes"] for gpu in node["gpus"]) == "0000:3b:00.0"
+    with pytest.raises(HostNotFound):
+        host_gpu_info(lab.said, host="esx-99")
+
+
+def test_capacity(lab: Lab) -> None:
+    capacity = gpu_capacity_info(lab.said, profile="a100-3-20c", host="esx-01*").result["capacity"]
+    assert capacity["profile"] == "grid_a100-3-20c"
+    assert capacity["clusters"]
+
+
+def test_a_place_for_each_and_every_reason_where_there_is_none(lab: Lab) -> None:
+    fits = {"name": "one", "vcpu": 8, "memory": "64GiB", "profile": "a100-3-20c", "count": None}
+    answer = gpu_placement(lab.said, [fits], None, {"explain": False, "pin": None})
+    assert (answer.exit_code, answer.result["placement"]["placed"]) == (0, 1)
+    huge = {"name": "two", "vcpu": 8, "memory": "64TiB", "profile": "a100-3-20c"}
+    answer = gpu_placement(lab.said, [fits, huge], None, {})
+    assert answer.exit_code == 3
+    assert answer.message.startswith("1 of 2 without a place: two: ")
+    assert answer.result["placement"]["placed"] == 1
+
+
+def test_requests_are_checked(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="either requests or file"):
+        gpu_placement(lab.said, None, None, {})
+    with pytest.raises(PolicyError, match=r"requests: requests\.0\.memory"):
+        gpu_placement(lab.said, [{"name": "x", "vcpu": 1, "memory": "64", "profile": "a"}], None, {})

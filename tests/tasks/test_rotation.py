@@ -1,0 +1,69 @@
+"""A night and a morning as tasks: predicted, done, and nothing the second time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.errors import UsageError
+from gpuops.tasks.rotation import rotation, rotation_info
+from tests.tasks.conftest import Lab
+
+POLICY = str(Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml")
+NIGHT_MARK = "gpuops.rotation"
+
+
+def without_night(diff: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The marker's value is the moment at which the night began."""
+    for each in diff:
+        for side in ("before", "after"):
+            each[side].get("attributes", {}).pop(NIGHT_MARK, None)
+    return diff
+
+
+def test_a_night_and_a_morning(lab: Lab) -> None:
+    foreseen = rotation(lab.said, "night", policy=POLICY, apply=False)
+    assert foreseen.result["changed"]
+    assert lab.effects == []
+    night = rotation(lab.said, "night", policy=POLICY, apply=True)
+    assert (night.exit_code, night.result["changed"]) == (0, True)
+    assert without_night(night.result["diff"]) == without_night(foreseen.result["diff"])
+    powers = {each["after_header"]: each["after"].get("power") for each in night.result["diff"]}
+    assert powers["vdi-07"] == "suspended"
+    assert powers["ml-09"] == "poweredOn"
+    away = rotation_info(lab.said).result["rotation"]
+    assert away["away"] == len(night.result["diff"])
+    assert rotation(lab.said, "night", policy=POLICY, apply=True).result["changed"] is False
+
+    foreseen = rotation(lab.said, "day", apply=False)
+    day = rotation(lab.said, "day", apply=True)
+    assert (day.exit_code, day.result["changed"]) == (0, True)
+    assert day.result["diff"] == foreseen.result["diff"]
+    assert rotation_info(lab.said).result["rotation"]["away"] == 0
+    assert rotation(lab.said, "day", apply=True).result["changed"] is False
+    assert rotation(lab.said, "resumed", apply=True).result["changed"] is False
+
+
+def test_one_desktop_comes_back(lab: Lab) -> None:
+    rotation(lab.said, "night", policy=POLICY, apply=True)
+    back = rotation(lab.said, "restored", vms=("ml-01",), apply=True)
+    assert [each["after_header"] for each in back.result["diff"]] == ["ml-01"]
+
+
+def test_the_night_to_come_is_told_and_nothing_is_done(lab: Lab) -> None:
+    found = rotation_info(lab.said, policy=POLICY, at="2026-11-23T22:00Z").result
+    assert json.loads(json.dumps(found))["night"]["kind"] == "rotation-plan"
+    assert rotation_info(lab.said, policy=POLICY).result["night"] is None
+    assert lab.effects == []
+
+
+def test_options_go_with_a_state(lab: Lab) -> None:
+    with pytest.raises(UsageError, match="state=restored"):
+        rotation(lab.said, "day", vms=("vdi-07",), apply=True)
+    with pytest.raises(UsageError, match="needs a policy"):
+        rotation(lab.said, "night", apply=True)
+    with pytest.raises(UsageError, match="at: 'tonight'"):
+        rotation_info(lab.said, at="tonight")
