@@ -2,7 +2,7 @@
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, batch, defrag,
-                                        numa, rotation, journal
+                                        numa, rotation, night, journal
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MODULES = {
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
+    "night": "tests.bench.night",
     "numa": "tests.bench.numa_local",
     "journal": "tests.bench.journal",
 }

@@ -11,6 +11,9 @@ to decide about orders and wide jobs, and to deal one-GPU jobs out anew (`search
 as long as the same work still fits (`fewest.py`). No solver is needed: on made-up nights this ends within a few
 GPU-minutes of a bound that no schedule can pass (`bound.py`).
 
+Where no job ends by itself (`endless.py`: ML VMs that run until the morning) a GPU has one job or none, and a matching
+says exactly which; the search then is for the places of jobs of several GPUs only.
+
 Resumes are planned longer than they are expected to take, by `Problem.slowdown`: a morning that is slower by that
 much is still in time (`replay.py` shows it).
 
@@ -18,5 +21,6 @@ much is still in time (`replay.py` shows it).
 * `lanes.py`      operations at once     * `windows.py`   when GPUs are free
 * `stretches.py`  one-GPU jobs           * `packing.py`   the jobs of a host
 * `search.py`     more GPU-minutes       * `fewest.py`    the same with fewer desktops
+* `endless.py`    jobs without an end    * `matching.py`  which of them run, and where
 * `bound.py`      what none can pass     * `replay.py`    the schedule in a slower world
 """

@@ -15,7 +15,7 @@ from gpuops.plan.harvest.problem import Problem
 from gpuops.plan.harvest.search import Search
 from gpuops.plan.harvest.state import Effort, State
 
-_FIRST_LOOK: Final = 30_000
+_FIRST_LOOK: Final = 4_000
 """Units for a trial. When all have failed, each gets more."""
 
 
@@ -34,30 +34,35 @@ def fewest(search: Search, state: State, effort: Effort) -> State:
     return state
 
 
-def disturbed(problem: Problem, gpus: Iterable[int]) -> int:
-    """How many desktops are on these GPUs."""
-    return len({desktop.name for number in gpus for desktop in problem.gpus[number].desktops})
-
-
 def _smaller(search: Search, state: State, look: int, effort: Effort) -> State | None:
     """The first state with fewer desktops that is worth it."""
-    now = disturbed(search.problem, state.windows.of)
+    problem = search.problem
+    now = _desktops(problem, state.windows.of)
     for order in chain(_fewer(search, state), _changed(search, state), _together(search, state)):
-        saved = now - disturbed(search.problem, order)
-        if saved <= 0:
+        then = _desktops(problem, order)
+        if sum(then.values()) >= sum(now.values()):
             continue
         if not effort.left:
             break
-        wanted = state.worth - saved * search.problem.desktop_worth_minutes
+        wanted = state.worth - max(0, len(now) - len(then)) * problem.desktop_worth_minutes
         found = search.windows(order, effort)
         if search.work.most(found.minutes) < wanted:
             continue
         trial = Effort(look, effort.keep_going)
         other = search.improve(search.moved(state, found, trial), wanted, trial)
         effort.spend(look - trial.units)
-        if other.worth >= wanted:
+        if other.worth >= wanted and search.counts(other) >= search.counts(state):
             return other
     return None
+
+
+def _desktops(problem: Problem, gpus: Iterable[int]) -> dict[str, int]:
+    """What each desktop on these GPUs costs, by name."""
+    return {desktop.name: desktop.cost for number in gpus for desktop in problem.gpus[number].desktops}
+
+
+def _cost(problem: Problem, number: int) -> int:
+    return sum(desktop.cost for desktop in problem.gpus[number].desktops)
 
 
 def _fewer(search: Search, state: State) -> Iterator[list[int]]:
@@ -74,12 +79,13 @@ def _fewer(search: Search, state: State) -> Iterator[list[int]]:
 
 
 def _changed(search: Search, state: State) -> Iterator[list[int]]:
-    """With one GPU in the place of another that has more desktops."""
-    gpus, order = search.problem.gpus, state.windows.order
-    spare = sorted(set(search.alone) - set(order), key=lambda number: (len(gpus[number].desktops), number))
-    for number in sorted(order, key=lambda number: (-len(gpus[number].desktops), number)):
+    """With one GPU in the place of another that costs more."""
+    problem, order = search.problem, state.windows.order
+    cost = {number: _cost(problem, number) for number in search.alone}
+    spare = sorted(set(search.alone) - set(order), key=lambda number: (cost[number], number))
+    for number in sorted(order, key=lambda number: (-cost[number], number)):
         for other in spare:
-            if len(gpus[other].desktops) < len(gpus[number].desktops):
+            if cost[other] < cost[number]:
                 yield [other if each == number else each for each in order]
 
 

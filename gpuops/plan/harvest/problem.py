@@ -17,6 +17,8 @@ class Desktop:
     resume_minutes: int
     datastores: tuple[str, ...] = ()
     """Where its memory is written to; each of them is busy meanwhile."""
+    cost: int = 1
+    """What it weighs where as few as possible are suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Problem:
     slowdown: float = 1.5
     """A resume is planned to take so many times longer than it is expected to."""
     desktop_worth_minutes: int = 0
-    """So many GPU-minutes of the lowest priority must be won for each desktop; 0 = any number of them, however few."""
+    """So many GPU-minutes of the lowest priority are given up to spare a desktop, as long as as many jobs run."""
 
     def resume_minutes(self, desktop: Desktop) -> int:
         """What the plan allows for the desktop's resume."""

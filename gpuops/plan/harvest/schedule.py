@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from gpuops.plan.harvest.endless import Endless, is_endless
 from gpuops.plan.harvest.fewest import fewest
 from gpuops.plan.harvest.packing import Run
 from gpuops.plan.harvest.problem import Problem
@@ -17,7 +18,7 @@ from gpuops.plan.harvest.search import Search
 from gpuops.plan.harvest.state import Effort, State
 from gpuops.plan.harvest.windows import Windows, windows
 
-QUICK: Final = 2_000_000
+QUICK: Final = 1_600_000
 """Units that two seconds of one core are enough for."""
 THOROUGH: Final = 40_000_000
 """Units for a minute of one core."""
@@ -78,6 +79,9 @@ def schedule(
     search = Search(problem, seed)
     if not search.work.longest:
         return _schedule(problem, State(windows(problem, []), {}, 0))
+    if is_endless(search.work):
+        found = Endless(problem, search.work, search.alone, seed).solve(Effort(units, keep_going))
+        return _schedule(problem, found)
     everything = search.work.most(problem.ends * len(problem.gpus))
     effort = Effort(units // 2, keep_going)
     state = search.improve(search.start(effort), everything, effort)

@@ -10,7 +10,7 @@ Every step is cheap, and chance picks among four kinds:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -71,6 +71,11 @@ class Search:
         changed = [name for name in after if before.get(name) != after[name]]
         return self._packed_anew(state, found, changed, effort)
 
+    def counts(self, state: State) -> list[int]:
+        """How many jobs run, the highest priority first."""
+        running = Counter(self.work.weights[number] for number in state.placed())
+        return [running[weight] for weight in sorted(set(self.work.weights), reverse=True)]
+
     def _step(self, state: State, effort: Effort) -> State:
         roll = self._dice.roll()
         if roll < _DEAL:
@@ -87,13 +92,9 @@ class Search:
         return other if other.worth >= state.worth else state
 
     def _dealt_anew(self, state: State, effort: Effort) -> State:
-        every = [(name, at) for name, packing in state.hosts.items() for at in range(len(packing.stretches))]
-        if not every:
+        places = self._some_places(state)
+        if not places:
             return state
-        idle = [(name, at) for name, at in every if state.hosts[name].stretches[at].idle]
-        chosen = {self._dice.one_of(idle or every)}
-        chosen.update(self._dice.one_of(every) for _ in range(1 + self._dice.below(3)))
-        places = sorted(chosen)
         before = [state.hosts[name].stretches[at] for name, at in places]
         on_them = {piece.job for stretch in before for piece in stretch.pieces}
         pool = self.work.pool(self._waiting(state.hosts) | on_them, wide=False)
@@ -110,6 +111,16 @@ class Search:
             stretches = hosts[name].stretches
             hosts[name] = replace(hosts[name], stretches=(*stretches[:at], stretch, *stretches[at + 1 :]))
         return State(state.windows, hosts, state.worth + gain)
+
+    def _some_places(self, state: State) -> list[tuple[str, int]]:
+        """A few stretches, each by host and number: one that idles and others by chance."""
+        every = [(name, at) for name, packing in state.hosts.items() for at in range(len(packing.stretches))]
+        if not every:
+            return []
+        idle = [(name, at) for name, at in every if state.hosts[name].stretches[at].idle]
+        chosen = {self._dice.one_of(idle or every)}
+        chosen.update(self._dice.one_of(every) for _ in range(1 + self._dice.below(3)))
+        return sorted(chosen)
 
     def _packed_anew(
         self,

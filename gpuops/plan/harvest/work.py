@@ -19,7 +19,8 @@ class Work:
     may_run: tuple[frozenset[int] | None, ...]
     """On which GPUs, by number; None = on any."""
     rank: tuple[int, ...]
-    """Place of each job in a pool: the higher priority first, then by deadline, then the shorter first."""
+    """Place of each job in a pool: the higher priority first, then by deadline, then the shorter first, then those that
+    may run on fewer GPUs."""
     weights: tuple[int, ...]
     """What a GPU-minute of each job is worth; the least of one priority outweighs all there is of the lower ones."""
     longest: Mapping[int, int]
@@ -58,7 +59,9 @@ def work_of(problem: Problem, alone: Mapping[int, Window]) -> Work:
         None if job.allowed is None else frozenset(numbers[name] for name in job.allowed if name in numbers)
         for job in problem.jobs
     )
-    order = sorted(range(len(problem.jobs)), key=lambda number: _in_a_pool(problem.jobs[number], number))
+    order = sorted(
+        range(len(problem.jobs)), key=lambda number: _in_a_pool(problem.jobs[number], may_run[number], number)
+    )
     rank = [0] * len(order)
     for place, number in enumerate(order):
         rank[number] = place
@@ -68,8 +71,9 @@ def work_of(problem: Problem, alone: Mapping[int, Window]) -> Work:
     return Work(problem.jobs, may_run, tuple(rank), weights, _longest(problem, alone, may_run))
 
 
-def _in_a_pool(job: Job, number: int) -> tuple[int, float, int, int]:
-    return -job.priority, inf if job.deadline is None else job.deadline, job.minutes, number
+def _in_a_pool(job: Job, allowed: frozenset[int] | None, number: int) -> tuple[int, float, int, float, int]:
+    due = inf if job.deadline is None else job.deadline
+    return -job.priority, due, job.minutes, inf if allowed is None else len(allowed), number
 
 
 def _longest(problem: Problem, alone: Mapping[int, Window], may_run: Sequence[frozenset[int] | None]) -> dict[int, int]:

@@ -4,6 +4,8 @@
 * `hours.py`, `bounds.py`  whether there is time, and what a night may take in all
 * `desktops.py`            which desktops may be taken, and why the others stay
 * `waiting.py`, `queue.py` which ML VMs wait, and which start where; `giving_way.py` who makes room for one of them
+* `proposal.py`            where the scheduler would start them, from the evening as it sees it, `evening.py`
+* `whereto.py`             the hosts that an ML VM may start on at all
 * `room.py`, `taking.py`   whether a VM can start on a host; the steps that take a desktop and bring it back
 * `return_order.py`        in which order desktops come back, and whether all of them can; `proof.py` shows it
 * `return_time.py`         when that must begin, from `durations.py`, what operations took

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
@@ -33,14 +34,15 @@ def make_room(
     room: Room,
     priority: Mapping[str, int],
     best: Cost | None,
+    first: Collection[PciAddress] = (),
 ) -> tuple[tuple[Vm, ...] | None, tuple[Rejection, ...]]:
     """The desktops of this host that must give way; None with every reason when not even all of them are enough.
 
-    None without a reason: it would cost no less than the `best` so far.
+    None without a reason: it would cost no less than the `best` so far. `first`: GPUs that should be cleared for it.
     """
     there = [desktop for desktop in left if desktop.host == host.ref]
     world = around(host, world, vm)
-    groups = _groups(host, there, priority)
+    groups = _groups(host, there, priority, first)
     taken: list[tuple[Vm, ...]] = []
     refusals = room.refusals(vm, host, world)
     if refusals and best is not None and all(cost(group, priority) >= best for group in groups):
@@ -68,22 +70,24 @@ def _refusals(
     return room.refusals(vm, world.hosts[host.ref], world)
 
 
-def _groups(host: Host, desktops: Sequence[Vm], priority: Mapping[str, int]) -> list[tuple[Vm, ...]]:
-    """The desktops by the GPU they are on: the lowest priority first, then GPUs that can be cleared whole, then those
-    with fewer desktops.
+def _groups(
+    host: Host, desktops: Sequence[Vm], priority: Mapping[str, int], first: Collection[PciAddress]
+) -> list[tuple[Vm, ...]]:
+    """The desktops by the GPU they are on: these GPUs first; then the lowest priority, then GPUs that can be cleared
+    whole, then those with fewer desktops.
 
     A desktop whose GPU the host does not tell is a group of its own.
     """
     by_ref = {desktop.ref: desktop for desktop in desktops}
-    groups: list[tuple[bool, tuple[Vm, ...]]] = []
+    groups: list[tuple[bool, bool, tuple[Vm, ...]]] = []
     for gpu in host.gpus:
         on_it = [by_ref.pop(ref) for ref in gpu.vms or () if ref in by_ref]
         if on_it:
-            groups.append((len(on_it) < len(set(gpu.vms or ())), tuple(on_it)))
-    groups += [(True, (desktop,)) for desktop in by_ref.values()]
+            groups.append((gpu.address not in first, len(on_it) < len(set(gpu.vms or ())), tuple(on_it)))
+    groups += [(True, True, (desktop,)) for desktop in by_ref.values()]
 
-    def order(item: tuple[bool, tuple[Vm, ...]]) -> tuple[int, bool, int, str]:
-        shared, group = item
-        return max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
+    def order(item: tuple[bool, bool, tuple[Vm, ...]]) -> tuple[bool, int, bool, int, str]:
+        other, shared, group = item
+        return other, max(priority.get(vm.ref, 0) for vm in group), shared, len(group), group[0].name
 
-    return [group for _, group in sorted(groups, key=order)]
+    return [group for *_, group in sorted(groups, key=order)]

@@ -16,8 +16,10 @@ from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.evening import evening
 from gpuops.plan.rotation.hours import closed
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
+from gpuops.plan.rotation.proposal import propose
 from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
 from gpuops.plan.rotation.queue import Returns, Served, serve
 from gpuops.plan.rotation.return_order import may_return
@@ -74,14 +76,16 @@ class RotateNight:
             return Prospect(
                 self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals, skipped=skipped
             )
+        room = Room(catalog, certain=True)
         served = serve(
             queue,
             found.free_to_take,
             inventory,
-            Room(catalog, certain=True),
+            room,
             self._may_return(bounds, inventory, catalog),
             objection=bounds.objection,
             priority=found.priority,
+            proposals=propose(evening(queue, found.free_to_take, inventory, room, bounds, found.priority)),
         )
         return Prospect(self.policy, night, found, served, bounds)
 

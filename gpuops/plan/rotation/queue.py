@@ -1,28 +1,30 @@
 """Rotation, the queue: which ML VMs start tonight, where, and which desktops make room for them.
 
-The queue is served in the order that it comes in. For each VM as few desktops as possible give way: GPU by GPU, first
-those that can be cleared whole. Every decision is made on the snapshot as it will be after the ones before it.
+Priority by priority, proposals for the whole queue come first (`proposal.py`); each is judged by the exact rules on the
+snapshot as it will be after the starts before it, and desktops that are not needed stay. A VM without a proposal, or
+whose proposal is refused, is served then, in the order of the queue: as few desktops as possible give way, GPU by GPU,
+first those that can be cleared whole. So a proposal can be wrong in one way only: by being worse than another.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
-from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.nodes import AFFINITY_KEY
-from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.giving_way import Cost, cost, make_room
+from gpuops.plan.rotation.proposal import Proposal
 from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.start import Start
 from gpuops.plan.rotation.taking import taking
 from gpuops.plan.rotation.waiting import Waiting
+from gpuops.plan.rotation.whereto import bound, hosts_for
 from gpuops.plan.steps import PowerOnVm, RelocateVm
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
@@ -61,25 +63,43 @@ def serve(
     *,
     objection: Objection = no_objection,
     priority: Mapping[str, int] | None = None,
+    proposals: Mapping[str, Proposal] | None = None,
 ) -> Served:
-    """Which VMs of the queue start, each with the fewest desktops that make room for it.
+    """Which VMs of the queue start, and which desktops make room for each.
 
-    `priority` of desktops, by ref: those with the lowest give way first.
+    `priority` of desktops, by ref: those with the lowest give way first. `proposals` by VM: each is taken as far as the
+    exact rules allow; a VM without one, or whose proposal they refuse, then starts where it costs the fewest desktops.
     """
     queue = tuple(queue)
     turn = _Turn(inventory, list(free_to_take), room, may_return, objection, priority or {})
-    choices: list[Choice] = []
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
-    for waiting in queue:
+    said: dict[int, Choice] = {}
+    for at, proposal in _in_turn(queue, proposals or {}):
+        waiting = queue[at]
         reason = waiting.reason or _enough(waiting.queued, running)
+        start = None
+        if at in said:
+            continue
         if waiting.vm is not None and not reason:
-            start, reason = turn.start(waiting.vm, waiting.queued)
+            start, reason = turn.start(waiting.vm, waiting.queued, proposal)
+        if start is not None or proposal is None:
             running[waiting.queued] += start is not None
-            choices.append(Choice(waiting.name, chosen=start is not None, reason=_why(start) if start else reason))
-        else:
-            choices.append(Choice(waiting.name, chosen=False, reason=reason))
+            said[at] = Choice(waiting.name, chosen=start is not None, reason=_why(start) if start else reason)
+    place = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
+    starts = tuple(sorted(turn.starts, key=lambda start: place[start.vm.ref]))
     unknown = tuple(waiting.reason for waiting in queue if waiting.vm is None)
-    return Served(tuple(turn.starts), tuple(choices), unknown)
+    return Served(starts, tuple(said[at] for at in range(len(queue))), unknown)
+
+
+def _in_turn(queue: Sequence[Waiting], proposals: Mapping[str, Proposal]) -> Iterator[tuple[int, Proposal | None]]:
+    """Every VM by its place in the queue, priority by priority: as was proposed first, then once more by the rule."""
+    for _, of_one in groupby(range(len(queue)), key=lambda at: queue[at].queued.priority):
+        places = list(of_one)
+        for at in places:
+            vm = queue[at].vm
+            if vm is not None and vm.ref in proposals:
+                yield at, proposals[vm.ref]
+        yield from ((at, None) for at in places)
 
 
 def _enough(queued: QueuedVm, running: Counter[QueuedVm]) -> str:
@@ -100,12 +120,15 @@ class _Turn:
     priority: Mapping[str, int]
     starts: list[Start] = field(default_factory=list)
 
-    def start(self, vm: Vm, queued: QueuedVm) -> tuple[Start | None, str]:
-        """The start that costs the fewest desktops, of the lowest priority; the VM's own host wins a tie."""
+    def start(self, vm: Vm, queued: QueuedVm, proposal: Proposal | None) -> tuple[Start | None, str]:
+        """The start that was proposed; or the one that costs the fewest desktops, of the lowest priority.
+
+        Of two that cost the same the VM's own host wins.
+        """
         objections: list[str] = []
         refusals: list[str] = []
         for every in (False, True):  # where the cheapest hears an objection, the dearer ones are worth a look
-            candidates, refusals = self._candidates(vm, queued, every=every)
+            candidates, refusals = self._candidates(vm, queued, proposal, every=every)
             objections = []
             for start in sorted(candidates, key=self._cost):
                 said = self._spoken_against(start)
@@ -119,23 +142,29 @@ class _Turn:
             objections.insert(0, f"does not fit: {'; '.join(refusals)}")
         return None, "; ".join(dict.fromkeys(objections))
 
-    def _candidates(self, vm: Vm, queued: QueuedVm, *, every: bool) -> tuple[list[Start], list[str]]:
-        """Where there is room, or would be; and a reason for each other host.
+    def _candidates(
+        self, vm: Vm, queued: QueuedVm, proposal: Proposal | None, *, every: bool
+    ) -> tuple[list[Start], list[str]]:
+        """Where there is room, or would be; and a reason for each other host. A proposal knows but one host.
 
         Not `every` host: those that would surely cost more than the best so far are passed over.
         """
         found: list[Start] = []
         reasons: list[str] = []
-        for host in _hosts(vm, queued, self.world):
+        hosts = hosts_for(vm, queued, self.world)
+        if proposal is not None:
+            hosts = [host for host in hosts if host.ref == proposal.host]
+        first = proposal.gpus if proposal is not None else ()
+        for host in hosts:
             best = None if every else min(map(self._cost, found), default=None)
-            desktops, refusals = make_room(vm, host, self.left, self.world, self.room, self.priority, best)
+            desktops, refusals = make_room(vm, host, self.left, self.world, self.room, self.priority, best, first)
             if desktops is None:
                 reasons += [str(refusal) for refusal in refusals[:1]]
                 continue
             found.append(Start(vm, queued, host, desktops))
             if not desktops and not self._spoken_against(found[-1]):
                 break
-        if not found and queued.relocate and _bound(vm):
+        if not found and queued.relocate and bound(vm):
             reasons.append("it is bound to a GPU or a NUMA node of its host, so a night does not move it")
         return found, reasons if found or reasons else ["no host it may run on"]
 
@@ -158,20 +187,6 @@ class _Turn:
         if start.moves:
             self.world = project(RelocateVm(start.vm.ref, start.host.ref), self.world)
         self.world = project(PowerOnVm(start.vm.ref, start.host.ref), self.world, self.room.catalog)
-
-
-def _hosts(vm: Vm, queued: QueuedVm, world: Inventory) -> list[Host]:
-    own = world.host_of(vm)
-    # A pin is an address of its own host, a node a number there: a bare move would leave both meaning something else.
-    may_move = queued.relocate and not _bound(vm)
-    others = [host for host in world.hosts.values() if host is not own and host.gpus] if may_move else []
-    usable = [own, *sorted(others, key=lambda host: host.name)] if own else others
-    return [host for host in usable if host.connected is True and host.in_maintenance is False]
-
-
-def _bound(vm: Vm) -> bool:
-    """Whether the VM's configuration names a GPU or a NUMA node of the host it is on."""
-    return bool(pins_of(vm) or (vm.extra_config or {}).get(AFFINITY_KEY))
 
 
 def _why(start: Start) -> str:

@@ -1,0 +1,84 @@
+"""Nights of jobs without an end: the matching, and the search around it, against every assignment there is."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations, product
+
+import pytest
+
+from gpuops.plan.harvest.matching import matched
+from gpuops.plan.harvest.problem import Gpu, Job, Limits, Problem
+from gpuops.plan.harvest.schedule import schedule
+from tests.plan.harvest.nights import broken, gpu
+
+NO_END = 10**6
+
+
+def night(seed: int) -> Problem:
+    """Few enough GPUs and jobs to try everything; all idle now, and no lanes to wait for."""
+    chance = random.Random(seed)
+    gpus = tuple(gpu(f"gpu-{n}", f"host-{n % 2}", *[0] * chance.randrange(4), minutes=0) for n in range(5))
+    jobs = tuple(
+        Job(
+            f"job-{n}",
+            chance.choice((1, 1, 1, 2)),
+            NO_END,
+            least_minutes=10,
+            priority=chance.choice((0, 0, 1)),
+            allowed=frozenset(of.name for of in gpus if chance.random() < 0.5),
+        )
+        for n in range(5)
+    )
+    return Problem(100, gpus, jobs, Limits(None, None))
+
+
+def best(problem: Problem) -> tuple[int, int, int]:
+    """(GPUs with work of priority 1, of priority 0, desktops not spent), over all assignments."""
+    found = (0, 0, 0)
+    sets = [[None, *_sets(job, problem.gpus)] for job in problem.jobs]
+    for choice in product(*sets):
+        used = [of for chosen in choice if chosen is not None for of in chosen]
+        if len({of.name for of in used}) == len(used):
+            gpus = [
+                sum(
+                    len(chosen)
+                    for job, chosen in zip(problem.jobs, choice, strict=True)
+                    if chosen and job.priority == p
+                )
+                for p in (1, 0)
+            ]
+            found = max(found, (gpus[0], gpus[1], -sum(len(of.desktops) for of in used)))
+    return found
+
+
+def _sets(job: Job, gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, ...]]:
+    allowed = [of for of in gpus if job.allowed is not None and of.name in job.allowed]
+    return [chosen for chosen in combinations(allowed, job.gpus) if len({of.host for of in chosen}) == 1]
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_no_assignment_is_better(seed: int) -> None:
+    problem = night(seed)
+    found = schedule(problem, 100_000)
+    assert broken(problem, found) == []
+    priority = {job.name: job.priority for job in problem.jobs}
+    gpus = [sum(len(run.gpus) for run in found.runs if priority[run.job] == level) for level in (1, 0)]
+    assert (*gpus, -found.desktops) == best(problem)
+
+
+def test_those_with_the_better_right_and_the_cheapest_places() -> None:
+    may_run = {1: [10, 11], 2: [10], 3: [10], 4: [11, 12]}
+    assert matched([1, 2, 3, 4], [12, 11, 10], may_run) == {1: 11, 2: 10, 4: 12}
+    assert matched([3, 2, 1], [10, 11], may_run) == {3: 10, 1: 11}
+    assert matched([1, 4], [10, 12, 11], may_run) == {1: 10, 4: 12}
+
+
+def test_a_job_that_the_lanes_leave_too_little_time_for_is_left_out() -> None:
+    gpus = tuple(gpu(f"gpu-{n}", "h", *[0] * 4, minutes=10) for n in range(3))
+    jobs = tuple(Job(f"job-{n}", 1, NO_END, least_minutes=40) for n in range(3))
+    problem = Problem(160, gpus, jobs, Limits(1, None))
+    found = schedule(problem, 100_000)
+    assert broken(problem, found) == []
+    assert len(found.runs) == 1
+    assert found.desktops == 4
