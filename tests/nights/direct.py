@@ -44,6 +44,7 @@ from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.world import World
 from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.specs import config_spec
 from tests.nights.showing import Showing
 
 USER: Final = "VSPHERE.LOCAL\\gpuops"
@@ -175,14 +176,17 @@ class DirectVcenter:
             raise StepFailed(f"{step.vm}: not suspended: resuming it would boot it")
         if isinstance(step, PowerOffVm) and power is PowerState.SUSPENDED:
             raise StepFailed(f"{step.vm}: powering it off would discard its state")
-        arguments = self._arguments(step)
+        arguments = self._arguments(step, inventory)
         task = self._ask(
             method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
         )
         return TaskRef(task.moid) if isinstance(task, Task) else None
 
-    def _arguments(self, step: Step) -> tuple[Any, ...]:
+    def _arguments(self, step: Step, inventory: Inventory) -> tuple[Any, ...]:
         match step:
+            case ReconfigureVm():
+                version = inventory.vm(step.vm).change_version or ""
+                return (config_spec(step.change, version, (), inventory.api_version),)
             case PowerOnVm() | ResumeVm():
                 return (vim.HostSystem(step.host) if step.host else None,)
             case RelocateVm():
