@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.setup import Setup
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
+    from gpuops.plan.scheduler.state import Schedulers
     from gpuops.plan.scope import Scope
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "Site",
     "capacity",
     "catalog_of",
+    "configure",
     "connect",
     "defrag",
     "offline",
@@ -58,6 +61,7 @@ __all__ = [
     "rotate_status",
     "rotate_unlock",
     "run",
+    "scheduler_show",
     "wall_clock",
 ]
 
@@ -206,6 +210,31 @@ def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
     Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
     """
     return request.planned(inventory, catalog_of(inventory))
+
+
+def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
+    """What the request would change on hosts of this site, and with `apply` what became of it.
+
+    An infeasible plan is an answer: `report.plan.rejections`. Raises UsageError, NotConnected, Locked while a rotation
+    runs.
+    """
+    from gpuops.execute.host_settings import configure as carry_out
+
+    return carry_out(request, site, apply=apply)
+
+
+def scheduler_show(site: Site, scope: Scope) -> Schedulers:
+    """Per host and GPU the scheduler policy that is configured, the one in force, and whether a reboot is pending.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.plan.scheduler.state import schedulers
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.vcenter.hosts.with_settings(inventory, meant)
+    return schedulers(inventory, catalog_of(inventory), scope)
 
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:

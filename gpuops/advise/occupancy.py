@@ -79,20 +79,22 @@ def may_run(gpu: PhysicalGpu, profile: str, catalog: Catalog) -> bool | None:
 def gpu_states(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     """The GPUs of a host with the vGPUs that run on each, by PCI address."""
     vms = inventory.vms_on(host)
-    known = inventory.worked_out.get(gpu_states)
-    # A plan asks one host several times in a row, and thousands of hosts in turn: the last answer is remembered.
+    answers = inventory.worked_out.setdefault(gpu_states, {})
+    assert isinstance(answers, dict), "nobody else has this key"
+    # A plan asks each host several times: its last answer is remembered.
+    known = answers.get(host.ref)
     if isinstance(known, _Known) and known.host is host and known.vms is vms and known.catalog is catalog:
         return known.states
     states = _read(host, inventory, catalog)
     own = {vm.ref for vm in vms}
     if all(own.issuperset(gpu.vms or ()) for gpu in host.gpus):  # a VM of elsewhere may change without the host
-        inventory.worked_out[gpu_states] = _Known(host, vms, catalog, states)
+        answers[host.ref] = _Known(host, vms, catalog, states)
     return states
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The last answer, and for what."""
+    """An answer, and for what."""
 
     host: Host
     vms: tuple[Vm, ...]

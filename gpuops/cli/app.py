@@ -23,10 +23,13 @@ from gpuops.cli.detach import detach
 from gpuops.cli.failure import guarded
 from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
+from gpuops.cli.mode import mode
 from gpuops.cli.options import Common, spread
+from gpuops.cli.passthrough import passthrough
 from gpuops.cli.place import place
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate import rotate
+from gpuops.cli.scheduler import scheduler
 from gpuops.cli.sim import sim
 
 
@@ -88,6 +91,9 @@ app.command()(detach)
 app.command()(place)
 app.command()(defrag)
 app.add_typer(rotate)
+app.add_typer(scheduler)
+app.add_typer(mode)
+app.add_typer(passthrough)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)
@@ -110,9 +116,9 @@ def _open_missing_streams() -> None:
 
     In the order of their numbers: else the next socket would be stderr.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), way, encoding="utf-8"))
 
 
 def _ended(number: int, frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -19,6 +20,11 @@ class Vcenter(Protocol):
     @property
     def uuid(self) -> str:
         """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts:
+        """The settings of its hosts, to read and to change."""
         ...
 
     def inventory(self) -> Inventory:

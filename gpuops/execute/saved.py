@@ -7,11 +7,29 @@ from datetime import datetime
 from typing import NoReturn
 
 from gpuops.errors import Refused
+from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import Step
+from gpuops.plan.steps import HostStep, Step
+
+
+def _refuse() -> NoReturn:
+    raise Refused("a saved inventory cannot be changed", hint="use --vcenter instead of --inventory, or --dry-run")
+
+
+class SavedHosts:
+    """Implements `Hosts`: what a snapshot does not hold is not known, every change is Refused."""
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        _refuse()
 
 
 class SavedVcenter:
@@ -23,6 +41,10 @@ class SavedVcenter:
     @property
     def uuid(self) -> str:
         return self._snapshot.vcenter
+
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
 
     def inventory(self) -> Inventory:
         return self._snapshot
@@ -42,26 +64,23 @@ class SavedVcenter:
         return inventory
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
-        self._refuse()
+        _refuse()
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        self._refuse()
+        _refuse()
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
-        self._refuse()
+        _refuse()
 
     def defined_attributes(self) -> frozenset[str]:
         """As far as a snapshot tells: those that a VM carries."""
         return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
 
     def define_attribute(self, name: str, op_id: str) -> None:
-        self._refuse()
+        _refuse()
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
-        self._refuse()
+        _refuse()
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         return None
-
-    def _refuse(self) -> NoReturn:
-        raise Refused("a saved inventory cannot be changed", hint="use --vcenter instead of --inventory, or --dry-run")

@@ -9,16 +9,16 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
-from gpuops.plan.steps import Step
+from gpuops.plan.steps import HostStep, Step
 
 
 @cache
-def _adapters() -> dict[str, TypeAdapter[Step]]:
+def _adapters() -> dict[str, TypeAdapter[Any]]:
     """One adapter per kind: several kinds have the same fields, so the kind's name goes with them."""
-    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Step)}
+    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Step | HostStep)}
 
 
-def dump_step(step: Step) -> dict[str, Any]:
+def dump_step(step: Step | HostStep) -> dict[str, Any]:
     kind = type(step).__name__
     return {kind: _adapters()[kind].dump_python(step, mode="json")}
 
@@ -27,6 +27,7 @@ def load_step(body: Mapping[str, Any]) -> Step:
     """The step that `dump_step` wrote. Raises StateDamaged."""
     try:
         [(kind, fields)] = body.items()
-        return _adapters()[kind].validate_python(fields)
+        found: Step = _adapters()[kind].validate_python(fields)
+        return found
     except (ValidationError, ValueError, KeyError) as error:
         raise StateDamaged(f"the journal holds a step that this version cannot read: {str(body)[:80]}") from error

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
+from gpuops.model.host_settings import HostSettings
 from gpuops.model.numa import NumaNode
 
 _GRAPHICS: Final = ("config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.sharedGpuCapabilities")
@@ -111,6 +112,8 @@ class Host:
     """Property paths this login could not read."""
     tags: tuple[str, ...] | None = None
     """`category:tag` names; None = not asked for."""
+    settings: HostSettings | None = None
+    """None = not asked for (the bulk read never does); see Hosts.with_settings."""
 
     def gpu(self, address: PciAddress) -> PhysicalGpu | None:
         return next((gpu for gpu in self.gpus if gpu.address == address), None)
@@ -135,6 +138,8 @@ class AdmissionControl:
     """Refs of hosts that are kept empty."""
     memory_percent: int | None = None
     """Of the cluster's memory."""
+    cpu_percent: int | None = None
+    """Of the cluster's CPU."""
     failover_level: int | None = None
     """How many hosts, the largest, must be spared."""
 

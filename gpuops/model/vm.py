@@ -116,6 +116,7 @@ class Vm:
     cores_per_socket: int | None = None
     cores_per_numa_node: int | None = None
     memory_reservation_mib: int | None = None
+    cpu_reservation_mhz: int | None = None
     memory_locked: bool | None = None
     cpu_hot_add: bool | None = None
     tools_running: bool | None = None

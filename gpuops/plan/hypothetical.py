@@ -38,6 +38,7 @@ def vm_of(workload: Workload, devices: Devices = ()) -> Vm:
         vcpus=workload.vcpus,
         memory_mib=workload.memory_mib,
         memory_reservation_mib=workload.memory_mib,
+        cpu_reservation_mhz=0,
         memory_locked=True,
         snapshots=0,
         devices=devices,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import GraphicsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +137,55 @@ class SetAttribute:
 
 
 Step = ReconfigureVm | RelocateVm | PowerOnVm | ResumeVm | SuspendVm | PowerOffVm | ShutDownGuest | SetAttribute
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDifference:
+    """What a change of a host means for one of its GPUs, in words."""
+
+    gpu: PciAddress
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureModule:
+    """Replace the option string of a host's `nvidia` kernel module. In force after the host's next boot."""
+
+    host: str
+    before: str
+    """The string it was planned on: another one there, and the change is not made."""
+    after: str
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureGraphics:
+    """Replace the graphics configuration of a host; what it was planned on must still be there."""
+
+    host: str
+    before: GraphicsSettings
+    after: GraphicsSettings
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughChange:
+    """DirectPath I/O of one device switched on or off, and its hardware label; None leaves the label as it is."""
+
+    address: PciAddress
+    enabled: bool
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurePassthrough:
+    """Change DirectPath I/O of devices of a host, in one call."""
+
+    host: str
+    devices: tuple[PassthroughChange, ...]
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough
+"""A change of a host's settings: one call that has no task, on a host alone."""

@@ -54,6 +54,8 @@ class HaAdmission:
 
     failover_level: int = 1
     memory_percent: int | None = None
+    cpu_percent: int | None = None
+    """None = as much as of the memory."""
     failover_hosts: tuple[str, ...] | None = None
     """By moid."""
 

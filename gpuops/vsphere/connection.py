@@ -16,6 +16,7 @@ from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
 from gpuops.vsphere.founding import create_vm
+from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
 from gpuops.vsphere.privileges import lacking
@@ -50,6 +51,11 @@ class Connection:
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
         return self._session.about.get("instanceUuid") or ""
+
+    @property
+    def hosts(self) -> HostConnection:
+        """The settings of its hosts, to read and to change."""
+        return HostConnection(self._session)
 
     def inventory(self) -> Inventory:
         """One bulk read of everything."""

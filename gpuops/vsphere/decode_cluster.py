@@ -47,8 +47,10 @@ def _admission(das: Any) -> AdmissionControl | None:
     if way != "ClusterFailoverResourcesAdmissionControlPolicy":
         return AdmissionControl(failover_level=level)
     computed = flag(policy, "autoComputePercentages")
-    percent = number(policy, "memoryFailoverResourcesPercent") or None
-    return AdmissionControl(memory_percent=percent, failover_level=level if computed and percent is None else None)
+    memory = number(policy, "memoryFailoverResourcesPercent") or None
+    cpu = number(policy, "cpuFailoverResourcesPercent") or None
+    by_level = level if computed and memory is None and cpu is None else None
+    return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
 
 
 def _rules(configuration: Any) -> Iterator[DrsRule]:

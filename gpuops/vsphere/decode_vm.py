@@ -108,6 +108,7 @@ def with_detail(vm: Vm, found: Found) -> Vm:
         cores_per_socket=number(values.get("config.hardware.numCoresPerSocket")),
         cores_per_numa_node=number(values.get("config.numaInfo.coresPerNumaNode")),
         memory_reservation_mib=number(values.get("config.memoryAllocation.reservation")),
+        cpu_reservation_mhz=number(values.get("config.cpuAllocation.reservation")),
         memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
         cpu_hot_add=flag(values.get("config.cpuHotAddEnabled")),
         tools_running=None if tools is None else tools == "guestToolsRunning",

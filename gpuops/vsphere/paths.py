@@ -74,6 +74,7 @@ VM_DETAIL: Final = (
     "config.version",
     "config.hardware.numCoresPerSocket",
     "config.memoryAllocation.reservation",
+    "config.cpuAllocation.reservation",
     "config.memoryReservationLockedToMax",
     "config.cpuHotAddEnabled",
     "config.numaInfo.coresPerNumaNode",

@@ -23,32 +23,58 @@ def lacking(
     that does not tell (an old one, or a login that may not ask) lacks nothing here: the step itself will say so then.
     Raises NotConnected in its kinds.
     """
-    wanted = sorted({privilege for privileges in needed.values() for privilege in privileges})
-    manager = session.content.authorizationManager
-    if not wanted or manager is None:
-        return {}
     try:
-        login = session.read(lambda: session.content.sessionManager.currentSession)
-        if login is None:
-            return {}
-        entities = [managed.vm(session, ref) for ref in needed]
-        told = session.read(manager.HasPrivilegeOnEntities, entities, login.key, wanted)
-        cannot_define = not _may_define(session, login.key, attributes)
+        login = _login(session)
+        missing = _missing(session, login, {ref: managed.vm(session, ref) for ref in needed}, needed)
+        cannot_define = bool(missing) and not _may_define(session, login, attributes)
     except NotConnected:
         raise
     except GpuopsError:
         return {}
-    missing = {}
-    for each in told or []:
-        ref = str(each.entity._moId)
-        refused = {one.privId for one in each.privAvailability if not one.isGranted}
-        missing[ref] = frozenset(refused & set(needed.get(ref, ())))
+    for ref in missing:
         if cannot_define and WRITE_ATTRIBUTE in needed.get(ref, ()):
             missing[ref] |= {DEFINE_ATTRIBUTE}
     return {ref: privileges for ref, privileges in missing.items() if privileges}
 
 
-def _may_define(session: Session, login: str, attributes: Collection[str]) -> bool:
+def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
+    """By host, those of the needed privileges that vCenter says this login does not have.
+
+    A vCenter that does not tell lacks nothing here. Raises NotConnected in its kinds.
+    """
+    try:
+        missing = _missing(session, _login(session), {ref: managed.host(session, ref) for ref in needed}, needed)
+    except NotConnected:
+        raise
+    except GpuopsError:
+        return {}
+    return {ref: privileges for ref, privileges in missing.items() if privileges}
+
+
+def _login(session: Session) -> str | None:
+    """The key of the session by which vCenter knows who asks; None where it does not tell."""
+    login = session.read(lambda: session.content.sessionManager.currentSession)
+    return login.key if login is not None else None
+
+
+def _missing(
+    session: Session, login: str | None, entities: Mapping[str, Any], needed: Mapping[str, Collection[str]]
+) -> dict[str, frozenset[str]]:
+    """By entity that vCenter told of, what it refuses of what is needed there."""
+    wanted = sorted({privilege for privileges in needed.values() for privilege in privileges})
+    manager = session.content.authorizationManager
+    if not wanted or manager is None or login is None:
+        return {}
+    told = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, wanted)
+    missing = {}
+    for each in told or []:
+        ref = str(each.entity._moId)
+        refused = {one.privId for one in each.privAvailability if not one.isGranted}
+        missing[ref] = frozenset(refused & set(needed.get(ref, ())))
+    return missing
+
+
+def _may_define(session: Session, login: str | None, attributes: Collection[str]) -> bool:
     """Whether every one of these attributes is there, or may be made by this login."""
     content: Any = session.content
     if not attributes or content.customFieldsManager is None:

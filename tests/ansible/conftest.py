@@ -18,7 +18,7 @@ Ansible = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
-    """Runs `ansible-<tool>` in the clone, and fails with its output when it ends otherwise than expected."""
+    """Runs `ansible-<tool>`, as a rule in the clone, and fails with its output when it ends otherwise than expected."""
     home = tmp_path_factory.mktemp("home")
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "ANSIBLE_", "REQUESTS_", "PYTEST")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -26,10 +26,12 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
     environ["PYTHONPATH"] = f"{ROOT}:{environ.get('PYTHONPATH', '')}".rstrip(":")
 
-    def run(tool: str, *arguments: object, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        tool: str, *arguments: object, code: int = 0, cwd: Path = ROOT, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [f"ansible-{tool}", *map(str, arguments)],
-            cwd=ROOT,
+            cwd=cwd,
             env=environ | more,
             stdin=subprocess.DEVNULL,
             capture_output=True,

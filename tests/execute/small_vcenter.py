@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, VcenterUnreachable
+from gpuops.execute.host_port import Hosts
+from gpuops.execute.saved import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
@@ -224,6 +226,10 @@ class SmallVcenter:
     @property
     def uuid(self) -> str:
         return "vc-uuid"
+
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
 
     def inventory(self) -> Inventory:
         self.world.reads += 1

@@ -22,6 +22,8 @@ from gpuops.errors import (
     StepFailed,
     VcenterUnreachable,
 )
+from gpuops.execute.host_port import Hosts
+from gpuops.execute.saved import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -95,6 +97,10 @@ class DirectVcenter:
             self._world.sessions.close(self._session)
 
     # --- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
 
     def inventory(self) -> Inventory:
         return self._read(self._showing.inventory)

@@ -51,6 +51,24 @@ def test_memory_is_kept_by_percent_or_by_hosts(fields: dict[str, Any], kept: int
     assert refusal(world, free + 1) == f"cluster gpu: {said}: needs {free + 1} MiB, {free} there"
 
 
+@pytest.mark.parametrize(("fields", "kept"), [({"cpu_percent": 50}, 300_000), ({"failover_level": 1}, 100_000)])
+def test_cpu_is_kept_as_memory_is(fields: dict[str, Any], kept: int) -> None:
+    """Six hosts of 100,000 MHz, and one VM that reserves 40,000: what reserves none is never refused over it."""
+    world = guarded(**fields)
+    world = world.with_hosts([replace(each, cpu_mhz=2500, cpu_cores=40) for each in world.hosts.values()])
+    world = world.with_vm(replace(world.find_vm("ml-03"), cpu_reservation_mhz=40_000))
+    free = 600_000 - kept - 40_000
+
+    def asking(mhz: int | None, inventory: Inventory = world) -> str:
+        vm = replace(world.find_vm("ml-07"), cpu_reservation_mhz=mhz, memory_mib=1024)
+        return str(Headroom(vm, inventory).refusal(world.find_host("esx-05")) or "")
+
+    said = f"cluster gpu: CPU beside the {kept} MHz that HA keeps free for the failure of a host"
+    assert asking(free + 1) == f"{said}: needs {free + 1} MHz, {free} there"
+    assert [asking(mhz) for mhz in (free, 0, None)] == ["", "", ""]
+    assert asking(free + 1, world.with_hosts([replace(world.find_host("esx-06"), cpu_mhz=None)])) == ""
+
+
 def test_a_failover_host_starts_nothing() -> None:
     world = guarded(failover_hosts=("host-5",))
     assert refusal(world, 1024) == "esx-05: is a failover host of HA in cluster gpu"

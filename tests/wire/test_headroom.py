@@ -29,9 +29,10 @@ def named(server: SimServer, kind: str, name: str) -> Any:
     ("said", "read"),
     [
         (HaAdmission(failover_level=1), AdmissionControl(failover_level=1)),
-        (HaAdmission(memory_percent=96), AdmissionControl(memory_percent=96)),
+        (HaAdmission(memory_percent=96), AdmissionControl(memory_percent=96, cpu_percent=96)),
         (HaAdmission(failover_hosts=("esx-01.lab",)), AdmissionControl(failover_hosts=("esx-01.lab",))),
-        (HaAdmission(memory_percent=10), AdmissionControl(memory_percent=10)),
+        (HaAdmission(memory_percent=10), AdmissionControl(memory_percent=10, cpu_percent=10)),
+        (HaAdmission(memory_percent=10, cpu_percent=98), AdmissionControl(memory_percent=10, cpu_percent=98)),
     ],
 )
 def test_what_is_refused_here_is_refused_there(
@@ -44,6 +45,7 @@ def test_what_is_refused_here_is_refused_there(
         cluster = host.compute_resource()
         cluster.drs.ha_enabled, cluster.drs.ha_admission = True, said
         cluster.touch("configurationEx")
+        vm.state.cpu_reservation_mhz = 24_000 if said.cpu_percent else 0
     with Connection(target_of(lab)) as connection:
         site = Site(connection, tmp_path, lambda: datetime(2026, 11, 2, 18, tzinfo=UTC))
         (seen,) = connection.inventory().clusters.values()
@@ -51,6 +53,7 @@ def test_what_is_refused_here_is_refused_there(
         report = run(Attach(vm="ml-07", profile="a100-3-20c", power=PowerPolicy.ON), site, apply=True)
     reasons = [str(each) for each in report.plan.rejections]
     if report.plan.feasible:
+        assert not said.cpu_percent, "it reserves more CPU than is not kept"
         assert report.exit_code == 0, "and the power-on was let through"
         return
     assert any("HA" in line for line in reasons), reasons

@@ -20,7 +20,7 @@ from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.inventory import Inventory
-from gpuops.plan.steps import Step
+from gpuops.plan.steps import HostStep, Step
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
@@ -174,14 +174,12 @@ class Journal:
 
     # intents
 
-    def intend(self, run: Run, step: Step, before: Inventory) -> str:
+    def intend(self, run: Run, step: Step | HostStep, before: Inventory) -> str:
         """The op id of an effect about to be sent. The caller sends nothing when this raises.
 
         Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
         """
-        vm = before.vms.get(step.vm)
-        was = {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
-        what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": was}
+        what = {"step": dump_step(step), "seen": before.taken_at.isoformat(), "before": _as_seen(step, before)}
         op_id = ""
 
         def drafted(book: Book) -> list[Draft]:
@@ -262,6 +260,14 @@ class Journal:
         raise StateDamaged(
             f"the journal did not take a record in {TRIES} tries", hint="gpuops rotate audit verify shows why"
         )
+
+
+def _as_seen(step: Step | HostStep, before: Inventory) -> Mapping[str, Any]:
+    """What the step is about, as it was."""
+    if isinstance(step, HostStep):
+        return {"host": step.host, "name": before.hosts[step.host].name}
+    vm = before.vms.get(step.vm)
+    return {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
 
 
 def _run_of(op_id: str) -> str:

@@ -95,7 +95,9 @@ def _admission(policy: Any) -> HaAdmission:
         case vim.cluster.FailoverHostAdmissionControlPolicy():
             return HaAdmission(failover_hosts=tuple(host._moId for host in policy.failoverHosts))
         case vim.cluster.FailoverResourcesAdmissionControlPolicy():
-            return HaAdmission(memory_percent=policy.memoryFailoverResourcesPercent)
+            return HaAdmission(
+                memory_percent=policy.memoryFailoverResourcesPercent, cpu_percent=policy.cpuFailoverResourcesPercent
+            )
         case None:
             return HaAdmission()
         case _:

@@ -2,19 +2,24 @@
 
 Sources: VMware vSphere Availability, "vSphere HA Admission Control" (percentages of the cluster's resources; slots of
 the largest reservation of a running VM, without those of the largest hosts; dedicated failover hosts).
-From memory, not documented: which fault a power-on or vMotion to a dedicated failover host ends in. CPU is not counted.
+A VM that reserves no CPU counts with 32 MHz (there too). From memory, not documented: which fault a power-on or vMotion
+to a dedicated failover host ends in.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.operations import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.drs import HaAdmission
+    from gpuops.sim.host_state import HostModel
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.vm_state import VmState
+
+_LEAST_MHZ: Final = 32
 
 
 def refuse_over_failover(vm: VirtualMachine, host: HostSystem) -> None:
@@ -25,9 +30,8 @@ def refuse_over_failover(vm: VirtualMachine, host: HostSystem) -> None:
     if asked is None or asked.failover_hosts is not None:
         return
     up = [each for each in cluster.hosts() if each.state.connection == "connected" and not each.state.in_maintenance]
-    reserved_mib = [each.state.reserved_mib for one in up for each in one.running_vms() if each is not vm]
-    sizes_mib = sorted(each.state.model.memory_mib for each in up)
-    if not _admits(asked, sizes_mib, [*reserved_mib, vm.state.reserved_mib]):
+    running = [vm.state, *(each.state for one in up for each in one.running_vms() if each is not vm)]
+    if not _admits(asked, [each.state.model for each in up], running):
         raise faults.no_failover_resources(vm.name)
 
 
@@ -44,9 +48,14 @@ def _asked_of(cluster: Any) -> HaAdmission | None:
     return found
 
 
-def _admits(admission: HaAdmission, sizes_mib: list[int], reserved_mib: list[int]) -> bool:
+def _admits(admission: HaAdmission, hosts: list[HostModel], running: list[VmState]) -> bool:
+    reserved_mib = [vm.reserved_mib for vm in running]
+    reserved_mhz = [max(_LEAST_MHZ, vm.cpu_reservation_mhz) for vm in running]
     if admission.memory_percent is not None:
-        return sum(reserved_mib) <= sum(sizes_mib) * (100 - admission.memory_percent) // 100
-    slot_mib = max(1, *reserved_mib)
-    left = sizes_mib[: len(sizes_mib) - admission.failover_level]
-    return len(reserved_mib) <= sum(size_mib // slot_mib for size_mib in left)
+        cpu_percent = admission.memory_percent if admission.cpu_percent is None else admission.cpu_percent
+        left_mib = sum(host.memory_mib for host in hosts) * (100 - admission.memory_percent) // 100
+        left_mhz = sum(host.capacity_mhz for host in hosts) * (100 - cpu_percent) // 100
+        return sum(reserved_mib) <= left_mib and sum(reserved_mhz) <= left_mhz
+    slot_mib, slot_mhz = max(1, *reserved_mib), max(reserved_mhz)
+    slots = sorted(min(host.memory_mib // slot_mib, host.capacity_mhz // slot_mhz) for host in hosts)
+    return len(running) <= sum(slots[: len(slots) - admission.failover_level])

@@ -80,7 +80,9 @@ def _admission(admission: HaAdmission) -> Any:
     if admission.memory_percent is not None:
         return vim.cluster.FailoverResourcesAdmissionControlPolicy(
             resourceReductionToToleratePercent=100,
-            cpuFailoverResourcesPercent=admission.memory_percent,
+            cpuFailoverResourcesPercent=admission.memory_percent
+            if admission.cpu_percent is None
+            else admission.cpu_percent,
             memoryFailoverResourcesPercent=admission.memory_percent,
             failoverLevel=admission.failover_level,
             autoComputePercentages=False,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuops.model.catalog import Board
 from gpuops.plan.placement.fleet.board import BoardGpus
-from gpuops.plan.placement.fleet.mix import Asked, Mix, Offer, distance, mix_of
+from gpuops.plan.placement.fleet.mix import Asked, Mix, Offer, distance, largest, mix_of
 from gpuops.plan.placement.fleet.pool import Pool
 from gpuops.plan.placement.fleet.site import Often, large_of, shapes_of, typical, weighted
 from gpuops.plan.placement.fleet.tables import NO_LIMIT
@@ -47,11 +47,11 @@ class Boards:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._pools: dict[str, Priced] = {}
-        self._offered: dict[str, dict[str, Offer]] = {}
+        self._largest: dict[str, set[str]] = {}
 
     def priced(self, board: Board, asked: Asked) -> Priced:
         """The pool of this board where so much is asked for, as the index is now."""
-        mix = mix_of(board.key, asked, self._offers(board))
+        mix = mix_of(board.key, asked, self._largest_of(board))
         known = self._pools.get(board.key)
         if known is None or distance(known.mix, mix) > NEAR:
             known = self._pools[board.key] = self._new(board, mix)
@@ -70,9 +70,11 @@ class Boards:
         fleet = self._fleet
         devices: dict[str, float] = {}
         for shape, part in mix.items():
-            devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.count
+            devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.devices
         gpus = BoardGpus(board, fleet.states, devices)
-        often = [Often(gpus.kind(shape.profile), shape.count, 0, shape.memory_mib, part) for shape, part in mix.items()]
+        often = [
+            Often(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, part) for shape, part in mix.items()
+        ]
         sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
         rows = np.arange(len(fleet.host_of))
         empties = np.unique(fleet.states.emptied().of(np.unique(fleet.state)))
@@ -96,9 +98,9 @@ class Boards:
         )
         return Priced(pool, gpus, mix, len(fleet.read_again))
 
-    def _offers(self, board: Board) -> dict[str, Offer]:
-        """The profiles that hosts offer for GPUs that they have, in the mode they are in."""
-        if board.key not in self._offered:
+    def _largest_of(self, board: Board) -> set[str]:
+        """Of the profiles that hosts offer for GPUs that they have, in the mode they are in, the largest."""
+        if board.key not in self._largest:
             states = self._fleet.states
             empties = np.unique(states.emptied().of(np.unique(self._fleet.state))).tolist()
             there = [state for state in empties if state and states.of_board(state, board.key)]
@@ -107,5 +109,5 @@ class Boards:
                 facts = states.catalog.profile(name)
                 if facts is not None and facts.board == board.key and any(states.slots(name).at(s) for s in there):
                     found[name] = Offer(facts.framebuffer_mib, facts.mig_backed)
-            self._offered[board.key] = found
-        return self._offered[board.key]
+            self._largest[board.key] = largest(found)
+        return self._largest[board.key]

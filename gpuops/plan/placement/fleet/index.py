@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
+from operator import is_not, or_
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -97,7 +99,8 @@ class Fleet:
         self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
         self._number = {host.ref: number for number, host in enumerate(self.hosts)}
         self._layouts = [_layout(host) for host in self.hosts]
-        self._seen: list[tuple[Host | None, tuple[Vm, ...]]] = [(None, ())] * len(self.hosts)
+        self._seen_hosts: list[Host | None] = [None] * len(self.hosts)
+        self._seen_vms: list[tuple[Vm, ...] | None] = [None] * len(self.hosts)
         hosts, rows = len(self.hosts), sum(map(len, self._layouts))
         width = max((count for layout in self._layouts for _, count in layout), default=1)
         self.first_row = np.cumsum([0, *map(len, self._layouts)])
@@ -132,26 +135,29 @@ class Fleet:
             return
         self.inventory = inventory
         self.mix.sync(inventory)
-        known, vms_by_host = inventory.hosts, inventory.vms_by_host
-        there = ((known.get(ref), vms_by_host.get(ref, ())) for ref in self._number)
-        changed = [
-            (number, host, vms)
-            for number, ((host, vms), (host_seen, vms_seen)) in enumerate(zip(there, self._seen, strict=True))
-            if host is not host_seen or vms is not vms_seen
-        ]
-        for number, now, vms in changed:
-            host = self.hosts[number]
-            if now is None or _layout(now) != self._layouts[number] or now.name != host.name:
+        # Compared as objects and not by value, without a line of Python for each host: there are thousands.
+        hosts = [*map(inventory.hosts.get, self._number)]
+        vms = [*map(inventory.vms_by_host.get, self._number)]
+        changed = map(or_, map(is_not, hosts, self._seen_hosts), map(is_not, vms, self._seen_vms))
+        for number in [*compress(range(len(hosts)), changed)]:
+            now = hosts[number]
+            if now is not self._seen_hosts[number] and not self._is_in_place(number, now):
                 self._build(inventory)
                 return
-            self._read(number, now, vms, inventory)
-        if sum(1 for host in known.values() if host.gpus) != len(self.hosts):
+            assert now is not None, "asked where it is"
+            self._read(number, now, inventory)
+        self._seen_hosts, self._seen_vms = hosts, vms
+        if any(inventory.hosts[ref].gpus for ref in inventory.hosts.keys() - self._number.keys()):
             self._build(inventory)
 
-    def _read(self, number: int, host: Host, vms: tuple[Vm, ...], inventory: Inventory) -> None:
-        if _setup(host) != _setup(self.hosts[number]):
+    def _is_in_place(self, number: int, now: Host | None) -> bool:
+        """Whether the host is still where it is in the arrays, as many GPUs on as many nodes."""
+        return now is not None and _layout(now) == self._layouts[number] and now.name == self.hosts[number].name
+
+    def _read(self, number: int, host: Host, inventory: Inventory) -> None:
+        if host is not self.hosts[number] and _setup(host) != _setup(self.hosts[number]):
             self.boards = Boards(self)
-        self.hosts[number], self._seen[number] = host, (host, vms)
+        self.hosts[number] = host
         free_mib = unreserved(host, _NOBODY, inventory)
         sure_mib = surely_unreserved(host, _NOBODY, inventory)
         self.unreserved_mib[number] = _NONE if free_mib is None else free_mib

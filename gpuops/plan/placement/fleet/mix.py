@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import compress
+from operator import is_not
+from typing import Final, NamedTuple
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -23,12 +25,14 @@ _MOST: Final = 256
 """Shapes: the rarest of more are left out."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """One kind of VM: so many devices of one kind, with so much memory beside them, roughly."""
+class Shape(NamedTuple):
+    """One kind of VM: so many devices of one kind, with so much memory beside them, roughly.
+
+    A tuple, for every decision sorts the mix and looks shapes up in it.
+    """
 
     profile: str
-    count: int
+    devices: int
     memory_mib: int
 
 
@@ -89,16 +93,17 @@ def _sum(asked: Asked, other: Asked, sign: int) -> Asked:
     return found
 
 
-def mix_of(board: str, asked: Asked, offers: Mapping[str, Offer]) -> Mix:
-    """The mix of one board, for which hosts have these offers."""
+def mix_of(board: str, asked: Asked, largest: Iterable[str]) -> Mix:
+    """The mix of one board; `largest` are the largest profiles that hosts offer for it."""
     weights: dict[Shape, float] = dict(asked.get(board, {}))
-    for profile in _largest(offers):
+    for profile in largest:
         shape = Shape(profile, 1, 0)
         weights[shape] = weights.get(shape, 0.0) + PRIOR
-    commonest = sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:_MOST]
-    total = sum(weight for _, weight in commonest)
+    if len(weights) > _MOST:
+        weights = dict(sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:_MOST])
+    total = sum(weights.values())
     # In an order of their own: sums of fractions must not depend on who was counted first.
-    return {shape: weight / total for shape, weight in sorted(commonest)}
+    return {shape: weight / total for shape, weight in sorted(weights.items())}
 
 
 def distance(mix: Mix, other: Mix) -> float:
@@ -107,7 +112,7 @@ def distance(mix: Mix, other: Mix) -> float:
     return 0.5 * (more + sum(share for shape, share in other.items() if shape not in mix))
 
 
-def _largest(offers: Mapping[str, Offer]) -> set[str]:
+def largest(offers: Mapping[str, Offer]) -> set[str]:
     """The largest profile of each kind of GPU: time-sliced, and MIG-backed."""
     by_size = sorted(offers.items(), key=lambda each: (each[1].size_mib, each[0]))
     return set({offer.mig_backed: name for name, offer in by_size}.values())
@@ -140,13 +145,13 @@ class SiteMix:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._seen: dict[str, tuple[Vm, ...]] = {}
-        self._asked: dict[str, Asked] = {}
         self._total: Asked = {}
 
     def sync(self, inventory: Inventory) -> None:
         """Count again what changed since."""
         now, seen = inventory.vms_by_host, self._seen
-        for ref in [ref for ref, vms in now.items() if seen.get(ref) is not vms]:
+        # Compared as objects and not by value, without a line of Python for each host: there are thousands.
+        for ref in compress(now, map(is_not, map(seen.get, now), now.values())):
             self._replace(ref, now[ref])
         if len(seen) > len(now):
             for ref in seen.keys() - now.keys():
@@ -159,8 +164,9 @@ class SiteMix:
         return plus(plus(others, own), coming)
 
     def _replace(self, ref: str, vms: tuple[Vm, ...]) -> None:
-        if ref in self._seen:
-            self._total = minus(self._total, self._asked[ref])
-        asked = asked_by(vms, self._catalog)
-        self._total = plus(self._total, asked)
-        self._seen[ref], self._asked[ref] = vms, asked
+        before = {id(vm): vm for vm in self._seen.get(ref, ())}
+        now = {id(vm): vm for vm in vms}
+        gone = asked_by((vm for key, vm in before.items() if key not in now), self._catalog)
+        come = asked_by((vm for key, vm in now.items() if key not in before), self._catalog)
+        self._total = plus(minus(self._total, gone), come)
+        self._seen[ref] = vms

@@ -7,14 +7,14 @@ and of equals the first node. What was scored for a shape is kept until the node
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gpuops.plan.placement.fleet.ask import Ask, Geometry, Part, Seat
 from gpuops.plan.placement.fleet.moves import Moves
-from gpuops.plan.placement.fleet.reserve import Large, places, price
+from gpuops.plan.placement.fleet.reserve import Large, halved, places, price
 from gpuops.plan.placement.fleet.worth import Shapes, worth
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Pool:
         self.state, self.cpu, self.memory = state.copy(), cpu.copy(), memory.copy()
         self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
         self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
+        self._wide = np.zeros(0, dtype=np.bool_) if large is None else large.count > state.shape[1]
+        self._half = halved(large) if large is not None and self._wide.any() else None
         self.moves = Moves(geometry, shapes.kinds)
         self._scored: dict[Ask, _Scored] = {}
         self._changed: list[int] = []
@@ -137,17 +139,10 @@ class Pool:
         if self.large is None:
             return np.zeros((len(rows), 0), dtype=np.int64)
         found = places(self.large, self.model[rows], gains, cpu, memory)
-        wide = self.large.count > self.state.shape[1]
-        if wide.any():
-            half = replace(
-                self.large,
-                count=-(-self.large.count // 2),
-                cpu=-(-self.large.cpu // 2),
-                memory=-(-self.large.memory // 2),
-            )
-            other = self.sibling[rows]
-            here = places(half, self.model[rows], gains, cpu, memory)
-            there = places(half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
+        if self._half is not None:
+            wide, other = self._wide, self.sibling[rows]
+            here = places(self._half, self.model[rows], gains, cpu, memory)
+            there = places(self._half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
             both = np.where((other >= 0)[:, None], np.minimum(1, np.minimum(here, there)), 0)
             found[:, wide] = both[:, wide]
         return found
@@ -191,7 +186,7 @@ class Pool:
         if self.large is None:
             return np.zeros(0)
         left = self.places.sum(axis=0)
-        left = np.where(self.large.count > self.state.shape[1], left // 2, left)
+        left = np.where(self._wide, left // 2, left)
         return price(self.large, left, float(self.gains[:, -1].sum()))
 
     def select(self, cost: Floats) -> int:

@@ -1,0 +1,126 @@
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: gpus
+short_description: VMs and hosts of a vCenter that have GPUs
+version_added: 0.1.0
+description:
+  - Makes an inventory host of every VM with a GPU device, in the group C(gpu_vms), and of every ESXi host with GPUs, in
+    the group C(gpu_hosts).
+  - Its configuration is a file whose name ends in C(gpus.yml) or C(gpus.yaml).
+  - Names and values that come from vCenter are never taken for templates.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.vsphere.connection
+  - ansible.builtin.constructed
+  - ansible.builtin.inventory_cache
+options:
+  plugin:
+    description: Names this plugin.
+    type: str
+    required: true
+    choices: [gpuops.vsphere.gpus]
+  resources:
+    description: What becomes a host of the inventory.
+    type: list
+    elements: str
+    choices: [vms, hosts]
+    default: [vms, hosts]
+  policy:
+    description:
+      - File of a rotation policy. With it a VM has its C(gpu_role), and a desktop is idle by the measure of its pool.
+    type: path
+"""
+
+EXAMPLES = r"""
+# site.gpus.yml: groups such as profile_grid_a100_3_20c, model_A100, numa_1, role_desktop, use_idle
+plugin: gpuops.vsphere.gpus
+hostname: vc.example.com
+username: gpuops@vsphere.local
+password: "{{ lookup('ansible.builtin.env', 'VCENTER_PASSWORD') }}"
+policy: /etc/gpuops/policy.yaml
+keyed_groups:
+  - {prefix: profile, key: "gpu_profiles | default([])"}
+  - {prefix: model, key: gpu_models}
+  - {prefix: numa, key: gpu_numa_nodes}
+  - {prefix: role, key: gpu_role}
+  - {prefix: use, key: gpu_use}
+groups:
+  training: "'gpuops.role' in (gpu_attributes | default({})) and gpu_attributes['gpuops.role'] == 'ml'"
+compose:
+  ansible_host: inventory_hostname ~ '.example.com'
+cache: true
+cache_plugin: ansible.builtin.jsonfile
+cache_connection: /var/cache/gpuops
+cache_timeout: 600
+"""
+
+import json
+
+from ansible.errors import AnsibleParserError
+from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
+from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION
+
+
+class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
+    NAME = "gpuops.vsphere.gpus"
+
+    def verify_file(self, path):
+        return super().verify_file(path) and path.endswith(("gpus.yml", "gpus.yaml"))
+
+    def parse(self, inventory, loader, path, cache=True):
+        super().parse(inventory, loader, path, cache)
+        self._read_config_data(path)
+        self._add(self._found(path, cache))
+
+    def _found(self, path, cache):
+        """What vCenter shows, or what it showed when it was last asked."""
+        key = self.get_cache_key(path)
+        wanted = self.get_option("cache")
+        if wanted and cache:
+            try:
+                return self._cache[key]
+            except KeyError:
+                pass
+        found = self._read()
+        if wanted:
+            self._cache[key] = found
+        return found
+
+    def _read(self):
+        try:
+            from gpuops.errors import GpuopsError
+            from gpuops.tasks.connection import Said
+            from gpuops.tasks.inventory import machines
+        except ImportError as error:
+            raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
+        try:
+            said = Said(**{name: self._option(name) for name in CONNECTION})
+            found, warnings = machines(said, policy=self._option("policy"))
+        except GpuopsError as error:
+            # not chained: Ansible prints causes, and one says it all
+            raise AnsibleParserError(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+        for warning in warnings:
+            self.display.warning(warning)
+        return json.loads(json.dumps(found))
+
+    def _option(self, name):
+        """An option of the file; those of the connection may be templates, for a vault or the environment."""
+        value = self.get_option(name)
+        return self.templar.template(value) if isinstance(value, str) else value
+
+    def _add(self, found):
+        strict = self.get_option("strict")
+        for resource in self.get_option("resources"):
+            group = self.inventory.add_group(f"gpu_{resource}")
+            for name, variables in found[resource].items():
+                host = self.inventory.add_host(wrap_var(name), group)
+                facts = wrap_var(variables)
+                for key, value in facts.items():
+                    self.inventory.set_variable(host, key, value)
+                self._set_composite_vars(self.get_option("compose"), facts, host, strict=strict)
+                self._add_host_to_composed_groups(self.get_option("groups"), facts, host, strict=strict)
+                self._add_host_to_keyed_groups(self.get_option("keyed_groups"), facts, host, strict=strict)

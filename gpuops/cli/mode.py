@@ -1,0 +1,91 @@
+"""`gpuops mode`: what the GPUs of hosts are used for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Common, spread
+from gpuops.cli.repeated import Once
+from gpuops.cli.scheduler import ClusterName, HostPattern
+from gpuops.model.gpu import AssignmentPolicy
+from gpuops.model.host_settings import SharedType, SizeMode
+
+mode = typer.Typer(
+    name="mode",
+    cls=Once,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Show and set what hosts use their GPUs for: graphics type, vGPU mode, assignment policy.",
+)
+
+
+@mode.command()
+@spread
+def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) -> None:
+    """Show per host and GPU what it is used as, what it is configured as, and whether a reboot is pending.
+
+    Changes nothing.
+
+    \b
+    Example:
+      gpuops mode show --host esx-02.lab --vcenter sim:lab
+    """
+    from gpuops.cli.opening import open_site, read_inventory
+    from gpuops.plan.scope import Scope
+    from gpuops.report.mode import mode_document, mode_text
+
+    scope = Scope(cluster=cluster, host=host)
+    with open_site(common) as site:
+        seen = read_inventory(site, common)
+    scope.check(seen)
+    hosts = scope.hosts(seen)
+    output.show(mode_text(seen, hosts), mode_document(seen, hosts))
+
+
+@mode.command(name="set")
+@spread
+def set_(
+    common: Common,
+    default_type: Annotated[SharedType | None, typer.Option(help="What a GPU without a setting of its own is.")] = None,
+    type: Annotated[SharedType | None, typer.Option("--type", help="How GPUs serve VMs: sharedDirect is vGPU.")] = None,
+    vgpu_mode: Annotated[
+        SizeMode | None, typer.Option(help="Whether vGPUs of several sizes may share a GPU (vSphere 8.0 Update 3).")
+    ] = None,
+    assignment: Annotated[
+        AssignmentPolicy | None,
+        typer.Option(help="Which GPU the host gives the next vGPU: the emptiest, or the fullest."),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
+    ] = None,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
+) -> None:
+    """Set graphics types, vGPU modes and the assignment policy, in one change per host.
+
+    A graphics type is in force after the host's next reboot, which this command does not do; the rest at once.
+    What is not named stays as it is. A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops mode set --vgpu-mode sameSize --gpu 0000:af:00.0 --host esx-02.lab --vcenter sim:lab
+      gpuops mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
+    """
+    from gpuops.cli.host_change import carry_out
+    from gpuops.plan.graphics.mode import SetMode
+
+    request = SetMode(
+        default_type=default_type,
+        type=type,
+        vgpu_mode=vgpu_mode,
+        assignment=assignment,
+        gpu=tuple(gpu or ()),
+        host=host,
+        cluster=cluster,
+    )
+    carry_out(request, "mode-set", common, dry_run=dry_run)

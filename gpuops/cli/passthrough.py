@@ -1,0 +1,70 @@
+"""`gpuops passthrough`: whole GPUs for VMs, or back to their host."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli.options import Common, spread
+from gpuops.cli.repeated import Once
+from gpuops.cli.scheduler import ClusterName, HostPattern
+
+passthrough = typer.Typer(
+    name="passthrough",
+    cls=Once,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Switch DirectPath I/O of hosts' GPUs on and off.",
+)
+
+Devices = Annotated[
+    list[str], typer.Option(metavar="PCI-ADDRESS", help="A GPU of each host: 0000:5e:00.0. May be repeated.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+
+
+@passthrough.command()
+@spread
+def on(
+    common: Common,
+    device: Devices,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="Its hardware label, by which VMs ask for it; empty: none any more."),
+    ] = None,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Give GPUs to VMs whole, by DirectPath I/O; vGPUs cannot run on them then.
+
+    Where the host cannot do that at once it is in force after its next reboot, which this command does not do.
+
+    \b
+    Example:
+      gpuops passthrough on --device 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
+    """
+    from gpuops.cli.host_change import carry_out
+    from gpuops.plan.graphics.passthrough import SetPassthrough
+
+    carry_out(SetPassthrough(True, tuple(device), label, host, cluster), "passthrough-on", common, dry_run=dry_run)
+
+
+@passthrough.command()
+@spread
+def off(
+    common: Common, device: Devices, host: HostPattern = None, cluster: ClusterName = None, dry_run: DryRun = False
+) -> None:
+    """Give GPUs back to their host; refused while a VM has one.
+
+    Where the host cannot do that at once it is in force after its next reboot, which this command does not do.
+
+    \b
+    Example:
+      gpuops passthrough off --device 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
+    """
+    from gpuops.cli.host_change import carry_out
+    from gpuops.plan.graphics.passthrough import SetPassthrough
+
+    carry_out(SetPassthrough(False, tuple(device), None, host, cluster), "passthrough-off", common, dry_run=dry_run)

@@ -1,0 +1,101 @@
+"""`gpuops scheduler`: how the vGPUs of a GPU share its time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import completion, output
+from gpuops.cli.options import Common, spread
+from gpuops.cli.repeated import Once
+from gpuops.model.scheduler import SchedulerPolicy
+
+scheduler = typer.Typer(
+    name="scheduler",
+    cls=Once,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.",
+)
+
+HostPattern = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Hosts named so (esx-0*).", autocompletion=completion.hosts),
+]
+ClusterName = Annotated[str | None, typer.Option(metavar="NAME", help="The hosts of this cluster.")]
+
+
+@scheduler.command()
+@spread
+def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) -> None:
+    """Show per host and GPU which policy is configured, which is in force, and whether a reboot is pending.
+
+    It is read from the options of the nvidia kernel module, by the driver's branch. Changes nothing.
+
+    \b
+    Example:
+      gpuops scheduler show --host 'esx-0*' --vcenter sim:lab
+    """
+    from gpuops.api import scheduler_show
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.plan.scope import Scope
+    from gpuops.report.scheduler import scheduler_document, scheduler_text
+
+    with open_site(common) as site:
+        found = scheduler_show(site, Scope(cluster=cluster, host=host))
+    remember(common, found.inventory)
+    output.show(scheduler_text(found), scheduler_document(found))
+
+
+@scheduler.command(name="set")
+@spread
+def set_(
+    common: Common,
+    policy: Annotated[SchedulerPolicy, typer.Option(help="Who gets the GPU's time.")],
+    time_slice: Annotated[
+        str | None,
+        typer.Option(metavar="2ms", help="Plain time slices, 1 to 30 ms; `default`: of the driver's own length."),
+    ] = None,
+    frequency: Annotated[
+        str | None, typer.Option(metavar="480Hz", help="Adaptive round robin at 63 to 960 Hz (from vGPU 15 on).")
+    ] = None,
+    averaging: Annotated[
+        int | None, typer.Option(metavar="33", help="Its averaging factor, 1 to 60; with --frequency.")
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
+    ] = None,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    driver_branch: Annotated[
+        str | None,
+        typer.Option(metavar="R550", help="The branch of the hosts' driver, where vCenter does not tell it."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
+) -> None:
+    """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
+
+    It is in force after the next reboot of each host, which this command does not do: it says what is left to do.
+    Every other option stays as it is. A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops scheduler set --policy equal-share --time-slice 2ms --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
+      gpuops scheduler set --policy fixed-share --cluster vdi-cluster --dry-run --vcenter sim:vdi
+    """
+    from gpuops.cli.host_change import carry_out
+    from gpuops.plan.scheduler.change import SetScheduler
+
+    request = SetScheduler(
+        policy=policy,
+        time_slice=time_slice,
+        frequency=frequency,
+        averaging=averaging,
+        gpu=tuple(gpu or ()),
+        host=host,
+        cluster=cluster,
+        driver_branch=driver_branch,
+    )
+    carry_out(request, "scheduler-set", common, dry_run=dry_run)

@@ -1,0 +1,28 @@
+"""What is needed of a vCenter to read and change the settings of hosts. `vsphere` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.steps import HostStep
+
+
+class Hosts(Protocol):
+    """The hosts of one vCenter. Every method raises only errors of the gpuops tree."""
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the settings of these hosts asked for; what cannot be read is said in them."""
+        ...
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
+        ...
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        """Send one step, once; it is done when this returns.
+
+        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never sends it again blind.
+        """
+        ...

@@ -1,0 +1,125 @@
+"""Host settings: a plan for hosts carried out, one host after another, each effect in the journal before it is sent.
+
+look -> already done? -> anything against it? -> intent on disk -> send -> look again -> outcome on disk. A reply that
+was lost is answered by looking. A host that fails ends nothing for the others: their settings do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
+from gpuops.execute.host_port import Hosts
+from gpuops.execute.journal import IntentState, Journal, Run
+from gpuops.execute.site import Site, catalog_of
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.plan.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
+from gpuops.plan.host_state import host_hindrance, host_satisfied, privileges
+from gpuops.plan.outcome import Verdict
+from gpuops.plan.plan import Rejection
+from gpuops.plan.steps import HostStep
+
+_STATES = {
+    Verdict.DONE: IntentState.DONE,
+    Verdict.FAILED: IntentState.FAILED,
+    Verdict.UNKNOWN: IntentState.UNKNOWN,
+}
+
+
+def configure(
+    request: HostRequest, site: Site, *, apply: bool, progress: Callable[[HostOutcome], None] = lambda outcome: None
+) -> HostReport:
+    """What the request would change on this site's hosts, and with `apply` what became of it.
+
+    An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
+    """
+    report = _look(request, site)
+    if not apply or not report.plan.feasible or not report.plan.steps:
+        return HostReport(request, report.before, report.plan, applied=apply)
+    with site.changing(report.before.vcenter, alone=False) as journal:
+        # what a rotation did while this waited for the lock is seen: nothing is set on a host whose desktops it took
+        report = _look(request, site)
+        if not report.plan.feasible or not report.plan.steps:
+            return HostReport(request, report.before, report.plan, applied=True)
+        run = journal.begin(type(request).__name__.lower())
+        outcomes = []
+        for step in report.plan.steps:
+            outcome = _Effect(site.vcenter.hosts, journal, run, report.before).of(step)
+            outcomes.append(outcome)
+            progress(outcome)
+        journal.end(run)
+    return HostReport(request, report.before, report.plan, tuple(outcomes), applied=True)
+
+
+def _look(request: HostRequest, site: Site) -> HostReport:
+    before = site.vcenter.inventory()
+    before = site.vcenter.hosts.with_settings(before, request.hosts(before))
+    plan = request.plan(before, catalog_of(before))
+    return HostReport(request, before, _permitted(plan, site.vcenter.hosts, before))
+
+
+def _permitted(plan: HostPlan, hosts: Hosts, inventory: Inventory) -> HostPlan:
+    """The plan, refused when this login lacks a privilege that one of its steps needs."""
+    steps = plan.steps or plan.withheld
+    needed: dict[str, frozenset[str]] = {}
+    for step in steps:
+        needed[step.host] = needed.get(step.host, frozenset()) | privileges(step)
+    lacking = hosts.lacking(needed) if needed else {}
+    rejections = tuple(
+        Rejection(
+            inventory.hosts[ref].name,
+            f"this login lacks {', '.join(sorted(missing))}",
+            hint="ask for a role with it on the host, or log in as somebody who has it",
+        )
+        for ref, missing in lacking.items()
+        if missing
+    )
+    return HostPlan(rejections=(*plan.rejections, *rejections)) if rejections else plan
+
+
+class _Effect:
+    """One step, from the last look to the read-back."""
+
+    def __init__(self, hosts: Hosts, journal: Journal, run: Run, planned: Inventory) -> None:
+        self._hosts = hosts
+        self._journal = journal
+        self._run = run
+        self._inventory = planned
+
+    def of(self, step: HostStep) -> HostOutcome:
+        """What became of it. Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent)."""
+        host = self._look(step)
+        if host_satisfied(step, host):
+            return HostOutcome(step, Verdict.ALREADY)
+        reason = host_hindrance(step, host)
+        if reason is not None:
+            return HostOutcome(step, Verdict.SKIPPED, reason)
+        op_id = self._journal.intend(self._run, step, self._inventory)
+        try:
+            self._hosts.configure(step, self._inventory, op_id)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            return self._judged(op_id, step, error)
+        return self._judged(op_id, step, None)
+
+    def _judged(self, op_id: str, step: HostStep, error: GpuopsError | None) -> HostOutcome:
+        """The state decides, not the reply: reached is done, whatever was said."""
+        if host_satisfied(step, self._look(step)):
+            outcome = HostOutcome(step, Verdict.DONE)
+        elif error is None:
+            outcome = HostOutcome(step, Verdict.UNKNOWN, "the host called it done, and does not show it")
+        else:
+            verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
+            outcome = HostOutcome(step, verdict, _said(error), error.trouble)
+        self._journal.settled(op_id, _STATES[outcome.verdict], outcome.reason)
+        return outcome
+
+    def _look(self, step: HostStep) -> Host:
+        self._inventory = self._hosts.with_settings(self._inventory, [step.host])
+        return self._inventory.hosts[step.host]
+
+
+def _said(error: GpuopsError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -1,0 +1,93 @@
+"""Settings of a host that no bulk read shows: what is installed, and what its NVIDIA kernel module is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.gpu import PciAddress
+
+
+class SharedType(StrEnum):
+    """How a GPU serves VMs (vSphere API, HostGraphicsConfigGraphicsType)."""
+
+    SHARED = "shared"
+    """By vSphere's own shared graphics."""
+    SHARED_DIRECT = "sharedDirect"
+    """By vGPUs."""
+
+
+class SizeMode(StrEnum):
+    """Which vGPUs may share a GPU (vSphere API 8.0.3, HostGraphicsConfigVgpuMode)."""
+
+    SAME_SIZE = "sameSize"
+    MIXED_SIZE = "mixedSize"
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwarePackage:
+    """An installed software package (VIB), as HostImageConfigManager.fetchSoftwarePackages names it."""
+
+    name: str
+    version: str
+    vendor: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphicsDevice:
+    """What is configured for one GPU of the host's graphics stack, in the API's own words."""
+
+    address: PciAddress
+    graphics_type: str
+    vgpu_mode: str | None = None
+    """`sameSize` or `mixedSize`; None in MIG mode, and before API 8.0.3."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphicsSettings:
+    """HostGraphicsConfig, which is always written whole."""
+
+    default_type: str
+    assignment_policy: str
+    devices: tuple[GraphicsDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassthroughState:
+    """HostPciPassthruInfo of one device: `enabled` is configured, `active` is in force."""
+
+    address: PciAddress
+    capable: bool
+    enabled: bool
+    active: bool
+    label: str | None = None
+    depends_on: str | None = None
+    """The device it can only be passed through together with (dependentDevice); its own id where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What one host says of itself when asked. None = it does not tell, or this login may not ask."""
+
+    module_options: str | None = None
+    """Options of the `nvidia` kernel module for the next boot."""
+    loaded_options: str | None = None
+    """Those that the loaded module was given at the last boot."""
+    has_module: bool | None = None
+    """Whether the `nvidia` kernel module is installed."""
+    packages: tuple[SoftwarePackage, ...] | None = None
+    graphics: GraphicsSettings | None = None
+    passthrough: tuple[PassthroughState, ...] | None = None
+    rebinds_without_reboot: bool | None = None
+    """Whether a change of passthrough is in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
+    takes_labels: bool | None = None
+    """Whether devices may have hardware labels (HostCapability.assignHwPciConfigSupported)."""
+    unread: tuple[str, ...] = ()
+    """Why something above is not known, a reason each."""
+
+    @property
+    def reboot_pending(self) -> bool | None:
+        """Whether the next boot brings other module options into force; None = unknown."""
+        if self.module_options is None or self.loaded_options is None:
+            return None
+        return self.module_options != self.loaded_options

@@ -1,0 +1,184 @@
+"""Plans for hosts and their outcomes, as text for people and as the versioned JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, assert_never
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuops.model.host_settings import GraphicsSettings
+from gpuops.model.inventory import Inventory
+from gpuops.plan.host_plan import HostOutcome, HostReport
+from gpuops.plan.outcome import Verdict
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.report.changes import Change
+from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.units import count
+from gpuops.report.visible import visible
+
+_STYLES: Final = {
+    Verdict.DONE: "green",
+    Verdict.ALREADY: "green",
+    Verdict.FAILED: "bold red",
+    Verdict.UNKNOWN: "bold red",
+    Verdict.SKIPPED: "yellow",
+}
+_NAMES: Final = {
+    Verdict.DONE: "done",
+    Verdict.ALREADY: "already so",
+    Verdict.FAILED: "failed",
+    Verdict.UNKNOWN: "with unknown outcome",
+    Verdict.SKIPPED: "not tried",
+}
+
+
+def host_report_text(report: HostReport) -> RenderableType:
+    """One run: refusals, or each host with its changes and, once applied, its outcome; and one closing line."""
+    return Group(*_lines(report), Text(_summary(report), "bold"))
+
+
+def host_report_document(report: HostReport, kind: str) -> Document:
+    """One run. `kind` is the verb: `scheduler-set`."""
+    plan, before = report.plan, report.before
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "vcenter": before.vcenter,
+        "read_at": before.taken_at.isoformat(),
+        "request": plain(report.request),
+        "feasible": plan.feasible,
+        "applied": report.applied,
+        "changed": report.changed,
+        "exit_code": report.exit_code,
+        "steps": [_step(step, before) for step in plan.steps],
+        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
+        "warnings": list(plan.warnings),
+        "because": list(plan.because),
+        "afterwards": list(plan.afterwards),
+        "outcomes": [
+            {
+                "kind": _kind(outcome.step),
+                "title": title(outcome.step, before),
+                "host": _host(outcome.step, before),
+                "verdict": outcome.verdict.value,
+                "reason": outcome.reason,
+            }
+            for outcome in report.outcomes
+        ],
+    }
+
+
+def title(step: HostStep, inventory: Inventory) -> str:
+    """What the step does, in a few words."""
+    host = inventory.hosts[step.host].name
+    match step:
+        case ConfigureModule():
+            return f"set the options of module nvidia on {host}"
+        case ConfigureGraphics():
+            return f"set the graphics configuration of {host}"
+        case ConfigurePassthrough():
+            return f"set DirectPath I/O on {host}"
+        case _:
+            assert_never(step)
+
+
+def changes(step: HostStep) -> tuple[Change, ...]:
+    """What the step alters, GPU by GPU, and as the host keeps it."""
+    gpus = tuple(Change(str(each.gpu), each.before, each.after) for each in step.gpus)
+    match step:
+        case ConfigureModule(before=before, after=after):
+            return (*gpus, Change("module options", before or None, after or None))
+        case ConfigureGraphics(before=was, after=will):
+            return (*_of_host(was, will), *gpus)
+        case ConfigurePassthrough():
+            return gpus
+        case _:
+            assert_never(step)
+
+
+def _of_host(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[Change]:
+    if before.default_type != after.default_type:
+        yield Change("default type", before.default_type, after.default_type)
+    if before.assignment_policy != after.assignment_policy:
+        yield Change("assignment policy", before.assignment_policy, after.assignment_policy)
+
+
+def _kind(step: HostStep) -> str:
+    match step:
+        case ConfigureModule():
+            return "configure_module"
+        case ConfigureGraphics():
+            return "configure_graphics"
+        case ConfigurePassthrough():
+            return "configure_passthrough"
+        case _:
+            assert_never(step)
+
+
+def _step(step: HostStep, before: Inventory) -> Document:
+    return {
+        "kind": _kind(step),
+        "title": title(step, before),
+        "host": _host(step, before),
+        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(step)],
+    }
+
+
+def _host(step: HostStep, inventory: Inventory) -> Document:
+    return {"ref": step.host, "name": inventory.hosts[step.host].name}
+
+
+def _lines(report: HostReport) -> Iterator[Text]:
+    plan = report.plan
+    for rejection in plan.rejections:
+        yield Text("refused: ", "bold red").append(visible(str(rejection)), "default")
+        if rejection.hint:
+            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+    outcomes = {outcome.step: outcome for outcome in report.outcomes}
+    for step in plan.steps:
+        yield _head(step, outcomes.get(step), report.before)
+        yield from _table(changes(step))
+    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    if plan.steps:
+        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
+    if plan.steps and (not report.applied or report.changed):
+        yield from (Text(f"next: {visible(text)}", "yellow") for text in plan.afterwards)
+
+
+def _head(step: HostStep, outcome: HostOutcome | None, before: Inventory) -> Text:
+    line = Text("  ")
+    if outcome is not None:
+        line.append(f"{outcome.verdict:<8} ", _STYLES[outcome.verdict])
+    line.append(visible(title(step, before)), "default")
+    if outcome is not None and outcome.reason:
+        line.append(f"  {visible(outcome.reason)}", "default")
+    return line
+
+
+def _table(details: tuple[Change, ...]) -> Iterator[Text]:
+    width = max((len(visible(change.what)) for change in details), default=0)
+    for change in details:
+        line = Text(f"      {visible(change.what):<{width}}  ").append(_value(change.before), "dim")
+        yield line.append(" -> ").append(_value(change.after), "green")
+
+
+def _value(value: str | None) -> str:
+    return "none" if value is None else visible(value)
+
+
+def _summary(report: HostReport) -> str:
+    plan = report.plan
+    if not plan.feasible:
+        return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
+    if not plan.steps:
+        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
+    if not report.applied:
+        return f"{count(len(plan.steps), 'step')} planned, nothing changed"
+    numbers = {verdict: sum(outcome.verdict is verdict for outcome in report.outcomes) for verdict in Verdict}
+    return ", ".join(
+        f"{count(number, 'step') if verdict is Verdict.DONE else number} {_NAMES[verdict]}"
+        for verdict, number in numbers.items()
+        if number
+    )

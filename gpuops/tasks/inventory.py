@@ -1,0 +1,141 @@
+"""Inventory: the VMs with GPU devices and the hosts with GPUs, as the variables that Ansible's inventory gives them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuops.advise.idle import busy, in_use
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
+from gpuops.plan.rotation.waiting import waiting
+from gpuops.report.fleet import Fleet, HostView, fleet
+from gpuops.report.plan_json import Document
+from gpuops.report.vm_state import vm_state
+from gpuops.tasks.connection import Said, open_site
+
+if TYPE_CHECKING:
+    from gpuops.model.catalog import Board, Catalog
+    from gpuops.model.gpu import PhysicalGpu
+    from gpuops.model.rotation import Policy
+
+
+def machines(said: Said, *, policy: str | None = None) -> tuple[Document, list[str]]:
+    """`{"vms": {name: variables}, "hosts": {name: variables}}`, and what to warn of. One bulk read.
+
+    With a policy each VM has its role in it, and a desktop is idle by the measure of its pool. Raises GpuopsError.
+    """
+    from gpuops.api import catalog_of
+    from gpuops.config.policy import load_policy
+
+    night = load_policy(Path(policy).expanduser()) if policy else None
+    site, warnings = open_site(said)
+    with site:
+        seen = site.vcenter.inventory()
+        if night is not None and night.needs_tags:
+            seen = site.vcenter.with_tags(seen)
+    catalog = catalog_of(seen)
+    found = fleet(seen, catalog)
+    roles = _roles(night, seen)
+    nodes = _nodes(found)
+    names = Counter([*(vm.name for vm in found.vms), *(view.host.name for view in found.hosts)])
+    vms = {
+        _unique(vm.name, vm.ref, names): {
+            **_prefixed(vm_state(vm, seen)),
+            "gpu_vm": f"moid:{vm.ref}",
+            "gpu_models": sorted(
+                {model for device in vm.devices or () if (model := _model(device, vm, seen, catalog))}
+            ),
+            "gpu_numa_nodes": nodes.get(vm.ref, []),
+            "gpu_role": roles.get(vm.ref),
+            **_idleness(vm, night),
+        }
+        for vm in found.vms
+    }
+    hosts = {_unique(view.host.name, view.host.ref, names): _host(view, catalog) for view in found.hosts}
+    return {"vms": vms, "hosts": hosts}, warnings
+
+
+def _unique(name: str, ref: str, names: Counter[str]) -> str:
+    """A name of the inventory's own where several objects share one."""
+    return name if names[name] == 1 else f"{name}_{ref}"
+
+
+def _prefixed(facts: Document) -> Document:
+    return {f"gpu_{name}": value for name, value in facts.items()}
+
+
+def _host(view: HostView, catalog: Catalog) -> Document:
+    gpus = view.gpus
+    boards = [(each.gpu, _board(each.gpu, catalog)) for each in gpus]
+    return {
+        "gpu_name": view.host.name,
+        "gpu_moid": view.host.ref,
+        "gpu_cluster": view.cluster,
+        "gpu_connected": view.host.connected,
+        "gpu_in_maintenance": view.host.in_maintenance,
+        "gpu_models": sorted({board.short_name if board else gpu.name for gpu, board in boards}),
+        "gpu_role": None,
+        "gpu_use": None,
+        "gpu_addresses": [str(each.gpu.address) for each in gpus],
+        "gpu_numa_nodes": [node.node.id for node in view.nodes if node.node is not None],
+        "gpu_modes": sorted({each.mode for each in gpus}),
+        "gpu_offers": None if view.host.profiles is None else [offer.name for offer in view.host.profiles],
+        "gpu_free": {name: slots.at_least for name, slots in view.free.items()},
+    }
+
+
+def _models(vm: Vm, seen: Inventory, catalog: Catalog) -> list[str]:
+    found = {_model(device, vm, seen, catalog) for device in vm.devices or ()}
+    return sorted(model for model in found if model is not None)
+
+
+def _model(device: GpuDevice, vm: Vm, seen: Inventory, catalog: Catalog) -> str | None:
+    """The GPU that a device is of, or is a part of; None = it is no GPU, or the catalogue does not know it."""
+    host = seen.host_of(vm)
+    match device:
+        case VgpuDevice(profile=profile):
+            board = catalog.board_of(profile)
+        case DirectPathDevice(address=address, vendor_id=vendor, device_id=identifier):
+            gpu = host.gpu(address) if host else None
+            board = catalog.board_by_pci(vendor, identifier, gpu.subsystem_id if gpu else None)
+        case DynamicDevice(allowed=allowed):
+            boards = {catalog.board_by_pci(vendor, identifier) for vendor, identifier in allowed}
+            board = boards.pop() if len(boards) == 1 else None
+        case _:
+            board = None
+    return board.short_name if board else None
+
+
+def _nodes(found: Fleet) -> dict[str, list[int]]:
+    """The NUMA nodes of the GPUs that a VM holds now."""
+    nodes: dict[str, set[int]] = {}
+    for view in (gpu for host in found.hosts for gpu in host.gpus):
+        for vm in view.holders or ():
+            if view.gpu.numa_node is not None:
+                nodes.setdefault(vm.ref, set()).add(view.gpu.numa_node)
+    return {ref: sorted(each) for ref, each in nodes.items()}
+
+
+def _roles(policy: Policy | None, seen: Inventory) -> dict[str, str]:
+    if policy is None:
+        return {}
+    desktops = {vm.ref: "desktop" for vm in seen.vms.values() if policy.pool_of(vm) is not None}
+    return desktops | {waits.vm.ref: "ml" for waits in waiting(policy, seen) if waits.vm is not None}
+
+
+def _idleness(vm: Vm, policy: Policy | None) -> Document:
+    """Idle is what a pool's rule says; without one a VM may show that it is used, and never that it is not."""
+    pool = policy.pool_of(vm) if policy is not None else None
+    reason = in_use(vm) if pool is None else busy(vm, pool.idle.cpu_below_mhz)
+    if reason is None and pool is None:
+        return {"gpu_use": "unknown", "gpu_use_because": "no pool of a policy says when it is idle"}
+    return {
+        "gpu_use": "idle" if reason is None else "not_idle",
+        "gpu_use_because": reason or "nothing shows that it is used",
+    }
+
+
+def _board(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:
+    return catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)

@@ -1,0 +1,202 @@
+"""Hosts: the settings that no bulk read shows, asked host by host, several at a time; and the calls that change them.
+
+Sources: vSphere API reference, HostKernelModuleSystem, HostImageConfigManager, HostGraphicsManager,
+HostPciPassthruSystem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+
+from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.host_settings import (
+    GraphicsDevice,
+    GraphicsSettings,
+    HostSettings,
+    PassthroughState,
+    SoftwarePackage,
+)
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.vsphere import managed
+from gpuops.vsphere.privileges import lacking_on_hosts
+from gpuops.vsphere.targets import AT_A_TIME
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.vsphere.session import Session
+
+Answer = TypeVar("Answer")
+
+MODULE: Final = "nvidia"
+"""The kernel module of NVIDIA's vGPU manager."""
+
+
+class HostConnection:
+    """Implements `Hosts` over one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the settings of these hosts; what cannot be read is said in them.
+
+        Raises NotConnected in its kinds.
+        """
+        asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+        if not asked:
+            return inventory
+        with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="host-settings") as pool:
+            settings = pool.map(lambda host: _Asked(self._session, host).settings(), asked)
+            told = [replace(host, settings=found) for host, found in zip(asked, settings, strict=True)]
+        return inventory.with_hosts(told)
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By host, those of the needed privileges that this login does not have."""
+        return lacking_on_hosts(self._session, needed)
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
+        name = inventory.hosts[step.host].name
+        managers = self._session.read(lambda: managed.host(self._session, step.host).configManager, subject=name)
+        match step:
+            case ConfigureModule(after=options):
+                self._change(managers.kernelModuleSystem.UpdateModuleOptionString, name, op_id, MODULE, options)
+            case ConfigureGraphics(after=graphics):
+                manager = managers.graphicsManager
+                # what is there, changed in place: fields that this version does not know go back as they came
+                config = self._session.read(lambda: manager.graphicsConfig, subject=name)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, _graphics_config(config, graphics))
+            case ConfigurePassthrough():
+                system = managers.pciPassthruSystem
+                self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+            case _:
+                assert_never(step)
+
+    def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
+        self._session.change(call, *arguments, subject=name, op_id=op_id)
+
+
+class _Asked:
+    """One host that is asked, and why it did not answer."""
+
+    def __init__(self, session: Session, host: Host) -> None:
+        self._session = session
+        self._host = host
+        self._unread: list[str] = []
+
+    def settings(self) -> HostSettings:
+        if self._host.connected is not True:
+            return HostSettings(unread=("it is not connected",))
+        target = managed.host(self._session, self._host.ref)
+        managers = self._answer(lambda: target.configManager)
+        if managers is None:
+            return self._said()
+        capability = self._answer(lambda: target.capability)
+        graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
+        passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
+        return replace(
+            self._modules(managers.kernelModuleSystem),
+            packages=self._packages(managers.imageConfigManager),
+            graphics=None if graphics is None else graphics_settings(graphics),
+            passthrough=None if passthrough is None else tuple(_passthrough_states(passthrough)),
+            rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
+            takes_labels=capability.assignHwPciConfigSupported if capability else None,
+            unread=tuple(dict.fromkeys(self._unread)),
+        )
+
+    def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
+        return None if manager is None else self._answer(lambda: ask(manager))
+
+    def _modules(self, system: Any) -> HostSettings:
+        loaded = self._of(system, lambda system: system.QueryModules())
+        if loaded is None:
+            return self._said()
+        ours = next((module for module in loaded if module.name == MODULE), None)
+        if ours is None:
+            return HostSettings(has_module=False)
+        return HostSettings(
+            module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
+            # what the module would be given is not what it was given while it is not loaded
+            loaded_options=(ours.optionString or "") if ours.loaded else None,
+            has_module=True,
+        )
+
+    def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
+        told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
+        if told is None:
+            return None
+        return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
+
+    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
+        """What it answers; None, and the reason kept, where it does not or may not."""
+        try:
+            return self._session.read(call, subject=self._host.name)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            self._unread.append(error.message.removeprefix(f"{self._host.name}: "))
+            return None
+
+    def _said(self) -> HostSettings:
+        return HostSettings(unread=tuple(self._unread))
+
+
+def graphics_settings(config: Any) -> GraphicsSettings:
+    """A vim.host.GraphicsConfig as the model has it; a device that is not named as PCI names devices is left out."""
+    devices = []
+    for each in config.deviceType or ():
+        address = _address(each.deviceId)
+        if address is not None:
+            devices.append(GraphicsDevice(address, each.graphicsType, getattr(each, "vgpuMode", None) or None))
+    return GraphicsSettings(config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy, tuple(devices))
+
+
+def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
+    """The configuration with what differs set."""
+    config.hostDefaultGraphicsType = wanted.default_type
+    config.sharedPassthruAssignmentPolicy = wanted.assignment_policy
+    devices = {device.address: device for device in wanted.devices}
+    for each in config.deviceType or ():
+        address = _address(each.deviceId)
+        if address is not None and (device := devices.get(address)) is not None:
+            each.graphicsType = device.graphics_type
+            if device.vgpu_mode is not None:
+                each.vgpuMode = device.vgpu_mode
+    return config
+
+
+def _passthrough_states(told: Any) -> list[PassthroughState]:
+    return [
+        PassthroughState(
+            address,
+            capable=bool(each.passthruCapable),
+            enabled=bool(each.passthruEnabled),
+            active=bool(each.passthruActive),
+            label=getattr(each, "hardwareLabel", None) or None,
+            depends_on=each.dependentDevice or None,
+        )
+        for each in told
+        if (address := _address(each.id)) is not None
+    ]
+
+
+def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
+    """Only the devices that change. Without `applyNow` it is in force at once where the host can do that."""
+    from pyVmomi import vim
+
+    return [
+        vim.host.PciPassthruConfig(id=str(each.address), passthruEnabled=each.enabled, hardwareLabel=each.label)
+        for each in step.devices
+    ]
+
+
+def _address(text: str) -> PciAddress | None:
+    try:
+        return PciAddress.parse(text)
+    except UsageError:
+        return None

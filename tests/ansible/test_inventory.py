@@ -1,0 +1,67 @@
+"""The inventory plugin as ansible-inventory runs it: groups by what VMs have, a cache, no word of vCenter obeyed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpuops.sim import ready_file
+from gpuops.sim.server import start
+from tests.ansible.conftest import ROOT, Ansible
+
+SCENARIOS = ROOT / "gpuops" / "sim" / "scenarios"
+CONFIGURATION = """
+plugin: gpuops.vsphere.gpus
+hostname: "{{ lookup('ansible.builtin.env', 'SIMULATED') }}"
+policy: %s
+strict: true
+keyed_groups:
+  - {prefix: profile, key: "gpu_profiles | default([])"}
+  - {prefix: model, key: gpu_models}
+  - {prefix: numa, key: gpu_numa_nodes}
+  - {prefix: role, key: gpu_role, default_value: none}
+  - {prefix: use, key: gpu_use, default_value: none}
+compose:
+  owner: (gpu_attributes | default({}))['gpuops.owner'] | default('nobody')
+cache: true
+cache_plugin: ansible.builtin.jsonfile
+cache_connection: %s
+"""
+
+
+def listed(ansible: Ansible, configuration: Path, ready: Path) -> dict[str, Any]:
+    shown = ansible("inventory", "-i", configuration, "--list", SIMULATED=f"sim@{ready}")
+    assert shown.stderr == ""
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> None:
+    victim = tmp_path / "obeyed"
+    text = (SCENARIOS / "lab.yaml").read_text(encoding="utf-8")
+    evil = "{{ lookup('ansible.builtin.pipe', 'touch %s') }}" % victim  # noqa: UP031
+    scenario = tmp_path / "evil.yaml"
+    scenario.write_text(text.replace("gpuops.owner: research", f'gpuops.owner: "{evil}"'), encoding="utf-8")
+    configuration = tmp_path / "lab.gpus.yml"
+    policy = SCENARIOS / "lab-policy.yaml"
+    configuration.write_text(CONFIGURATION % (policy, tmp_path / "cache"), encoding="utf-8")
+    with start(str(scenario)) as server:
+        ready = tmp_path / "ready.json"
+        ready_file.write(ready, ready_file.of(server))
+        found = listed(ansible, configuration, ready)
+        password = server.password
+    assert {"ml-01", "vdi-01"} <= set(found["gpu_vms"]["hosts"])
+    assert found["gpu_hosts"]["hosts"] == ["esx-01.lab", "esx-02.lab"]
+    assert found["profile_grid_a100_3_20c"]["hosts"] == ["ml-01"]
+    assert {"esx-02.lab", "ml-03", "ml-04"} == set(found["model_L40S"]["hosts"])
+    assert found["role_ml"]["hosts"] == ["ml-01", "ml-06", "ml-09"]
+    assert "vdi-01" in found["use_idle"]["hosts"]
+    variables = found["_meta"]["hostvars"]["ml-01"]
+    assert variables["gpu_attributes"]["gpuops.owner"] == variables["owner"] == {"__ansible_unsafe": evil}
+    assert not victim.exists(), "nothing of vCenter is a template"
+    (cached,) = (tmp_path / "cache").iterdir()
+    assert password not in cached.read_text(encoding="utf-8")
+
+    # vCenter is gone, and the inventory still known
+    assert listed(ansible, configuration, ready)["role_ml"] == found["role_ml"]

@@ -1,0 +1,88 @@
+"""`gpuops mode` and `gpuops passthrough` on the simulated vCenter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import typer
+
+from gpuops.cli.app import app
+from gpuops.cli.options import Common
+from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.graphics.passthrough import SetPassthrough
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+
+
+def told(lab: Lab, *commands: str) -> str:
+    return "".join(f"$ gpuops {command}\n{lab.run(*command.split()).stdout}" for command in commands)
+
+
+def test_show_and_set(lab: Lab, golden: Golden) -> None:
+    text = told(
+        lab,
+        "mode show",
+        "mode set --assignment consolidation --cluster lab-cluster --dry-run",
+        "mode set --assignment consolidation --cluster lab-cluster",
+        "mode set --assignment consolidation --cluster lab-cluster",
+        "passthrough on --device 0000:3b:00.0 --label mig-ml --host esx-01.lab",
+        "passthrough off --device 0000:d8:00.0 --host esx-02.lab --dry-run",
+        "mode show --host esx-01.lab",
+    )
+    golden("mode.txt", text)
+    assert lab.effects == ["UpdateGraphicsConfig esx-01.lab", "UpdatePassthruConfig esx-01.lab"]
+
+
+def test_refusals_name_every_reason(lab: Lab, golden: Golden) -> None:
+    text = told(
+        lab,
+        "mode set --type shared --cluster lab-cluster",
+        "mode set --vgpu-mode mixedSize --host esx-01*",
+        "passthrough on --device 0000:d8:00.0 --host esx-01.lab",
+        "passthrough off --device 0000:5e:00.0 --host esx-02.lab",
+    )
+    golden("mode-refused.txt", text)
+    assert lab.effects == []
+
+
+def test_json(lab: Lab, golden: Golden) -> None:
+    commands = ("mode set --assignment consolidation --host esx-01.lab", "mode show --host esx-01.lab")
+    found = [json.loads(lab.run(*command.split(), "--output", "json").stdout) for command in commands]
+    for each in found:
+        del each["read_at"], each["vcenter"]
+    golden("mode.json", json.dumps(found, indent=2) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("mode set --host *", "mode set needs something to set"),
+        ("mode set --type direct --host *", "direct"),
+        ("passthrough on --device 3b --host *", "'3b' is not a PCI address"),
+        ("passthrough on --host *", "--device"),
+    ],
+)
+def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:
+    result = lab.run(*words.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("noun", "verb", "request_type", "without"),
+    [
+        ("mode", "set", SetMode, set()),
+        ("passthrough", "on", SetPassthrough, {"on"}),
+        ("passthrough", "off", SetPassthrough, {"on", "label"}),
+    ],
+)
+def test_fields_of_the_request_are_options(noun: str, verb: str, request_type: type, without: set[str]) -> None:
+    group: Any = typer.main.get_command(app)
+    shared = {field.name for field in fields(Common)} | {"dry_run"}
+    options = [each.name for each in group.commands[noun].commands[verb].params if each.name not in shared]
+    assert options == [field.name for field in fields(request_type) if field.name not in without]

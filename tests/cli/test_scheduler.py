@@ -1,0 +1,89 @@
+"""`gpuops scheduler` on the simulated vCenter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import typer
+
+from gpuops.cli.app import app
+from gpuops.cli.options import Common
+from gpuops.plan.scheduler.change import SetScheduler
+from tests.cli.conftest import Lab
+
+Golden = Callable[[str, str], None]
+SET = (
+    "scheduler",
+    "set",
+    "--policy",
+    "equal-share",
+    "--time-slice",
+    "2ms",
+    "--gpu",
+    "0000:d8:00.0",
+    "--host",
+    "esx-01*",
+)
+
+
+def test_show_set_show(lab: Lab, golden: Golden) -> None:
+    text = ""
+    for words in (("scheduler", "show"), (*SET, "--dry-run"), SET, SET, ("scheduler", "show", "--host", "esx-01.lab")):
+        result = lab.run(*words)
+        assert (result.exit_code, result.stderr) == (0, "")
+        text += f"$ gpuops {' '.join(words)}\n{result.stdout}"
+    golden("scheduler.txt", text)
+    assert lab.effects == ["UpdateModuleOptionString esx-01.lab"]
+
+
+def test_a_refusal_names_every_reason(lab: Lab, golden: Golden) -> None:
+    result = lab.run("scheduler", "set", "--policy", "fixed-share", "--cluster", "lab-cluster")
+    assert (result.exit_code, result.stderr) == (3, "")
+    golden("scheduler-refused.txt", result.stdout)
+    assert lab.effects == []
+
+
+def document(lab: Lab, *words: str) -> Any:
+    found = json.loads(lab.run(*words, "--output", "json").stdout)
+    return {key: value for key, value in found.items() if key not in ("read_at", "vcenter")}
+
+
+def test_json(lab: Lab, golden: Golden) -> None:
+    told = [document(lab, *SET), document(lab, "scheduler", "show", "--host", "esx-01.lab")]
+    assert [each["kind"] for each in told] == ["scheduler-set", "scheduler-show"]
+    golden("scheduler.json", json.dumps(told, indent=2) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--policy", "fair", "--host", "*"), 2, "fair"),
+        (("--policy", "equal-share"), 2, "needs --host or --cluster"),
+        (("--policy", "equal-share", "--host", "esx-99"), 2, "no host 'esx-99'"),
+        (("--policy", "equal-share", "--host", "*", "--time-slice", "2ms", "--frequency", "480Hz"), 2, "exclude each"),
+    ],
+)
+def test_bad_input_is_one_line(lab: Lab, words: tuple[str, ...], code: int, message: str) -> None:
+    result = lab.run("scheduler", "set", *words)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert message in result.stderr.splitlines()[0]
+    assert lab.effects == []
+
+
+def test_a_slice_out_of_range_is_refused(lab: Lab) -> None:
+    result = lab.run(*SET[:5], "31ms", *SET[6:])
+    assert (result.exit_code, lab.effects) == (3, [])
+    assert "time slice 31 ms is not within 1 to 30 ms" in result.stdout
+
+
+def test_fields_of_the_request_are_options_of_the_command() -> None:
+    group: Any = typer.main.get_command(app)
+    shared = {field.name for field in fields(Common)} | {"dry_run"}
+    options = {each.name: each for each in group.commands["scheduler"].commands["set"].params}
+    assert [name for name in options if name not in shared] == [field.name for field in fields(SetScheduler)]
+    for field in fields(SetScheduler):
+        assert f"--{field.name.replace('_', '-')}" in options[field.name].opts
