@@ -14,7 +14,7 @@ import pytest
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.changes import vm_gpu
-from gpuops.tasks.reads import vm_gpu_info
+from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
 from tests.tasks.conftest import Lab
 
 
@@ -116,3 +116,24 @@ def test_what_means_nothing_is_one_line(
     with pytest.raises(error, match=message):
         asked(lab, vm, present=present, **options)
     assert lab.effects == []
+
+
+def test_a_vgpu_and_a_whole_gpu_in_one_vm_are_told_apart(lab: Lab) -> None:
+    asked(lab, "ml-08", profile="a40-48c")
+    both = asked(lab, "ml-08", device=["0000:5e:00.0"], add=True)
+    assert both.result["vm"]["devices"] == ["vGPU nvidia_a40-48c", "DirectPath 0000:5e:00.0"]
+    assert asked(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
+    one = asked(lab, "ml-08", present=False, profile="a40-48c")
+    assert one.result["vm"]["devices"] == ["DirectPath 0000:5e:00.0"]
+
+
+def test_a_host_that_vcenter_does_not_reach_is_a_reason_and_is_listed(lab: Lab) -> None:
+    world = lab.server.world
+    with world.lock:
+        (host,) = (each for each in world.by_type("HostSystem") if each.name == "esx-01.lab")
+        host.state.connection = "notResponding"
+    answer = asked(lab, "ml-07", profile="a100-3-20c")
+    assert (answer.exit_code, answer.result["changed"]) == (3, False)
+    assert "esx-01.lab" in answer.message
+    connected = {each["name"]: each["connected"] for each in host_gpu_info(lab.said).result["hosts"]}
+    assert connected == {"esx-01.lab": False, "esx-02.lab": True}

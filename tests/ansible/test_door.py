@@ -1,0 +1,99 @@
+"""How an answer of gpuops, or an error, ends a module."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpuops.errors import GpuopsError, Locked, VmNotFound
+from gpuops.model.vm import PowerState
+from gpuops.tasks.answer import Answer
+from tests.ansible.conftest import COLLECTION
+
+
+class Ended(Exception):
+    """What ends the process of a module."""
+
+
+@dataclass
+class Module:
+    """What a module's process is told to say at its end."""
+
+    failed: bool | None = None
+    said: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def exit_json(self, **said: Any) -> None:
+        self.failed, self.said = False, said
+        raise Ended
+
+    def fail_json(self, **said: Any) -> None:
+        self.failed, self.said = True, said
+        raise Ended
+
+
+@pytest.fixture(scope="module")
+def door() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("door", COLLECTION / "plugins" / "module_utils" / "door.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ended(door: ModuleType, ask: Callable[[Any], Answer]) -> Module:
+    module = Module()
+    with pytest.raises(Ended):
+        door.finish(module, ask)
+    return module
+
+
+def test_what_went_well_is_plain_text_with_its_warnings(door: ModuleType) -> None:
+    answer = Answer({"changed": True, "power": PowerState.ON}, warnings=("mind this",))
+    module = ended(door, lambda _: answer)
+    assert (module.failed, module.said, module.warnings) == (
+        False,
+        {"changed": True, "power": "poweredOn"},
+        ["mind this"],
+    )
+    assert type(module.said["power"]) is str
+
+
+def test_what_was_partly_done_fails_and_is_told_all_the_same(door: ModuleType) -> None:
+    answer = Answer({"changed": True, "diff": [], "reasons": ["A"]}, 4, "partly done: A")
+    module = ended(door, lambda _: answer)
+    assert module.failed
+    assert module.said == {"msg": "partly done: A", "exit_code": 4, "changed": True, "diff": [], "reasons": ["A"]}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (VmNotFound("ml-70", hint="look"), 2, "no VM 'ml-70' in this vCenter; look"),
+        (Locked("another run holds the lock"), 6, "another run holds the lock"),
+    ],
+)
+def test_an_error_is_one_line_with_the_next_move(door: ModuleType, error: GpuopsError, code: int, line: str) -> None:
+    def ask(_: Any) -> Answer:
+        raise error
+
+    module = ended(door, ask)
+    assert module.failed
+    assert module.said == {"msg": line, "hint": error.hint, "reasons": [error.message], "exit_code": code}
+
+
+def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gpuops.errors", None)
+    module = ended(door, lambda _: Answer({}))
+    assert module.failed
+    assert "(gpuops)" in module.said["msg"]
