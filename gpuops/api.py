@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
@@ -48,6 +49,7 @@ __all__ = [
     "configure",
     "connect",
     "defrag",
+    "doctor",
     "offline",
     "place",
     "rotate_audit_verify",
@@ -221,6 +223,21 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
     from gpuops.execute.host_settings import configure as carry_out
 
     return carry_out(request, site, apply=apply)
+
+
+def doctor(site: Site, scope: Scope) -> Examination:
+    """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.plan.doctor.examination import WANTED_ON_HOSTS, examine
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.vcenter.hosts.with_settings(inventory, meant)
+    lacking = site.vcenter.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
+    return examine(inventory, catalog_of(inventory), scope, lacking)
 
 
 def scheduler_show(site: Site, scope: Scope) -> Schedulers:

@@ -20,6 +20,7 @@ from gpuops.cli.capacity import capacity
 from gpuops.cli.defrag import defrag
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
+from gpuops.cli.doctor import doctor
 from gpuops.cli.failure import guarded
 from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
@@ -90,6 +91,7 @@ app.command()(attach)
 app.command()(detach)
 app.command()(place)
 app.command()(defrag)
+app.command()(doctor)
 app.add_typer(rotate)
 app.add_typer(scheduler)
 app.add_typer(mode)

@@ -37,9 +37,9 @@ class WireNightly(Nightly):
         with _impatient(), SimServer(self.world) as self._server:
             return self._play()
 
-    def _connect(self) -> Vcenter:
+    def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         assert self._server is not None
-        return Watched(Connection(target_of(self._server)), self._boundary)
+        return Watched(Connection(target_of(self._server)), boundary)
 
 
 class Watched:

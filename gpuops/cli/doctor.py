@@ -1,0 +1,38 @@
+"""`gpuops doctor`: what stands in the way of the other commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Common, spread
+from gpuops.cli.scheduler import ClusterName, HostPattern
+
+
+@spread
+def doctor(
+    common: Common,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
+) -> None:
+    """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
+
+    \b
+    Examples:
+      gpuops doctor --vcenter sim:lab
+      gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
+    """
+    from gpuops.api import doctor as examine
+    from gpuops.cli.opening import open_site, remember
+    from gpuops.plan.scope import Scope
+    from gpuops.report.doctor import doctor_document, doctor_text
+
+    with open_site(common) as site:
+        found = examine(site, Scope(cluster=cluster, host=host))
+    remember(common, found.inventory)
+    output.show(doctor_text(found), doctor_document(found))
+    if strict and not found.healthy:
+        raise typer.Exit(3)

@@ -1,0 +1,81 @@
+"""Examination: everything that stands in the way in one vCenter, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Cluster, Host
+from gpuops.model.inventory import Inventory
+from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.doctor.hosts import of_host
+from gpuops.plan.doctor.vms import of_vm
+from gpuops.plan.scheduler.state import scheduler_of
+from gpuops.plan.scope import Scope
+
+WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
+"""What `scheduler set`, `mode set` and `passthrough` need (vSphere API reference, the methods' privileges)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found, and on how much."""
+
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing worse than a note was found."""
+        return all(finding.severity is Severity.NOTE for finding in self.findings)
+
+
+def examine(
+    inventory: Inventory, catalog: Catalog, scope: Scope, lacking: Mapping[str, Collection[str]]
+) -> Examination:
+    """The hosts that are meant, their clusters and VMs. `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    scope.check(inventory)
+    hosts = scope.hosts(inventory)
+    found = [*_of_vcenter(inventory)]
+    for cluster in sorted({host.cluster for host in hosts if host.cluster}):
+        members = [host for host in hosts if host.cluster == cluster]
+        if cluster in inventory.clusters:
+            found += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
+    for host in hosts:
+        found += of_host(host, catalog)
+        if missing := lacking.get(host.ref):
+            reason = f"this login lacks {', '.join(sorted(missing))}: it cannot set the host's GPUs"
+            found.append(Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough"))
+        for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
+            found += of_vm(vm, host)
+    order = list(Severity)
+    return Examination(inventory, hosts, tuple(sorted(found, key=lambda finding: order.index(finding.severity))))
+
+
+def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
+    """vMotion of a VM with a vGPU needs vCenter's advanced setting (VMware vSphere docs, NVIDIA AI Enterprise docs)."""
+    subject = "vgpu.hotmigrate.enabled"
+    if inventory.hot_migrate_enabled is None:
+        yield Finding(
+            Severity.NOTE, subject, "cannot be read: whether vGPU VMs can be moved is not known", "ask for it"
+        )
+    elif not inventory.hot_migrate_enabled:
+        fix = "set it to true in the advanced settings of vCenter"
+        yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
+
+
+def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+    drivers = {host.name: driver.version for host in hosts if (driver := scheduler_of(host, catalog).driver)}
+    if len(set(drivers.values())) > 1:
+        each = ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
+        fix = "install the same vGPU manager on all"
+        yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {each}", fix)
+    if cluster.drs_enabled and cluster.drs_behavior == "fullyAutomated" and inventory.hot_migrate_enabled:
+        reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
+        yield Finding(Severity.NOTE, cluster.name, reason, "a rotation plans with the hosts its desktops were on")

@@ -1,0 +1,80 @@
+"""Findings of hosts and their GPUs. Each source is that of the rule in the verb that would meet it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import GraphicsType, PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.scheduler.rmpvmrl import Unread
+from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
+
+REBOOT = "maintenance mode and a reboot, when its VMs are out of the way"
+
+
+def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
+    """What stands in the way on one host with GPUs."""
+    if host.connected is not True:
+        fix = "look at the host in vCenter"
+        yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
+        return
+    if host.in_maintenance:
+        yield Finding(Severity.NOTE, host.name, "is in maintenance mode", "leave it when the work is done")
+    if host.unreadable:
+        paths = ", ".join(host.unreadable)
+        yield Finding(
+            Severity.WARNING, host.name, f"this login cannot read {paths}", "ask for the read-only role there"
+        )
+    found = scheduler_of(host, catalog)
+    yield from _driver(found)
+    for gpu in host.gpus:
+        yield from _of_gpu(gpu, host)
+    yield from _options(found)
+
+
+def _driver(found: HostScheduler) -> Iterator[Finding]:
+    name, settings = found.host.name, found.settings
+    serving = [gpu for gpu in found.host.gpus if not _passed(gpu)]
+    if settings.has_module is False and serving:
+        fix = "install NVIDIA's vGPU manager (VIB) on it"
+        yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, and no NVIDIA driver", fix)
+    elif settings.has_module is not False and found.driver is None:
+        fix = "log in as somebody with Host.Config.Image, or look with esxcli software vib list"
+        yield Finding(Severity.WARNING, name, "its NVIDIA driver's version is not known", fix)
+    for reason in settings.unread:
+        yield Finding(Severity.WARNING, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
+
+
+def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
+    subject = f"{host.name} {gpu.address}"
+    if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
+        will = "on" if gpu.passthrough.enabled else "off"
+        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", REBOOT)
+    if _passed(gpu):
+        return
+    configured, used = gpu.configured_graphics_type, gpu.graphics_type
+    if used is not None and configured is not None and used is not configured:
+        yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", REBOOT)
+    elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
+        fix = f"gpuops mode set --type sharedDirect --gpu {gpu.address} --host {host.name}"
+        yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
+    elif used is None:
+        yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")
+
+
+def _options(found: HostScheduler) -> Iterator[Finding]:
+    """Module options that wait for a reboot, or that nobody can read as meant."""
+    if found.settings.reboot_pending:
+        yield Finding(Severity.WARNING, found.host.name, "other module options are in force after its reboot", REBOOT)
+    for each in found.gpus:
+        if isinstance(each.configured, Unread):
+            fix = "gpuops scheduler set writes it anew"
+            yield Finding(
+                Severity.WARNING, f"{found.host.name} {each.gpu.address}", f"its scheduler: {each.configured}", fix
+            )
+
+
+def _passed(gpu: PhysicalGpu) -> bool:
+    return gpu.passthrough is not None and (gpu.passthrough.enabled or gpu.passthrough.active)

@@ -1,0 +1,131 @@
+"""`doctor`: each thing that stands in the way is found, and nothing is found where nothing does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.errors import HostNotFound
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Cluster, Host, OfferedProfile
+from gpuops.model.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.doctor.examination import Examination, examine
+from gpuops.plan.scope import Scope
+
+PROFILE = "nvidia_a40-8q"
+DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED
+DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800", "NVIDIA")
+WELL = HostSettings("", "", True, (DRIVER,))
+VM = Vm("v", "desk", host="h-1", power=PowerState.OFF, devices=(VgpuDevice(1, PROFILE),), memory_locked=True)
+
+
+def gpu(**facts: Any) -> PhysicalGpu:
+    told = {"graphics_type": DIRECT, "configured_graphics_type": DIRECT, "vgpu_mode": VgpuMode.SAME_SIZE, **facts}
+    return PhysicalGpu(PciAddress.parse("0000:3b:00.0"), "NVIDIA A40", NVIDIA_VENDOR_ID, 0x2235, **told)
+
+
+def host(ref: str = "h-1", settings: HostSettings | None = WELL, **facts: Any) -> Host:
+    offered = (OfferedProfile(PROFILE),)
+    told = {"connected": True, "cluster": "c-1", "gpus": (gpu(),), "profiles": offered, "settings": settings, **facts}
+    return Host(ref, f"esx-{ref[-1]}", **told)
+
+
+def examined(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any) -> Examination:
+    told = {"hot_migrate_enabled": True, **facts}
+    seen = Inventory(
+        "vc",
+        "8.0.3.0",
+        datetime(2026, 11, 2, tzinfo=UTC),
+        hosts={each.ref: each for each in hosts or (host(),)},
+        vms={vm.ref: vm} if vm else {},
+        clusters={"c-1": told.pop("cluster", Cluster("c-1", "desktops"))},
+        **told,
+    )
+    return examine(seen, load(boards=("a40",)), Scope(), {"h-1": {missing}} if missing else {})
+
+
+def test_where_nothing_stands_in_the_way_nothing_is_found() -> None:
+    found = examined(vm=VM)
+    assert (found.findings, found.healthy) == ((), True)
+
+
+PENDING = Passthrough(capable=True, enabled=True, active=False)
+NO_MODULE = HostSettings(has_module=False)
+
+
+@pytest.mark.parametrize(
+    ("found", "severity", "words"),
+    [
+        (examined(host(connected=None)), "error", "esx-1: is not connected"),
+        (examined(host(in_maintenance=True)), "note", "esx-1: is in maintenance mode"),
+        (examined(host(unreadable=("config.graphicsInfo",))), "warning", "cannot read config.graphicsInfo"),
+        (examined(host(settings=NO_MODULE)), "error", "has GPUs for vGPUs, and no NVIDIA driver"),
+        (examined(host(settings=replace(WELL, packages=None))), "warning", "driver's version is not known"),
+        (examined(host(settings=replace(WELL, unread=("no",)))), "warning", "cannot all be read: no"),
+        (examined(host(settings=replace(WELL, loaded_options="x"))), "warning", "other module options"),
+        (
+            examined(host(settings=HostSettings("NVreg_RegistryDwords=RmPVMRL=5", None, True, (DRIVER,)))),
+            "warning",
+            "its scheduler: 0x00000005",
+        ),
+        (examined(host(gpus=(gpu(passthrough=PENDING),))), "warning", "DirectPath I/O is on from the next reboot on"),
+        (examined(host(gpus=(gpu(configured_graphics_type=SHARED),))), "warning", "is shared from the next reboot on"),
+        (
+            examined(host(gpus=(gpu(graphics_type=SHARED, configured_graphics_type=SHARED),))),
+            "warning",
+            "is shared: no vGPU starts on it",
+        ),
+        (examined(host(gpus=(gpu(graphics_type=None),))), "warning", "what it is used for cannot be read"),
+        (
+            examined(host(), host("h-2", replace(WELL, packages=(replace(DRIVER, version="535.1"),)))),
+            "warning",
+            "desktops: its hosts have different NVIDIA drivers: esx-1 550.90.05-1OEM.800, esx-2 535.1",
+        ),
+        (examined(hot_migrate_enabled=False), "warning", "a running VM with a vGPU cannot be moved"),
+        (examined(hot_migrate_enabled=None), "note", "whether vGPU VMs can be moved is not known"),
+        (
+            examined(cluster=Cluster("c-1", "desktops", drs_enabled=True, drs_behavior="fullyAutomated")),
+            "note",
+            "desktops: DRS moves VMs by itself",
+        ),
+        (examined(missing="Host.Config.Settings"), "note", "lacks Host.Config.Settings"),
+        (examined(vm=replace(VM, memory_locked=False)), "error", "desk: not all its memory is reserved"),
+        (examined(vm=replace(VM, memory_locked=None)), "warning", "its memory reservation cannot be read"),
+        (examined(vm=replace(VM, question="?")), "warning", "desk: waits for an answer"),
+        (examined(vm=replace(VM, devices=(VgpuDevice(1, "other"),))), "error", "esx-1 does not offer its other"),
+        (
+            examined(vm=replace(VM, devices=None, unreadable=("config.hardware.device",))),
+            "warning",
+            "desk: this login cannot read its devices",
+        ),
+    ],
+)
+def test_what_stands_in_the_way_is_found(found: Examination, severity: str, words: str) -> None:
+    [finding] = found.findings
+    assert finding.severity == severity
+    assert words in f"{finding.subject}: {finding.reason}"
+    assert finding.fix
+    assert found.healthy is (severity == "note")
+
+
+def test_the_worst_comes_first() -> None:
+    found = examined(host(in_maintenance=True, settings=NO_MODULE), hot_migrate_enabled=False)
+    assert [each.severity for each in found.findings] == ["error", "warning", "note"]
+
+
+def test_a_running_vm_or_one_without_a_gpu_has_no_findings() -> None:
+    assert examined(vm=replace(VM, memory_locked=False, power=PowerState.ON)).findings == ()
+    assert examined(vm=replace(VM, memory_locked=False, devices=())).findings == ()
+    assert examined(vm=replace(VM, memory_locked=False, memory_mib=4, memory_reservation_mib=4)).findings == ()
+
+
+def test_a_name_that_is_not_there_is_said() -> None:
+    seen = examined().inventory
+    with pytest.raises(HostNotFound):
+        examine(seen, load(), Scope(host="esx-9"), {})
