@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
+    from gpuops.plan.rotation.setup import Setup
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scheduler.state import Schedulers
@@ -54,6 +55,7 @@ __all__ = [
     "place",
     "rotate_audit_verify",
     "rotate_day",
+    "rotate_init",
     "rotate_night",
     "rotate_plan",
     "rotate_restore",
@@ -317,6 +319,17 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     from gpuops.execute.skipping import skip_next
 
     return skip_next(policy, site, skipped=not undo)
+
+
+def rotate_init(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
+    """What the policy wants of the vCenter: custom attributes and the lock VM, made if `apply` where they are missing.
+
+    For a login that may; the nights' own need not. Names the desktops that no owner has agreed to. Raises NoPermission
+    and Refused where nothing was changed, PartlyDone with what was made before something failed.
+    """
+    from gpuops.execute.founding import found
+
+    return found(policy, site, apply=apply)
 
 
 def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:

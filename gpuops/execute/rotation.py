@@ -12,6 +12,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
+from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
@@ -64,6 +65,8 @@ def rotate(
 
     `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
     """
+    if half is Half.NIGHT and policy is not None:
+        must_be_set_up(policy, site.vcenter)
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:

@@ -11,9 +11,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
@@ -95,6 +97,18 @@ class Connection:
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         """Those of these VMs that show this power state before the time is up."""
         return wait_for_power(self._session, vms, power, timeout_s)
+
+    def defined_attributes(self) -> frozenset[str]:
+        """Names of the custom attributes that a VM may carry."""
+        return self._performer.attributes.defined()
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        """There is a custom attribute of that name from then on."""
+        self._performer.attributes.define(name, op_id)
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        """The task that makes a bare VM, sent once. Raises OutcomeUnknown when the reply was lost."""
+        return create_vm(self._session, new, op_id)
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`."""

@@ -38,7 +38,7 @@ class Performer:
     def __init__(self, session: Session, programs: GuestPrograms) -> None:
         self._session = session
         self._programs = programs
-        self._attributes = Attributes(session)
+        self.attributes = Attributes(session)
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         """The task of the step; None for a call that has none and is done (or asked for, ShutDownGuest).
@@ -71,7 +71,7 @@ class Performer:
             case RunInGuest():
                 return self._programs.start(step, vm.name, op_id)
             case SetAttribute():
-                self._attributes.set(step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
+                self.attributes.set(step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
                 return None
             case _:
                 assert_never(step)

@@ -17,6 +17,7 @@ from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -99,6 +100,8 @@ class World:
     in_flight_most: int = 0
     reads: int = 0
     """Bulk reads."""
+    attributes: set[str] = field(default_factory=lambda: {"gpuops.rotation"})
+    """Custom attributes that are defined."""
     tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def tick(self) -> datetime:
@@ -311,6 +314,15 @@ class SmallVcenter:
                 self.world._set_power(ref, OFF)
         self.world.now += timedelta(seconds=timeout_s)
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
+
+    def defined_attributes(self) -> frozenset[str]:
+        return frozenset(self.world.attributes)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        self.world.attributes.add(name)
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise StepFailed("there is no making of VMs here")
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         found = [ref for ref, task in self.world.tasks.items() if task.step == step and task.queued > since]
