@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
+    from gpuops.plan.rotation.setup import Setup
     from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
     from gpuops.plan.scheduler.state import Schedulers
@@ -53,6 +55,7 @@ __all__ = [
     "place",
     "rotate_audit_verify",
     "rotate_day",
+    "rotate_init",
     "rotate_night",
     "rotate_plan",
     "rotate_restore",
@@ -86,6 +89,7 @@ def connect(
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
+    from gpuops.config.guest import guest_login
     from gpuops.config.login import login
     from gpuops.config.sources import Simulated
     from gpuops.execute.state import default_state_dir
@@ -99,7 +103,7 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
-        vcenter = closing.enter_context(Connection(target))
+        vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
         return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
 
@@ -315,6 +319,17 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     from gpuops.execute.skipping import skip_next
 
     return skip_next(policy, site, skipped=not undo)
+
+
+def rotate_init(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
+    """What the policy wants of the vCenter: custom attributes and the lock VM, made if `apply` where they are missing.
+
+    For a login that may; the nights' own need not. Names the desktops that no owner has agreed to. Raises NoPermission
+    and Refused where nothing was changed, PartlyDone with what was made before something failed.
+    """
+    from gpuops.execute.founding import found
+
+    return found(policy, site, apply=apply)
 
 
 def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:

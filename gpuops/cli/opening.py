@@ -76,6 +76,7 @@ def _where(common: Common) -> Destination | Simulated:
         password=_first_line() if common.password_stdin else None,
         ca_file=common.ca_file,
         insecure=common.insecure,
+        thumbprint=common.thumbprint,
         proxy=common.proxy,
         journal_url=common.journal_url,
     )

@@ -34,6 +34,10 @@ class Common:
     ca_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Trust the certificates of this PEM file alone.")
     ] = None
+    thumbprint: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256", help="Beside verification, accept this certificate alone (its thumbprint)."),
+    ] = None
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Do not verify the certificate (warned about and audited).")
     ] = False

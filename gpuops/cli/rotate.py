@@ -11,6 +11,7 @@ from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.rotate_audit import audit
+from gpuops.cli.rotate_init import init
 from gpuops.cli.rotate_restore import restore
 from gpuops.cli.rotate_skip_next import skip_next
 from gpuops.cli.rotate_status import status
@@ -25,6 +26,7 @@ rotate = typer.Typer(
 )
 rotate.add_typer(audit)
 
+rotate.command()(init)
 rotate.command()(restore)
 rotate.command()(skip_next)
 rotate.command()(status)

@@ -35,6 +35,9 @@ class Layer:
     verify_origin: str = ""
     """The flag or variable that says it."""
     ca_files: tuple[Path, ...] | None = None
+    thumbprint: str | None = None
+    """As it was written."""
+    thumbprint_origin: str = ""
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
 
@@ -56,6 +59,7 @@ class Flags:
     insecure: bool = False
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
+    thumbprint: str | None = None
 
 
 def flag_layer(flags: Flags) -> Layer:
@@ -68,6 +72,8 @@ def flag_layer(flags: Flags) -> Layer:
         verify=False if flags.insecure else None,
         verify_origin="--insecure",
         ca_files=(flags.ca_file,) if flags.ca_file else None,
+        thumbprint=flags.thumbprint,
+        thumbprint_origin="--thumbprint",
         proxy=flags.proxy,
         journal_url=flags.journal_url,
     )
@@ -84,6 +90,8 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
         verify=None if insecure is None else not insecure,
         verify_origin="GPUOPS_INSECURE",
         ca_files=_files(environ.get("GPUOPS_CA_FILE")),
+        thumbprint=environ.get("GPUOPS_THUMBPRINT") or None,
+        thumbprint_origin="GPUOPS_THUMBPRINT",
         proxy=environ.get("GPUOPS_PROXY") or None,
         journal_url=environ.get("GPUOPS_JOURNAL_URL") or None,
     )
@@ -138,6 +146,8 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
             if layer.verify is not None and not knows_verify
             else result.verify_origin,
             ca_files=result.ca_files if result.ca_files is not None else layer.ca_files,
+            thumbprint=result.thumbprint if result.thumbprint is not None else layer.thumbprint,
+            thumbprint_origin=result.thumbprint_origin if result.thumbprint is not None else layer.thumbprint_origin,
             proxy=result.proxy if result.proxy is not None else layer.proxy,
             journal_url=result.journal_url if result.journal_url is not None else layer.journal_url,
         )

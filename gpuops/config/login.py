@@ -28,5 +28,6 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
         password=find_password(where, environ, ask),
         ca_files=tuple(map(str, where.ca_files)),
         verify=where.verify,
+        pin=where.thumbprint,
         proxy=where.proxy,
     )

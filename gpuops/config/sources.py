@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.config.address import Address
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
+from gpuops.config.thumbprint import sha256_of
 from gpuops.errors import TargetError
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Destination:
     verify_origin: str = ""
     """What switched verification off: a flag, a variable, `targets.NAME.verify`."""
     ca_files: tuple[Path, ...] = ()
+    thumbprint: str | None = None
+    """SHA-256 of its certificate, 64 hexadecimal digits in lower case."""
     proxy: str | None = None
     name: str | None = None
     """The target's name in the configuration file."""
@@ -171,6 +174,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
         verify=(named is None or named.verify) if found.verify is None else found.verify,
         verify_origin=found.verify_origin or f"targets.{meant.name}.verify",
         ca_files=_ca_files(found, named, environ),
+        thumbprint=_thumbprint(found, meant),
         proxy=_proxy(found.proxy or (named.proxy if named else None)),
         name=meant.name,
         credential=named.credential if named else None,
@@ -187,6 +191,14 @@ def _ca_files(found: Layer, named: NamedTarget | None, environ: Mapping[str, str
         return (named.ca_file,)
     bundle = environ.get("REQUESTS_CA_BUNDLE")
     return (Path(bundle),) if bundle else ()
+
+
+def _thumbprint(found: Layer, meant: _Meant) -> str | None:
+    if found.thumbprint is not None:
+        return sha256_of(found.thumbprint, found.thumbprint_origin)
+    if meant.named is not None and meant.named.thumbprint is not None:
+        return sha256_of(meant.named.thumbprint, f"targets.{meant.name}.thumbprint")
+    return None
 
 
 def _proxy(text: str | None) -> str | None:

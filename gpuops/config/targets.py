@@ -39,6 +39,8 @@ class NamedTarget(BaseModel):
     """Look the password up in the desktop's secret store, service `gpuops`."""
     ca_file: Path | None = None
     verify: bool = True
+    thumbprint: str | None = None
+    """SHA-256 of its certificate, compared beside verification on every connection."""
     proxy: str | None = None
     """HOST:PORT of an HTTP proxy."""
     journal_url: str | None = None

@@ -10,6 +10,7 @@ from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 
 
@@ -19,6 +20,11 @@ class Vcenter(Protocol):
     @property
     def uuid(self) -> str:
         """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
+        ...
+
+    @property
+    def enters_guests(self) -> bool:
+        """Whether there is a login for programs in guests."""
         ...
 
     @property
@@ -67,6 +73,18 @@ class Vcenter(Protocol):
 
         For what has no task: a guest's own shutdown, and a state that lags behind a task that succeeded.
         """
+        ...
+
+    def defined_attributes(self) -> frozenset[str]:
+        """Names of the custom attributes that a VM may carry."""
+        ...
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        """There is a custom attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
+        ...
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        """The task that makes a bare VM. Raises OutcomeUnknown when the reply was lost."""
         ...
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

@@ -11,6 +11,7 @@ from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import HostStep, Step
 
 
@@ -42,6 +43,10 @@ class SavedVcenter:
         return self._snapshot.vcenter
 
     @property
+    def enters_guests(self) -> bool:
+        return False
+
+    @property
     def hosts(self) -> Hosts:
         return SavedHosts()
 
@@ -69,6 +74,16 @@ class SavedVcenter:
         _refuse()
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        _refuse()
+
+    def defined_attributes(self) -> frozenset[str]:
+        """As far as a snapshot tells: those that a VM carries."""
+        return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        _refuse()
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         _refuse()
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

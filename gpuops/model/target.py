@@ -6,6 +6,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class GuestLogin:
+    """A user of guests, by whom VMware Tools runs programs there."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One vCenter's SDK endpoint and the login for it. TLS is verified unless `verify` is False."""
 
@@ -19,8 +27,12 @@ class Target:
     ca_files: tuple[str, ...] = ()
     """PEM files of authorities to trust instead of the system's; () = the system's."""
     verify: bool = True
+    pin: str | None = None
+    """SHA-256 of its certificate, 64 hexadecimal digits in lower case: compared beside verification, not instead."""
     proxy: str | None = None
     """`HOST:PORT` of an HTTP proxy that tunnels to it."""
+    guest: GuestLogin | None = None
+    """Whose checkpoint hooks are run in ML VMs; None = no program is run in a guest."""
 
     @property
     def address(self) -> str:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import time
 from typing import Final
 
 from gpuops.errors import ProtocolError
+from gpuops.vsphere.transport.door import SILENCE_S, Unreadable
+from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.transport.reply import elements
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
 _LARGEST: Final = 1024 * 1024
+_SHOWN: Final = 5
 
 KNOWN: Final = (
     "9.1.1.0", "9.1.0.0", "9.0.0.0",
@@ -24,32 +29,26 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
 
     The connection's own errors pass through. Raises ProtocolError when this is no vCenter, or one too old.
     """
-    connection.request("GET", _PATH, headers={"Accept-Encoding": "identity"})
-    reply = connection.getresponse()
-    body = reply.read(_LARGEST)
+    reply = exchange(connection, "GET", _PATH, until=time.monotonic() + SILENCE_S, largest=_LARGEST)
     if reply.status != http.HTTPStatus.OK:
         raise ProtocolError(
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"
         )
-    offered = _offered(body, address)
+    offered = _offered(reply.body, address)
     for version in KNOWN:
         if version in offered:
             return version
     raise ProtocolError(
-        f"{address} speaks no API version known here: {', '.join(sorted(offered)) or 'none'}",
+        f"{address} speaks no API version known here: {', '.join(sorted(offered)[:_SHOWN]) or 'none'}",
         hint=f"vSphere {KNOWN[-1]} is the oldest that works",
     )
 
 
 def _offered(body: bytes, address: str) -> frozenset[str]:
-    from lxml import etree
-
-    from gpuops.vsphere.elements import safe_parser
-
     try:
-        root = etree.fromstring(body, safe_parser())
-    except etree.XMLSyntaxError as error:
-        raise ProtocolError(f"{address} does not answer like a vCenter: not XML", hint="check the address") from error
+        root = elements(body)
+    except Unreadable as error:
+        raise ProtocolError(f"{address} does not answer like a vCenter: {error}", hint="check the address") from error
     found = set()
     for namespace in root.iter("namespace"):
         if namespace.findtext("name") == "urn:vim25":

@@ -24,7 +24,7 @@ class Attributes:
         if key is None:
             if not value:
                 return  # an attribute that nobody defined is clear everywhere
-            key = self._define(name, op_id)
+            key = self.define(name, op_id)
         target = vm(self._session, ref)
         self._session.change(self._manager.SetField, target, key, value, subject=subject, op_id=op_id)
 
@@ -49,7 +49,13 @@ class Attributes:
         of_vms = {field.name: field.key for field in fields if field.managedObjectType is vim.VirtualMachine}
         return {**general, **of_vms}
 
-    def _define(self, name: str, op_id: str) -> int:
+    def defined(self) -> frozenset[str]:
+        """Names of the attributes that a VM may carry, read anew."""
+        self._keys = self._defined()
+        return frozenset(self._keys)
+
+    def define(self, name: str, op_id: str) -> int:
+        """The key of the attribute of that name, made if need be. Raises OutcomeUnknown, NoPermission."""
         from pyVmomi import vim
 
         add = self._manager.AddCustomFieldDef

@@ -11,9 +11,12 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.founding import create_vm
+from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
@@ -29,8 +32,9 @@ class Connection:
 
     def __init__(self, target: Target) -> None:
         self._session = Session(target)
-        self._performer = Performer(self._session)
         self._watch = TaskWatch(self._session)
+        self._programs = GuestPrograms(self._session, self._watch)
+        self._performer = Performer(self._session, self._programs)
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +53,11 @@ class Connection:
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
         return self._session.about.get("instanceUuid") or ""
+
+    @property
+    def enters_guests(self) -> bool:
+        """Whether there is a login for programs in guests."""
+        return self._session.target.guest is not None
 
     @property
     def hosts(self) -> HostConnection:
@@ -82,12 +91,24 @@ class Connection:
         return self._performer.submit(step, inventory, op_id)
 
     def wait(self, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each end as it happens, by one property filter over all tasks."""
-        return self._watch.wait(running, timeout_s)
+        """Each end as it happens, by one property filter over all tasks; programs in guests are asked after."""
+        return self._programs.wait(running, timeout_s)
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         """Those of these VMs that show this power state before the time is up."""
         return wait_for_power(self._session, vms, power, timeout_s)
+
+    def defined_attributes(self) -> frozenset[str]:
+        """Names of the custom attributes that a VM may carry."""
+        return self._performer.attributes.defined()
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        """There is a custom attribute of that name from then on."""
+        self._performer.attributes.define(name, op_id)
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        """The task that makes a bare VM, sent once. Raises OutcomeUnknown when the reply was lost."""
+        return create_vm(self._session, new, op_id)
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`."""

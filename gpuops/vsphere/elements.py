@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
-
-if TYPE_CHECKING:
-    from lxml.etree import XMLParser
 
 VIM: Final = "{urn:vim25}"
 XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"
@@ -22,21 +19,6 @@ _VIM_LENGTH: Final = len(VIM)
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
 
 Vocabulary = TypeVar("Vocabulary", bound=StrEnum)
-
-
-def safe_parser() -> XMLParser:
-    """A parser that resolves no entity, loads no DTD, reaches no network and keeps lxml's limits on size and depth."""
-    from lxml import etree
-
-    return etree.XMLParser(
-        resolve_entities=False,
-        load_dtd=False,
-        no_network=True,
-        huge_tree=False,
-        remove_comments=True,
-        remove_pis=True,
-        collect_ids=False,  # no table of xml:id attributes, which SOAP has none of and which costs a tenth of a parse
-    )
 
 
 def child(element: Any, name: str) -> Any:

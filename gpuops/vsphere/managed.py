@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import ProtocolError
+from gpuops.vsphere.transport.reference import REFERENCE
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
-
-# pyVmomi writes the id into `_this` as it is, unescaped: anything else could carry elements of its own.
-_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}")
 
 
 def managed(session: Session, kind: str, ref: str) -> Any:
     """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
     from pyVmomi import VmomiSupport
 
-    if _REFERENCE.fullmatch(ref) is None:
+    if REFERENCE.fullmatch(ref) is None:
         raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory reads the ids anew")
     return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, session.stub)
 

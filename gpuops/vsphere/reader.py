@@ -7,7 +7,6 @@ by lxml and let go before the next is asked for. Measured beside pyVmomi's deser
 from __future__ import annotations
 
 import functools
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +19,11 @@ from gpuops.vsphere.elements import child, children, kind, text
 from gpuops.vsphere.faults import named
 from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.reference import REFERENCE
 from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, Wire, WireFault, parsed
 
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
-
-_MOREF: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ class Reader:
 def _objects(page: Any) -> Iterator[Found]:
     for each in children(page, "objects"):
         moref = child(each, "obj")
-        if moref is None or not _MOREF.fullmatch(moref.text or ""):
+        if moref is None or not REFERENCE.fullmatch(moref.text or ""):
             raise ProtocolError("vCenter names an object in a way that no vCenter does")
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.

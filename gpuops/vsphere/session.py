@@ -18,16 +18,13 @@ from xml.sax.saxutils import escape
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
-from gpuops.vsphere import door
 from gpuops.vsphere.api_version import negotiate
 from gpuops.vsphere.elements import child, texts
 from gpuops.vsphere.faults import named, translate
+from gpuops.vsphere.transport import door
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
 
 Answer = TypeVar("Answer")
-
-IDLE_CONNECTION_S: Final = 60
-"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
 
 _INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
 
@@ -98,29 +95,16 @@ class Session:
             wire, since = self._spare.pop()
         except IndexError:
             return None
-        if time.monotonic() - since > IDLE_CONNECTION_S:
+        if time.monotonic() - since > door.IDLE_CONNECTION_S:
             wire.close()
         return wire
 
     @cached_property
     def stub(self) -> Any:
         """pyVmomi's way into the same session."""
-        from pyVmomi import SoapAdapter, VmomiSupport
+        from gpuops.vsphere.transport.stub import Stub
 
-        proxy = door.proxy_of(self.target)
-        stub = SoapAdapter.SoapStubAdapter(
-            host=self.target.host,
-            port=self.target.port if self.target.tls else -self.target.port,
-            path=self.target.path,
-            version=VmomiSupport.versionMap[f"vim25/{self.api_version}"],
-            sslContext=door.tls_context(self.target),
-            httpProxyHost=proxy[0] if proxy else None,
-            httpProxyPort=proxy[1] if proxy else 80,
-            httpConnectionTimeout=door.SILENCE_S,
-            connectionPoolTimeout=IDLE_CONNECTION_S,
-        )
-        stub.cookie = self._cookie
-        return stub
+        return Stub(self.target, self.api_version, self._cookie)
 
     @cached_property
     def instance(self) -> Any:

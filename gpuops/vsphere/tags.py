@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
-from gpuops.vsphere import door
+from gpuops.vsphere.transport import door
 
 if TYPE_CHECKING:
     import requests
@@ -31,13 +31,15 @@ def with_tags(session: Session, inventory: Inventory) -> Inventory:
 
     One call per 1,000 of them, and two per tag in use. Raises NotConnected in its kinds, NoPermission.
     """
+    from gpuops.vsphere.transport.automation import automation_session
+
     target = session.target
     if not target.tls:
         raise Refused(
             f"tags cannot be read from {target.address}: their API is spoken over https only",
             hint="use https://, or custom attributes in place of tags",
         )
-    with _quiet(), _translated(target), _http(target) as http, _tagging(target, http) as service:
+    with _quiet(), _translated(target), automation_session(target) as http, _tagging(target, http) as service:
         objects = [("HostSystem", ref) for ref in inventory.hosts] + [("VirtualMachine", ref) for ref in inventory.vms]
         attached = _attached(service, objects)
         names = _names(service, {tag for tags in attached.values() for tag in tags})
@@ -107,36 +109,6 @@ def _names(service: Any, tags: Collection[str]) -> Mapping[str, str]:
                 categories[tag.category_id] = service.Category.get(tag.category_id).name
             names[ref] = f"{categories[tag.category_id]}:{tag.name}"
     return names
-
-
-@contextmanager
-def _http(target: Target) -> Iterator[requests.Session]:
-    """A requests session that trusts what the target trusts, and nothing the environment says.
-
-    With `trust_env`, requests would let REQUESTS_CA_BUNDLE override even `verify=False`.
-    """
-    import requests
-    from requests.adapters import HTTPAdapter
-
-    context = door.tls_context(target)
-
-    class Adapter(HTTPAdapter):
-        def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-            super().init_poolmanager(*arguments, **options, ssl_context=context)
-
-        def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-            return super().proxy_manager_for(proxy, **options, ssl_context=context)
-
-        def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
-            """Leaves all to the context: requests would add the authorities of certifi to it."""
-
-    with requests.Session() as http:
-        http.trust_env = False
-        http.verify = target.verify
-        if target.proxy is not None:
-            http.proxies = {"https": f"http://{target.proxy}"}
-        http.mount("https://", Adapter())
-        yield http
 
 
 @contextmanager

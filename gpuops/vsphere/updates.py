@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import VcenterUnreachable
-from gpuops.vsphere import door
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.transport import door
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session

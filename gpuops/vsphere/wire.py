@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import http.client
 import time
+from collections.abc import Iterable
 from http.cookies import SimpleCookie
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
 from gpuops.model.target import Target
-from gpuops.vsphere import door
-from gpuops.vsphere.elements import kind, safe_parser
+from gpuops.vsphere.elements import kind
+from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.transport.reply import elements
 
 DEADLINE_S: Final = 600
 """For one read, all its pages together, whatever the server sends and however slowly."""
-LARGEST_REPLY: Final = 256 * 1024 * 1024
-_CHUNK: Final = 1024 * 1024
+CALL_S: Final = 120
+"""For one call and its whole reply."""
 _COOKIE: Final = "vmware_soap_session"
 _ENVELOPE: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>'
@@ -84,39 +87,36 @@ class Wire:
         kind_of_this, moid = this
         call = f'<{method} xmlns="urn:vim25"><_this type="{kind_of_this}">{escape(moid)}</_this>{arguments}</{method}>'
         body = _ENVELOPE.format(call).encode()
-        until = time.monotonic() + DEADLINE_S if deadline is None else deadline
+        until = time.monotonic() + CALL_S if deadline is None else deadline
         try:
             return self._exchange(body, until)
-        except door.LOST_ERRORS as error:
+        except door.BROKEN_OFF as error:
             self.close()
-            if not (again and isinstance(error, door.BROKEN_OFF)):
+            if not again:
                 raise door.barred(self.target, error) from error
+        except (*door.LOST_ERRORS, door.Unreadable) as error:
+            self.close()
+            raise door.barred(self.target, error) from error
         try:
             return self._exchange(body, until)
-        except door.LOST_ERRORS as error:
+        except (*door.LOST_ERRORS, door.Unreadable) as error:
             self.close()
             raise door.barred(self.target, error) from error
 
     def _exchange(self, body: bytes, deadline: float) -> bytes:
         if self._connection is None:
             self._connection = door.open_connection(self.target, door.tls_context(self.target))
-        headers = {
-            "Content-Type": "text/xml; charset=UTF-8",
-            "SOAPAction": f'"urn:vim25/{self._api_version}"',
-            "Accept-Encoding": "identity",
-        }
+        headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
         if self.cookie:
             headers["Cookie"] = self.cookie
-        self._connection.request("POST", self.target.path, body, headers)
-        response = self._connection.getresponse()
-        received = _read(response, deadline, self.target.address)
-        if response.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
-            raise http.client.HTTPException(f"{response.status} {response.reason}")
-        self._keep_cookie(response)
-        return received
+        reply = exchange(self._connection, "POST", self.target.path, until=deadline, body=body, headers=headers)
+        if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
+            raise http.client.HTTPException(f"{reply.status} {reply.reason}")
+        self._keep_cookie(reply.set_cookie)
+        return reply.body
 
-    def _keep_cookie(self, response: http.client.HTTPResponse) -> None:
-        for header in response.headers.get_all("Set-Cookie") or ():
+    def _keep_cookie(self, set_cookie: Iterable[str]) -> None:
+        for header in set_cookie:
             morsel = SimpleCookie(header).get(_COOKIE)
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
@@ -124,33 +124,16 @@ class Wire:
 
 def parsed(received: bytes, address: str) -> Any:
     """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
-    from lxml import etree
-
     try:
-        root: Any = etree.fromstring(received, safe_parser())
-    except etree.XMLSyntaxError as error:
-        raise ProtocolError(f"{address} sends a reply that is not XML: {error.msg}") from error
-    if root.getroottree().docinfo.doctype:
-        raise ProtocolError(f"{address} sends a document type, which SOAP forbids")
+        root = elements(received)
+    except door.Unreadable as error:
+        raise ProtocolError(f"{address} sends {error}") from error
     body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
     if body is None or len(body) == 0:
         raise ProtocolError(f"{address} sends a reply without a SOAP body")
     if body[0].tag.endswith("}Fault"):
         raise _fault(body[0])
     return body[0]
-
-
-def _read(response: http.client.HTTPResponse, deadline: float, address: str) -> bytes:
-    received = bytearray()
-    while chunk := response.read(_CHUNK):
-        received += chunk
-        if len(received) > LARGEST_REPLY:
-            raise ProtocolError(f"{address} sends a reply of more than {LARGEST_REPLY // 1024**2} MiB")
-        if time.monotonic() > deadline:
-            raise TimeoutError
-    if response.length:
-        raise http.client.IncompleteRead(b"", response.length)
-    return bytes(received)
 
 
 def _fault(element: Any) -> WireFault | SessionEnded:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,13 +18,19 @@ import yaml
 
 import gpuops
 from gpuops.config.sections.request import RequestSection
+from gpuops.model.gpu import AssignmentPolicy
+from gpuops.model.host_settings import SharedType, SizeMode
 from gpuops.model.numa import NumaPolicy
+from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.attach import Attach
 from gpuops.plan.claims import SuspendedPolicy
 from gpuops.plan.detach import Detach
+from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.place import Place
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.power import MoveMode, PowerPolicy
+from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.tasks.connection import Said
 from gpuops.tasks.rotation import State
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
@@ -130,6 +137,30 @@ def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
     assert set(arguments["requests"]["options"]) == set(RequestSection.model_fields)
     assert arguments["suspended"]["choices"] == list(SuspendedPolicy)
     assert arguments["pin"]["choices"] == list(PinPolicy)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type", "words"),
+    [
+        ("host_gpu_scheduler", SetScheduler, {"policy": SchedulerPolicy}),
+        (
+            "host_graphics_mode",
+            SetMode,
+            {"default_type": SharedType, "type": SharedType, "vgpu_mode": SizeMode, "assignment": AssignmentPolicy},
+        ),
+        ("host_passthrough", SetPassthrough, {}),
+    ],
+)
+def test_arguments_of_host_modules_are_the_fields_of_their_requests(
+    name: str,
+    request_type: type[Any],
+    words: dict[str, type[StrEnum]],
+    modules: dict[str, ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = spec(modules[name], monkeypatch)
+    assert set(arguments) - CONNECTION - {"state"} == {field.name for field in fields(request_type)} - {"on"}
+    assert {word: arguments[word]["choices"] for word in words} == {word: list(kind) for word, kind in words.items()}
 
 
 def test_states_of_rotation(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ def test_a_lease_left_behind(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"{LAB_POLICY}\nlock_vm: bare\n")
     named = ("--policy", str(policy))
+    assert lab.run("rotate", "init", *named).exit_code == 0
     free = lab.run("rotate", "unlock", *named)
     assert (free.exit_code, "nobody holds the lease on bare" in free.stderr) == (3, True)
     with site_of(lab.server, tmp_path / "other") as other:

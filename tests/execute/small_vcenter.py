@@ -17,12 +17,14 @@ from gpuops.model.host import Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -38,6 +40,7 @@ METHODS = {
     PowerOffVm: "PowerOffVM_Task",
     RelocateVm: "RelocateVM_Task",
     ReconfigureVm: "ReconfigVM_Task",
+    RunInGuest: "",
 }
 """TaskInfo.name: the method that made the task."""
 START = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -97,6 +100,8 @@ class World:
     in_flight_most: int = 0
     reads: int = 0
     """Bulk reads."""
+    attributes: set[str] = field(default_factory=lambda: {"gpuops.rotation"})
+    """Custom attributes that are defined."""
     tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def tick(self) -> datetime:
@@ -110,7 +115,11 @@ class World:
 
     def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
         others = self.vms[vm].tasks
-        ours = [(ref, task) for ref, task in self.tasks.items() if task.step.vm == vm and not task.ended]
+        ours = [
+            (ref, task)
+            for ref, task in self.tasks.items()
+            if task.step.vm == vm and not task.ended and not isinstance(task.step, RunInGuest)
+        ]
         return (*others, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
 
     def _gpus(self, host: Host) -> tuple[PhysicalGpu, ...]:
@@ -172,6 +181,8 @@ class World:
                     extra_config={key: value for key, value in settings.items() if value},
                     change_version=f"{len(self.ledger)} changes",
                 )
+            case RunInGuest():
+                pass
             case SetAttribute(name=name, value=value):
                 kept = {key: old for key, old in vm.attributes.items() if key != name}
                 self.set(step.vm, attributes=kept | ({name: value} if value else {}))
@@ -223,6 +234,10 @@ class SmallVcenter:
     @property
     def uuid(self) -> str:
         return "vc-uuid"
+
+    @property
+    def enters_guests(self) -> bool:
+        return True
 
     @property
     def hosts(self) -> Hosts:
@@ -299,6 +314,15 @@ class SmallVcenter:
                 self.world._set_power(ref, OFF)
         self.world.now += timedelta(seconds=timeout_s)
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
+
+    def defined_attributes(self) -> frozenset[str]:
+        return frozenset(self.world.attributes)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        self.world.attributes.add(name)
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise StepFailed("there is no making of VMs here")
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         found = [ref for ref, task in self.world.tasks.items() if task.step == step and task.queued > since]

@@ -1,6 +1,6 @@
 """Hunt: nights under the engine that is first on the path, until a checker names the invariant; told as JSON.
 
-python -m tests.mutants.hunt INVARIANT FIRST COUNT SECONDS
+python -m tests.mutants.hunt INVARIANT FIRST SECONDS [quiet]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import count
 from typing import Any
 
 import gpuops
@@ -15,15 +16,15 @@ from tests.nights.checkers import violations
 from tests.nights.night import play
 
 
-def hunt(invariant: str, seeds: range, budget_s: float) -> dict[str, Any]:
+def hunt(invariant: str, first: int, budget_s: float, *, quiet: bool) -> dict[str, Any]:
     """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
     began, nights, others = time.process_time(), 0, set()
-    for seed in seeds:
+    for seed in count(first, 2):
         if time.process_time() - began > budget_s:
             break
         nights += 1
         try:
-            said = violations(play(seed))
+            said = violations(play(seed, () if quiet else None))
         except Exception as error:
             said = [f"{type(error).__name__}: {error}"]
         named = [each for each in said if each.partition(":")[0] == invariant]
@@ -40,6 +41,6 @@ def hunt(invariant: str, seeds: range, budget_s: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    named, first, count, seconds = sys.argv[1:]
-    found = hunt(named, range(int(first), int(first) + int(count)), float(seconds))
+    named, beginning, seconds, *kind = sys.argv[1:]
+    found = hunt(named, int(beginning), float(seconds), quiet=kind == ["quiet"])
     print(json.dumps({**found, "engine": gpuops.__file__}))

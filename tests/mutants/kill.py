@@ -56,7 +56,7 @@ def _lint(mutant: Mutant, root: Path) -> None:
 
 
 def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
-    where = [mutant.invariant, str(mutant.seeds.start), str(len(mutant.seeds)), str(budget_s)]
+    where = [mutant.invariant, str(mutant.first), str(budget_s), *(["quiet"] if mutant.quiet else [])]
     command = [sys.executable, "-m", "tests.mutants.hunt", *where]
     path = os.pathsep.join([str(root), str(ROOT)])
     try:

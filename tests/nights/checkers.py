@@ -75,6 +75,13 @@ def no_session_is_cut(night: Played) -> Iterator[str]:
             yield f"I2: {night.names.get(moid)} was suspended {at - since} after its user sat down"
 
 
+def who_works_is_left(night: Played) -> Iterator[str]:
+    """I2: a desktop that was used in the evening, and is all night, is never suspended, whatever can be read of it."""
+    for entry in effects(night, SUSPEND):
+        if entry.moid in night.busy:
+            yield f"I2: {entry.name} was suspended, and somebody worked with it"
+
+
 def second_is_empty(night: Played) -> Iterator[str]:
     """I4: the morning after the last one has nothing to do."""
     if night.second:
@@ -86,6 +93,13 @@ def in_flight(night: Played) -> Iterator[str]:
     allowed = night.site.policy.limits.in_flight
     if night.most_in_flight > allowed:
         yield f"I14: {night.most_in_flight} effects in flight, {allowed} allowed"
+
+
+def one_at_a_time(night: Played) -> Iterator[str]:
+    """I6: of two runs on one machine, one acts; the other is refused at once, with an empty ledger."""
+    for ended, done in night.beside:
+        if ended != "Locked" or done:
+            yield f"I6: a run beside another ended as {ended}, with {done} effects"
 
 
 def only_ours(night: Played) -> Iterator[str]:
@@ -169,7 +183,9 @@ def inside_the_window(night: Played) -> Iterator[str]:
 CHECKERS: Final[tuple[Checker, ...]] = (
     desktops_back,
     no_session_is_cut,
+    who_works_is_left,
     second_is_empty,
+    one_at_a_time,
     in_flight,
     only_ours,
     nothing_discarded,

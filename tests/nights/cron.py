@@ -1,4 +1,4 @@
-"""Cron: when the evening's runs of a seed begin. Most evenings have one, on time."""
+"""Cron: when the evening's runs of a seed begin, and begin again. Most evenings have one, on time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def evening_of(seed: int) -> tuple[tuple[Half, datetime], ...]:
     rng = random.Random(f"{seed}:cron")
     kind = rng.randrange(100)
     if kind < 4:
-        return ((Half.NIGHT, EVENING + timedelta(minutes=rng.randint(530, 640))),)
+        minutes = rng.choice([rng.randint(530, 640), rng.randint(548, 556)])
+        return ((Half.NIGHT, EVENING + timedelta(minutes=minutes)),)
     on_time = (Half.NIGHT, EVENING)
     if kind < 14:
         return on_time, (Half.NIGHT, EVENING + timedelta(minutes=rng.choice([20, 90, 240])))
@@ -22,3 +23,8 @@ def evening_of(seed: int) -> tuple[tuple[Half, datetime], ...]:
         early = EVENING + timedelta(minutes=rng.choice([20, 90, 240]))
         return on_time, (Half.DAY, early), (Half.NIGHT, early + timedelta(minutes=40))
     return (on_time,)
+
+
+def patience_of(seed: int) -> timedelta:
+    """How long it takes until somebody, or something, finishes a half that was cut off."""
+    return timedelta(seconds=random.Random(f"{seed}:patience").choice([0, 10, 60, 300]))

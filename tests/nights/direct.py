@@ -27,6 +27,7 @@ from gpuops.execute.saved import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -45,6 +46,7 @@ from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.world import World
 from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.specs import config_spec
 from tests.nights.showing import Showing
 
 USER: Final = "VSPHERE.LOCAL\\gpuops"
@@ -95,6 +97,10 @@ class DirectVcenter:
             self._world.sessions.close(self._session)
 
     # --- reading ------------------------------------------------------------------------------------------------
+
+    @property
+    def enters_guests(self) -> bool:
+        return False
 
     @property
     def hosts(self) -> Hosts:
@@ -180,14 +186,17 @@ class DirectVcenter:
             raise StepFailed(f"{step.vm}: not suspended: resuming it would boot it")
         if isinstance(step, PowerOffVm) and power is PowerState.SUSPENDED:
             raise StepFailed(f"{step.vm}: powering it off would discard its state")
-        arguments = self._arguments(step)
+        arguments = self._arguments(step, inventory)
         task = self._ask(
             method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
         )
         return TaskRef(task.moid) if isinstance(task, Task) else None
 
-    def _arguments(self, step: Step) -> tuple[Any, ...]:
+    def _arguments(self, step: Step, inventory: Inventory) -> tuple[Any, ...]:
         match step:
+            case ReconfigureVm():
+                version = inventory.vm(step.vm).change_version or ""
+                return (config_spec(step.change, version, (), inventory.api_version),)
             case PowerOnVm() | ResumeVm():
                 return (vim.HostSystem(step.host) if step.host else None,)
             case RelocateVm():
@@ -201,6 +210,15 @@ class DirectVcenter:
             fields.SetField(call, vim.VirtualMachine(step.vm), fields.define(step.name), step.value)
 
         self._ask("SetField", step.vm, mark, op_id)
+
+    def defined_attributes(self) -> frozenset[str]:
+        return self._read(lambda: frozenset(each.name for each in self._world.custom_fields.fields.values()))
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        raise NotImplementedError("nights define their marker as they set it first")
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise NotImplementedError("nights make no VM")
 
     # --- waiting ------------------------------------------------------------------------------------------------
 

@@ -91,13 +91,16 @@ def fits_back(night: Played) -> Iterator[str]:
 
 
 def second_night_is_empty(night: Played) -> Iterator[str]:
-    """I4: a night run begun once more, where nothing goes wrong, does nothing."""
+    """I4: a night run begun once more, where nothing goes wrong and the first had all it planned, does nothing.
+
+    One that vCenter refused a start has left something to be tried again: see `fits`.
+    """
     if night.events:
         return
-    runs = [(name, at) for name, _, at in night.calls]
-    for (name, at), (before, since) in zip(runs[1:], runs, strict=False):
+    runs = list(zip(night.calls, night.told, strict=True))
+    for ((name, _, at), _), ((before, _, since), (report, _)) in zip(runs[1:], runs, strict=False):
         again = [entry for entry in effects(night) if since < entry.at <= at]
-        if name == before == "rotate night" and again:
+        if name == before == "rotate night" and report.exit_code == 0 and again:
             yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
 
 

@@ -7,25 +7,24 @@ faults stop; then the engine has its last say, and everything that the checkers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 from pyVmomi import vmodl
 
 from gpuops.errors import GpuopsError
+from gpuops.execute import lock
 from gpuops.execute.journal.book import IntentState
-from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import Half, resume, rotate
-from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.execute.step_json import load_step
 from gpuops.plan.outcome import Report
@@ -35,9 +34,10 @@ from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
-from tests.nights.cron import evening_of
+from tests.nights.cron import evening_of, patience_of
 from tests.nights.direct import DirectVcenter
-from tests.nights.schedule import Event, schedule_of
+from tests.nights.place import NightPlace, NightStore
+from tests.nights.schedule import ENDS, Event, schedule_of
 from tests.nights.worlds import EVENING, Site, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
@@ -87,6 +87,10 @@ class Played:
     struck: dict[str, int] = field(default_factory=dict)
     most_in_flight: int = 0
     sessions: int = 0
+    busy: frozenset[str] = frozenset()
+    """Desktops (refs) that were used in the evening, and are all night."""
+    beside: list[tuple[str, int]] = field(default_factory=list)
+    """(what it ended as, effects) of each run that was begun while another was under way."""
 
 
 class Nightly:
@@ -108,15 +112,19 @@ class Nightly:
             running=frozenset(vm.moid for vm in vms if vm.state.power is Power.ON and vm.name in set(desktops)),
             names={vm.moid: vm.name for vm in vms},
             takeable=frozenset(vm.moid for vm in vms if vm.name.startswith("desktop-") and self._both_keys(vm)),
+            busy=frozenset(vm.moid for vm in vms if vm.state.console_connections or self._works(vm)),
         )
         self._seated: dict[str, datetime] = {}
-        self._kills = [event.point for event in chosen if event.fault == "K1"]
+        self._ends = [event for event in chosen if event.fault in ENDS]
+        self._full = next((event for event in chosen if event.fault == "K3"), None)
+        self._full_since: datetime | None = None
+        self._locks: Path | None = None
         self._points = 0
         self.most_points = 0
         """Of the run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
-        self._store = _Store(self._boundary, lambda: len(world.ledger))
+        self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
         self._armed: list[tuple[str, Any]] = []
 
     def play(self) -> Played:
@@ -124,11 +132,18 @@ class Nightly:
         with self.world.lock:
             return self._play()
 
-    def _connect(self) -> Vcenter:
+    def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
-        return DirectVcenter(self.world, self._boundary, lambda: self._certificate == 1)
+        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1)
 
     def _play(self) -> Played:
+        if not any(event.fault == "K5" for event in self.played.events):
+            return self._played()
+        with TemporaryDirectory(prefix="gpuops-night-") as locks:
+            self._locks = Path(locks)
+            return self._played()
+
+    def _played(self) -> Played:
         self.world.patience_s = 0.0
         with self.world.lock:
             self._let_happen()
@@ -158,7 +173,7 @@ class Nightly:
         for _ in range(RESUMES):
             if self.played.calls[-1][1] in ("done", "refused"):
                 break
-            self._wait_until(self.world.clock.now() + timedelta(minutes=5))
+            self._wait_until(self.world.clock.now() + patience_of(self.played.seed))
             self._half(None)
 
     def _nothing_to_do(self) -> bool:
@@ -169,6 +184,9 @@ class Nightly:
             and not report.plan.steps
             and report.exit_code == 0
         )
+
+    def _works(self, vm: VirtualMachine) -> bool:
+        return vm.state.power is Power.ON and vm.state.cpu_usage_mhz >= self.site.policy.pools[0].idle.cpu_below_mhz
 
     def _both_keys(self, vm: VirtualMachine) -> bool:
         fields = self.world.custom_fields.fields
@@ -184,9 +202,8 @@ class Nightly:
         name = half.value if half else "rotate resume"
         vcenter: Any = None
         try:
-            vcenter = self._connect()
-            place = _Place(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store)
-            place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
+            vcenter = self._connect(self._boundary)
+            place = self._place(vcenter)
             if half is None:
                 report = resume(place, apply=True, consent=agreed)
             else:
@@ -198,12 +215,47 @@ class Nightly:
         except Killed:
             vcenter = None  # a killed process does not log out
             ended = "killed"
+        except KeyboardInterrupt:
+            ended = "interrupted"
         except GpuopsError as error:
             ended = f"{type(error).__name__}: {error.message}"
         finally:
             if vcenter is not None:
                 vcenter.close()
         self.played.calls.append((name, ended, self.world.clock.now()))
+
+    def _place(self, vcenter: Vcenter) -> NightPlace:
+        place = NightPlace(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store, locks=self._locks)
+        place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
+        return place
+
+    def _beside(self) -> None:
+        """Another process on this machine, while one is under way."""
+        before = len(self.world.ledger)
+        try:
+            vcenter: Any = self._connect(lambda what: None)
+        except GpuopsError:
+            return
+        try:
+            with patch.object(lock, "PAUSE_S", 0.0):
+                rotate(Half.NIGHT, self.site.policy, self._place(vcenter), apply=True, consent=agreed)
+            ended = "done"
+        except GpuopsError as error:
+            ended = type(error).__name__
+        finally:
+            vcenter.close()
+        self.played.beside.append((ended, len(self.world.ledger) - before))
+
+    def _disk_is_full(self) -> bool:
+        """K3: from so many appends on, for so long."""
+        full, now = self._full, self.world.clock.now()
+        if full is None or len(self._store.lengths) < full.point:
+            return False
+        self._full_since = self._full_since or now
+        if now >= self._full_since + timedelta(seconds=full.at_s):
+            return False
+        self.played.struck["K3"] = self.played.struck.get("K3", 0) + 1
+        return True
 
     def _boundary(self, what: str) -> None:
         self._points += 1
@@ -212,9 +264,18 @@ class Nightly:
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
-        if self._kills and self._points == self._kills[0]:
-            self._kills.pop(0)
-            raise Killed(what)
+        if self._ends and self._points == self._ends[0].point:
+            self._meet(self._ends.pop(0).fault, what)
+
+    def _meet(self, fault: str, what: str) -> None:
+        """What befalls the process itself."""
+        match fault:
+            case "K1":
+                raise Killed(what)
+            case "K2":
+                raise KeyboardInterrupt
+            case _:
+                self._beside()
 
     def _count_in_flight(self) -> None:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
@@ -279,7 +340,7 @@ class Nightly:
             count = self.world.injector.struck()[index][1]
             self.played.struck[fault] = self.played.struck.get(fault, 0) + count
         self.world.injector.clear()
-        self._certificate = 1
+        self._certificate, self._full = 1, None
         self.world.down_until, self.world.skew = None, timedelta()
         for host in self.world.by_type("HostSystem"):
             host.state.connection, host.state.in_maintenance = "connected", False
@@ -298,8 +359,11 @@ class Nightly:
 
     def _tally(self) -> None:
         played = self.played
-        if any(event.fault == "K1" for event in played.events):
-            played.struck["K1"] = sum(1 for call in played.calls if call[1] == "killed")
+        for fault, ended in (("K1", "killed"), ("K2", "interrupted")):
+            if any(event.fault == fault for event in played.events):
+                played.struck[fault] = sum(1 for call in played.calls if call[1] == ended)
+        if played.beside:
+            played.struck["K5"] = len(played.beside)
         played.left_behind = frozenset(
             vm.moid for vm in self.world.by_type("VirtualMachine") if vm.moid in played.names and _may_resume(vm)
         )
@@ -315,41 +379,6 @@ class Nightly:
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
         idle_since = self.world.clock.now() - self.world.sessions.idle_timeout
         played.sessions = sum(1 for session in self.world.sessions if session.active_at > idle_since)
-
-
-class _Place(Place):
-    """A site whose journal is in memory and outlives the processes of a night."""
-
-    __slots__ = ("_store",)
-
-    def __init__(self, *args: Any, store: MemoryStore) -> None:
-        super().__init__(*args)
-        self._store = store
-
-    @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
-        yield Journal(self._store, vcenter, self.clock)
-
-    @contextmanager
-    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
-        yield Journal(self._store, vcenter, self.clock)
-
-
-class _Store(MemoryStore):
-    """Records that outlive the processes of a night; a run can be killed before and after each append."""
-
-    def __init__(self, boundary: Callable[[str], None], effects: Callable[[], int]) -> None:
-        super().__init__()
-        self._boundary = boundary
-        self._effects = effects
-        self.lengths: list[int] = []
-        """Of the ledger, when each record was durable."""
-
-    def append(self, records: Sequence[Record]) -> None:
-        self._boundary("before an append")
-        super().append(records)
-        self.lengths += [self._effects()] * len(records)
-        self._boundary("after an append")
 
 
 def _may_resume(vm: VirtualMachine) -> bool:

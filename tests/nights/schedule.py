@@ -30,7 +30,14 @@ MISSING: Final = ("A10", "N2")
 USERS: Final = ("H1", "H2", "H3")
 """A user sits down at a desktop that is running; wakes up one that is suspended; or wakes it each time anew."""
 KILLS: Final = ("K1",)
-ALL: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
+DISKS: Final = ("K3",)
+"""The journal cannot be written."""
+ENDS: Final = ("K1", "K2", "K5")
+"""What a process meets at a boundary: a kill, an interrupt, another process."""
+SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
+OF_THE_PROCESS: Final = ("K2", *DISKS, "K5")
+"""In nights of their own, beside whatever else there is."""
+ALL: Final = (*SWARM, *OF_THE_PROCESS)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -47,7 +54,8 @@ class Event:
     target: str = ""
     at_s: float = 0.0
     point: int = 0
-    """K1: at which boundary the run is killed, counted from where the last one was."""
+    """K1, K2, K5: at which boundary of the run, counted from where the last one was; K3: at which append of the night,
+    for `at_s` seconds."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}
@@ -62,12 +70,35 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     rng = random.Random(f"{seed}:trouble")
     if rng.randrange(8) == 0:
         return ()
-    kinds = rng.sample(ALL, rng.choice([1, 1, 2, 2, 3, 4, 6]))
+    kinds = rng.sample(SWARM, rng.choice([1, 1, 2, 2, 3, 4, 6]))
     kinds += rng.choices(RARE, k=rng.choice([0, 0, 0, 1]))
     vms = [*desktops, *ml]
-    return tuple(
+    swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
-    )
+    ]
+    return (*swarm, *_of_the_process(seed), *_crowd(seed, desktops))
+
+
+def _of_the_process(seed: int) -> list[Event]:
+    """What befalls the process and its disk, one night in four."""
+    rng = random.Random(f"{seed}:process")
+    match rng.randrange(16):
+        case 0:
+            return [Event("K2", point=rng.randint(1, 60)) for _ in range(rng.choice([1, 1, 2]))]
+        case 1:
+            return [Event("K3", point=rng.randint(1, 160), at_s=rng.choice([1.0, 600.0, 7200.0, 86400.0]))]
+        case 2 | 3:
+            return [Event("K5", point=rng.randint(1, 60))]
+        case _:
+            return []
+
+
+def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """One night in thirty, one user after the other sits down while desktops are taken."""
+    rng = random.Random(f"{seed}:crowd")
+    if rng.randrange(30):
+        return []
+    return [Event("H1", target=desktop, at_s=float(rng.randint(1, 300))) for desktop in desktops]
 
 
 def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:

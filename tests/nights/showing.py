@@ -148,6 +148,7 @@ class Showing:
             hardware_version=state.hardware_version,
             cores_per_socket=state.cores_per_socket,
             cores_per_numa_node=cores_per_numa_node(state),
+            cpu_reservation_mhz=state.cpu_reservation_mhz,
             memory_reservation_mib=state.reserved_mib,
             memory_locked=state.memory_locked,
             cpu_hot_add=state.cpu_hot_add,

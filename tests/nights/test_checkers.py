@@ -152,7 +152,10 @@ def left_running(night: Played) -> Played:
 def two_evenings(night: Played) -> Played:
     """A second evening run that did what the first had not."""
     middle = first(night, SUSPEND, desktop=True).at - timedelta(seconds=1)
-    return replace(night, calls=[("rotate night", "done", middle), ("rotate night", "done", CLOSES)])
+    whole = next(told for told in night.told if told[0].exit_code == 0)
+    return replace(
+        night, calls=[("rotate night", "done", middle), ("rotate night", "done", CLOSES)], told=[whole, whole]
+    )
 
 
 def powered_off_in_its_grace(night: Played) -> Played:
@@ -164,11 +167,14 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
     ("I2", "no_session_is_cut", lambda night: replace(night, cut_sessions=[("vm-1", EVENING, CLOSES)])),
+    ("I2", "who_works_is_left", lambda night: replace(night, busy=frozenset(night.names))),
     ("I3", "fits", no_room),
     ("I4", "second_is_empty", lambda night: replace(night, second=1)),
     ("I4", "second_night_is_empty", two_evenings),
     ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
     ("I5", "journal_keeps", closed_at_once),
+    ("I6", "one_at_a_time", lambda night: replace(night, beside=[("done", 0)])),
+    ("I6", "one_at_a_time", lambda night: replace(night, beside=[("Locked", 1)])),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),

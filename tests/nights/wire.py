@@ -12,8 +12,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import Step
 from gpuops.sim.server import SimServer
-from gpuops.vsphere import door, updates
+from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.transport import door
 from tests.nights.night import Nightly, Played
 from tests.nights.schedule import Event
 from tests.wire.conftest import target_of
@@ -37,9 +38,9 @@ class WireNightly(Nightly):
         with _impatient(), SimServer(self.world) as self._server:
             return self._play()
 
-    def _connect(self) -> Vcenter:
+    def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         assert self._server is not None
-        return Watched(Connection(target_of(self._server)), self._boundary)
+        return Watched(Connection(target_of(self._server)), boundary)
 
 
 class Watched:

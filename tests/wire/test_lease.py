@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import rotate_day, rotate_night, rotate_status, rotate_unlock
+from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_status, rotate_unlock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.lease import LockVm, take
@@ -21,6 +21,7 @@ LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", 
 
 def test_a_night_and_a_morning_of_two_machines(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path / "a") as one:
+        assert "gpuops.rotation" in rotate_init(LEASED, one).undefined
         assert rotate_night(LEASED, one, apply=True).exit_code == 0
         assert rotate_status(one, LEASED).lease is None
     with site_of(lab, tmp_path / "b") as two:

@@ -21,15 +21,15 @@ from gpuops.sim import certificates
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.vsphere import door
 from gpuops.vsphere.collect import inventory
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport import door
 
 
 def test_a_session_verifies_negotiates_and_logs_out(lab: SimServer, lab_target: Target) -> None:
     with Session(lab_target) as session:
         assert session.api_version == "8.0.3.0"
-        assert session.stub.schemeArgs["context"].verify_mode is ssl.CERT_REQUIRED
+        assert session.stub._connection()._context.verify_mode is ssl.CERT_REQUIRED
         assert len(list(lab.world.sessions)) == 1
     assert list(lab.world.sessions) == []
 
@@ -186,7 +186,7 @@ def test_a_connection_that_idled_for_long_or_ended_badly_is_made_anew(
     opened = mocker.spy(door, "open_connection")
     with Session(lab_target) as session:
         connections = opened.call_count
-        monkeypatch.setattr("gpuops.vsphere.session.IDLE_CONNECTION_S", -1)
+        monkeypatch.setattr(door, "IDLE_CONNECTION_S", -1)
         inventory(session)
         assert opened.call_count == connections + 1
         monkeypatch.undo()

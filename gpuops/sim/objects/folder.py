@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.managed_object import method, prop
 from gpuops.sim.objects.managed_entity import ManagedEntity
-from gpuops.sim.operations import folders
+from gpuops.sim.operations import creation, folders
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -63,6 +63,10 @@ class Folder(ManagedEntity):
     @method
     def CreateFolder(self, call: Call, name: str) -> Any:
         return folders.create(self, call, name)
+
+    @method
+    def CreateVM_Task(self, call: Call, config: Any, pool: Any, host: Any = None) -> Any:
+        return creation.create_vm(self, call, config, pool, host)
 
     @method
     def MoveIntoFolder_Task(self, call: Call, list: Any) -> Any:

@@ -214,8 +214,8 @@ def _peripherals(vm: VmState, own: Identity) -> list[Any]:
             filterEnable=True,
             deviceInfo=described(label="VMCI device", summary="Device on the virtual machine PCI bus"),
         ),
-        _disk(vm, own),
-        _network_card(vm, own),
+        *([_disk(vm, own)] if vm.template.disk_gib else []),
+        *([_network_card(vm, own)] if vm.template.network else []),
     ]
 
 

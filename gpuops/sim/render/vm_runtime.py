@@ -100,8 +100,8 @@ def config_summary(vm: VmState) -> Any:
         cpuReservation=vm.cpu_reservation_mhz,
         memoryReservation=vm.reserved_mib,
         numCpu=vm.cpus,
-        numEthernetCards=1,
-        numVirtualDisks=1,
+        numEthernetCards=int(bool(vm.template.network)),
+        numVirtualDisks=int(bool(vm.template.disk_gib)),
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,
         guestId=vm.guest_id or vm.template.guest_id,
@@ -190,7 +190,7 @@ def layout(vm: VmState) -> Any:
     return vim.vm.FileLayout(
         configFile=[f"{vm.name}.nvram"],
         logFile=["vmware.log"],
-        disk=[vim.vm.FileLayout.DiskLayout(key=2000, diskFile=[f"{home}.vmdk"])],
+        disk=[vim.vm.FileLayout.DiskLayout(key=2000, diskFile=[f"{home}.vmdk"])] if vm.template.disk_gib else [],
     )
 
 
@@ -200,9 +200,12 @@ def layout_ex(vm: VmState) -> Any:
     listed = [
         ("config", f"{home}.vmx", 4096),
         ("nvram", f"{home}.nvram", 270840),
-        ("diskDescriptor", f"{home}.vmdk", 512),
-        ("diskExtent", f"{home}-flat.vmdk", vm.template.disk_gib << 29),
     ]
+    if vm.template.disk_gib:
+        listed += [
+            ("diskDescriptor", f"{home}.vmdk", 512),
+            ("diskExtent", f"{home}-flat.vmdk", vm.template.disk_gib << 29),
+        ]
     if vm.suspend_file_mib:
         listed += [
             ("suspend", f"{home}.vmss", 4 << 20),

@@ -1,35 +1,47 @@
 """Door: the way to a vCenter's socket, and what it means when the way is barred.
 
-Every connection gets an SSLContext of our own that nobody else shares: pyVmomi's `thumbprint=` switches verification
-off on the context it was given, for all later connections.
+Every connection gets an SSLContext of our own that nobody else shares. A pin comes beside verification, not in its
+place, and is compared at the end of the handshake: whoever uses the context (http.client, urllib3) cannot go round it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.client
 import socket
 import ssl
 from typing import Final
 from xml.parsers.expat import ExpatError
 
-from gpuops.errors import GpuopsError, NotTrusted, ProtocolError, VcenterUnreachable
+from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, VcenterUnreachable
 from gpuops.model.target import Target
 
 SILENCE_S: Final = 30
 """The longest silence on a connection."""
 
+IDLE_CONNECTION_S: Final = 60
+"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
+
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
-BROKEN_OFF: Final = (
-    ConnectionError,
-    http.client.HTTPException,
-    ExpatError,
-    ssl.SSLEOFError,
-    ssl.SSLZeroReturnError,
-)
+BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.HTTPException, ExpatError)
 """The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and other
 TLS errors are not among them: the next answer would be the same."""
+
+
+class Unreadable(ValueError):
+    """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
+
+
+class PinMismatch(ssl.SSLError):
+    """The server's certificate is not the pinned one; `shown` is its SHA-256."""
+
+    def __init__(self, shown: str) -> None:
+        super().__init__(f"certificate {shown} is not the pinned one")
+        self.shown = shown
+
 
 UNREADABLE_ERRORS: Final = (ExpatError, KeyError, TypeError, AttributeError, ValueError)
 """What pyVmomi's deserialiser raises for a reply that no vCenter would send."""
@@ -41,14 +53,35 @@ _WRONG_NAME: Final = frozenset({62, 64})
 _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21})
 
 
+class _PinnedSocket(ssl.SSLSocket):
+    """A TLS socket that is open only to the holder of the pinned certificate."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        super().do_handshake(block)
+        pin = self.context.pin if isinstance(self.context, _PinnedContext) else ""
+        certificate = self.getpeercert(binary_form=True) or b""
+        shown = hashlib.sha256(certificate).hexdigest()
+        if not hmac.compare_digest(shown, pin):
+            raise PinMismatch(shown)
+
+
+class _PinnedContext(ssl.SSLContext):
+    """A context whose connections all compare the pin, whoever opens them."""
+
+    pin = ""
+    sslsocket_class = _PinnedSocket
+
+
 def tls_context(target: Target) -> ssl.SSLContext | None:
     """A fresh context for this target: verifying unless the target says otherwise; None without TLS.
 
-    Raises NotTrusted when a CA file cannot be read.
+    Raises NotTrusted when a CA file cannot be read, or a pin is to be compared where there is no certificate.
     """
     if not target.tls:
+        if target.pin is not None:
+            raise NotTrusted(f"{target.address} is reached without TLS: a pin has nothing to hold", hint="use https://")
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if target.pin is None else _pinned(target.pin)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not target.verify:
         context.check_hostname = False
@@ -62,6 +95,12 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
         except (OSError, ssl.SSLError) as error:
             why = "holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
             raise NotTrusted(f"CA file {ca_file}: {why}", hint="name another with --ca-file") from error
+    return context
+
+
+def _pinned(pin: str) -> ssl.SSLContext:
+    context = _PinnedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.pin = pin
     return context
 
 
@@ -88,13 +127,24 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 def barred(target: Target, error: BaseException) -> GpuopsError:
     """The error that says why the door stayed shut."""
     match error:
-        case ssl.SSLCertVerificationError():
-            return _untrusted(target, error)
         case ssl.SSLError():
-            return ProtocolError(
-                f"{target.address} does not speak TLS as expected: {error.reason or error}",
-                hint="check the port; a vCenter without TLS is http://HOST",
+            return _not_secured(target, error)
+        case OSError():
+            return _unreachable(target, error)
+        case Unreadable():
+            return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
+        case http.client.HTTPException() if "503" in str(error):
+            return VcenterUnreachable(
+                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
             )
+        case _:
+            return ProtocolError(
+                f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
+            )
+
+
+def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
+    match error:
         case socket.gaierror() if (proxy := proxy_of(target)) is not None:
             return VcenterUnreachable(
                 f"no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
@@ -105,20 +155,26 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
             return VcenterUnreachable(
                 f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"
             )
-        case OSError():
-            reason = error.strerror or str(error) or type(error).__name__
-            way, hint = "", "check the address and port"
-            if target.proxy is not None:
-                way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
-            return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
-        case http.client.HTTPException() if "503" in str(error):
-            return VcenterUnreachable(
-                f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
+    reason = error.strerror or str(error) or type(error).__name__
+    way, hint = "", "check the address and port"
+    if target.proxy is not None:
+        way, hint = f" through the proxy {target.proxy}", "check the proxy, then the address and port"
+    return VcenterUnreachable(f"{target.address} is not reachable{way}: {reason}", hint=hint)
+
+
+def _not_secured(target: Target, error: ssl.SSLError) -> NotConnected:
+    match error:
+        case ssl.SSLCertVerificationError():
+            return _untrusted(target, error)
+        case PinMismatch():
+            return NotTrusted(
+                f"the certificate of {target.address} is not the pinned one: its SHA-256 is {error.shown}",
+                hint="if vCenter got a new certificate, pin that one; else somebody stands between",
             )
-        case _:
-            return ProtocolError(
-                f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
-            )
+    return ProtocolError(
+        f"{target.address} does not speak TLS as expected: {error.reason or error}",
+        hint="check the port; a vCenter without TLS is http://HOST",
+    )
 
 
 def _untrusted(target: Target, error: ssl.SSLCertVerificationError) -> NotTrusted:

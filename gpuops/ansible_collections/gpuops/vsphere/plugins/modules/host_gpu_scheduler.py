@@ -1,0 +1,146 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_gpu_scheduler
+short_description: Set how the vGPUs of a GPU share its time
+version_added: 0.1.0
+description:
+  - Sets the scheduler policy of GPUs in the options of their hosts' nvidia kernel module; every other option stays.
+  - It is in force after the next reboot of each host, which this module does not do.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+options:
+  policy:
+    description:
+      - Who gets the time of the GPU.
+    type: str
+    choices: [best-effort, equal-share, fixed-share]
+    required: true
+  time_slice:
+    description:
+      - Plain time slices, V(1ms) to V(30ms); V(default) for the length that the driver chooses.
+    type: str
+  frequency:
+    description:
+      - Adaptive round robin at V(63Hz) to V(960Hz), from vGPU 15 on.
+    type: str
+  averaging:
+    description:
+      - Its averaging factor, 1 to 60. Goes with O(frequency).
+    type: int
+  gpu:
+    description:
+      - Only these GPUs of each host, by PCI address. Default all that it concerns.
+    type: list
+    elements: str
+    default: []
+  driver_branch:
+    description:
+      - The branch of the driver, V(R550), where vCenter does not tell it.
+    type: str
+  host:
+    description:
+      - Hosts named so, a shell pattern such as V(esx-0*).
+    type: str
+  cluster:
+    description:
+      - The hosts of this cluster.
+    type: str
+seealso:
+  - module: gpuops.vsphere.host_gpu_info
+"""
+
+EXAMPLES = r"""
+- name: The same time for each running vGPU
+  gpuops.vsphere.host_gpu_scheduler:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    policy: equal-share
+    time_slice: 2ms
+    host: esx-01.lab
+  register: scheduler
+  delegate_to: localhost
+
+- name: What is left to do
+  ansible.builtin.debug:
+    var: scheduler.afterwards
+"""
+
+RETURN = r"""
+because:
+  description: Reasons worth a line even when all goes well, such as why there is nothing to do.
+  returned: when a plan was made
+  type: list
+  elements: str
+afterwards:
+  description: What is left to do by hand, in order, before it is in force, such as a reboot of the host.
+  returned: when a plan was made
+  type: list
+  elements: str
+reasons:
+  description: Every reason why something was not done, with its numbers. Empty when all was done.
+  returned: always
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line. 2 usage, 3 refused and nothing changed, 4 partly done.
+  returned: on failure
+  type: int
+plan:
+  description: The plan and its outcomes, the document of C(gpuops scheduler set --output json).
+  returned: when a plan was made
+  type: dict
+diff:
+  description: Each host before and after, GPU by GPU.
+  returned: when a plan was made
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+
+OPTIONS = {
+    "policy": {"type": "str", "choices": ["best-effort", "equal-share", "fixed-share"], "required": True},
+    "time_slice": {"type": "str"},
+    "frequency": {"type": "str"},
+    "averaging": {"type": "int"},
+    "gpu": {"type": "list", "elements": "str", "default": []},
+    "driver_branch": {"type": "str"},
+    "host": {"type": "str"},
+    "cluster": {"type": "str"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.hosts import host_gpu_scheduler
+
+    options = {name: module.params[name] for name in OPTIONS}
+    return host_gpu_scheduler(said(module), options, apply=not module.check_mode)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={**CONNECTION, **OPTIONS},
+        mutually_exclusive=[("password", "password_file")],
+        required_one_of=[("host", "cluster")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

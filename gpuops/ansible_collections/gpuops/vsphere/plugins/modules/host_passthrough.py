@@ -1,0 +1,138 @@
+#!/usr/bin/python
+# Copyright: gpuops contributors
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_passthrough
+short_description: Give GPUs of hosts to VMs whole, or back to their hosts
+version_added: 0.1.0
+description:
+  - Switches DirectPath I/O of GPUs on and off, and sets the hardware label by which VMs ask for them.
+  - Where the host cannot do that at once it is in force after its next reboot, which this module does not do.
+  - Switching it off is refused while a VM has the GPU.
+author: gpuops contributors (@gpuops)
+extends_documentation_fragment:
+  - ansible.builtin.action_common_attributes
+  - gpuops.vsphere.connection
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  platform:
+    platforms: all
+options:
+  state:
+    description:
+      - V(enabled) - VMs get the GPU whole, and vGPUs cannot run on it. V(disabled) - the host has it back.
+    type: str
+    choices: [enabled, disabled]
+    default: enabled
+  device:
+    description:
+      - PCI addresses of the GPUs, on each host.
+    type: list
+    elements: str
+    required: true
+  label:
+    description:
+      - Hardware label of the GPUs; empty removes it. Goes with O(state=enabled).
+    type: str
+  host:
+    description:
+      - Hosts named so, a shell pattern such as V(esx-0*).
+    type: str
+  cluster:
+    description:
+      - The hosts of this cluster.
+    type: str
+seealso:
+  - module: gpuops.vsphere.host_gpu_info
+"""
+
+EXAMPLES = r"""
+- name: A whole GPU for VMs that ask for its label
+  gpuops.vsphere.host_passthrough:
+    hostname: vc.example.com
+    username: gpuops@vsphere.local
+    password: "{{ vcenter_password }}"
+    device: ["0000:af:00.0"]
+    label: a40-ml
+    host: esx-02.lab
+  delegate_to: localhost
+
+- name: Back to its host
+  gpuops.vsphere.host_passthrough:
+    state: disabled
+    device: ["0000:af:00.0"]
+    host: esx-02.lab
+"""
+
+RETURN = r"""
+because:
+  description: Reasons worth a line even when all goes well, such as why there is nothing to do.
+  returned: when a plan was made
+  type: list
+  elements: str
+afterwards:
+  description: What is left to do by hand, in order, before it is in force, such as a reboot of the host.
+  returned: when a plan was made
+  type: list
+  elements: str
+reasons:
+  description: Every reason why something was not done, with its numbers. Empty when all was done.
+  returned: always
+  type: list
+  elements: str
+exit_code:
+  description: As of the command line. 2 usage, 3 refused and nothing changed, 4 partly done.
+  returned: on failure
+  type: int
+plan:
+  description: The plan and its outcomes, the document of C(gpuops passthrough on --output json).
+  returned: when a plan was made
+  type: dict
+diff:
+  description: Each host before and after, GPU by GPU.
+  returned: when a plan was made
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+
+OPTIONS = {
+    "device": {"type": "list", "elements": "str", "required": True},
+    "label": {"type": "str"},
+    "host": {"type": "str"},
+    "cluster": {"type": "str"},
+}
+
+
+def ask(module):
+    from gpuops.tasks.hosts import host_passthrough
+
+    options = {name: module.params[name] for name in OPTIONS}
+    return host_passthrough(
+        said(module), {"on": module.params["state"] == "enabled", **options}, apply=not module.check_mode
+    )
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            **CONNECTION,
+            "state": {"type": "str", "choices": ["enabled", "disabled"], "default": "enabled"},
+            **OPTIONS,
+        },
+        mutually_exclusive=[("password", "password_file")],
+        required_one_of=[("host", "cluster")],
+        supports_check_mode=True,
+    )
+    finish(module, ask)
+
+
+if __name__ == "__main__":
+    main()

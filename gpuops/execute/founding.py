@@ -1,0 +1,83 @@
+"""Founding: what a policy wants of a vCenter, made once by a login that may; a second time there is nothing to do."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
+from gpuops.execute.port import Vcenter
+from gpuops.execute.site import Site
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Policy
+from gpuops.plan.rotation.setup import NewVm, Setup, missing_for_a_night, setup_of
+
+TIMEOUT_S: Final = 300.0
+
+
+def found(policy: Policy, site: Site, *, apply: bool) -> Setup:
+    """What there is and what was missing, made if `apply`.
+
+    Raises Refused where nothing was changed, PartlyDone with what was made before something failed.
+    """
+    vcenter = site.vcenter
+    wanted = setup_of(policy, _seen(policy, vcenter), vcenter.defined_attributes())
+    if not apply or wanted.complete:
+        return wanted
+    made: list[str] = []
+    op_id = f"gpuops-init-{secrets.token_hex(8)}"
+    try:
+        for name in wanted.undefined:
+            _made_sure(partial(vcenter.define_attribute, name, op_id))
+            made.append(f"custom attribute {name}")
+        if wanted.lock_vm_missing is not None:
+            _make(wanted.lock_vm_missing, vcenter, op_id)
+    except (Refused, PartlyDone) as error:
+        if not made:
+            raise
+        raise PartlyDone(
+            f"{error.message}; made before that: {', '.join(made)}", hint="the same command again makes the rest"
+        ) from error
+    left = setup_of(policy, vcenter.inventory(), vcenter.defined_attributes())
+    if not left.complete:
+        raise StepFailed("vCenter does not show yet what was made", hint="the same command again makes what is missing")
+    return replace(wanted, made=True)
+
+
+def must_be_set_up(policy: Policy, vcenter: Vcenter) -> None:
+    """Raises Refused, naming all that `rotate init` was to make for this policy and is not there."""
+    if policy.lock_vm is None:
+        return
+    missing = missing_for_a_night(policy, vcenter.inventory(), vcenter.defined_attributes())
+    if missing:
+        raise Refused(
+            f"this vCenter is not set up for policy {policy.name}: {'; '.join(missing)}",
+            hint="gpuops rotate init --policy FILE makes what is missing, by a login that may",
+        )
+
+
+def _seen(policy: Policy, vcenter: Vcenter) -> Inventory:
+    seen = vcenter.inventory()
+    return vcenter.with_tags(seen) if policy.needs_tags else seen
+
+
+def _make(new: NewVm, vcenter: Vcenter, op_id: str) -> None:
+    """What became of it is looked at afterwards: a lost reply and a name that is taken meanwhile tell nothing."""
+
+    def make() -> None:
+        task = vcenter.create_vm(new, op_id)
+        ended = list(vcenter.wait([task], TIMEOUT_S))
+        error = next((end.error for end in ended if end.error is not None), None)
+        if error is not None:
+            raise error
+
+    _made_sure(make)
+
+
+def _made_sure(make: Callable[[], None]) -> None:
+    with suppress(OutcomeUnknown):  # looked at when all is done
+        make()

@@ -1,0 +1,134 @@
+"""Rotation, its setup: what a vCenter must have before a night under a policy, what is missing, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.errors import Refused
+from gpuops.model.host import Datastore, Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Policy
+from gpuops.model.selector import Mark
+
+ANNOTATION: Final = (
+    "Carries the lease by which runs of gpuops on several machines keep apart. Leave it powered off, and do not delete "
+    "it while a night is open."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewVm:
+    """A bare VM to make: no disk, no network card, never powered on."""
+
+    name: str
+    host: str
+    """Managed object id of the host that it is registered on."""
+    host_name: str
+    datastore: str
+    """Its name, as paths of files have it."""
+    annotation: str = ANNOTATION
+
+
+@dataclass(frozen=True, slots=True)
+class Unmarked:
+    """Desktops of a pool without the mark of their owner: no night takes them."""
+
+    pool: str
+    mark: str
+    desktops: tuple[str, ...]
+    of: int
+    """How many desktops the pool has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a policy wants of a vCenter."""
+
+    policy: str
+    marker: str
+    attributes: tuple[str, ...]
+    """Custom attributes that the policy speaks of: the marker, and what people put on VMs."""
+    undefined: tuple[str, ...]
+    """Those that vCenter does not have yet."""
+    lock_vm: str | None
+    lock_vm_missing: NewVm | None
+    unmarked: tuple[Unmarked, ...] = ()
+    made: bool = False
+    """Whether what was missing has been made since."""
+
+    @property
+    def complete(self) -> bool:
+        return not self.undefined and self.lock_vm_missing is None
+
+
+def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
+    """What there is for a policy, and what is to be made. Raises Refused where no place is found for the lock VM."""
+    attributes = tuple(dict.fromkeys(_attributes(policy)))
+    return Setup(
+        policy.name,
+        policy.marker,
+        attributes,
+        tuple(name for name in attributes if name not in defined),
+        policy.lock_vm,
+        _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
+        tuple(_unmarked(policy, inventory)),
+    )
+
+
+def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collection[str]) -> tuple[str, ...]:
+    """What `rotate init` was to make and a night does not do without; nothing for a policy without a lock VM."""
+    if policy.lock_vm is None:
+        return ()
+    found = [] if _named(policy.lock_vm, inventory) else [f"no VMs are called {policy.lock_vm} (lock_vm)"]
+    return (*found, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
+
+
+def _attributes(policy: Policy) -> Iterator[str]:
+    yield policy.marker
+    marks: list[Mark | None] = [policy.opt_out]
+    for pool in policy.pools:
+        marks += [pool.owner, *pool.select.marks]
+    yield from (mark.attribute for mark in marks if mark is not None and mark.attribute is not None)
+
+
+def _unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
+    for pool in policy.pools:
+        mine = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
+        without = sorted(vm.name for vm in mine if pool.owner is not None and pool.owner.on(vm) is not True)
+        if without:
+            yield Unmarked(pool.name, str(pool.owner), tuple(without), len(mine))
+
+
+def _named(name: str, inventory: Inventory) -> bool:
+    return any(vm.name == name for vm in inventory.vms.values())
+
+
+def _lock_vm(name: str, inventory: Inventory) -> NewVm | None:
+    """Where it goes: the datastore that most usable hosts see, so that it outlives the one it is registered on."""
+    if _named(name, inventory):
+        return None
+    hosts = sorted((host for host in inventory.hosts.values() if _usable(host)), key=lambda host: host.name)
+    stores = [store for store in inventory.datastores.values() if store.accessible is True]
+    seen = [(_seers(store, hosts), store) for store in stores]
+    best = max(
+        ((seers, store) for seers, store in seen if seers),
+        key=lambda found: (len(found[0]), found[1].free_mib or 0, found[1].name),
+        default=None,
+    )
+    if best is None:
+        raise Refused(
+            f"no connected host sees a datastore for the lock VM {name}",
+            hint="make a small VM of that name by hand, and leave it powered off",
+        )
+    seers, store = best
+    return NewVm(name, seers[0].ref, seers[0].name, store.name)
+
+
+def _usable(host: Host) -> bool:
+    return host.connected is True and host.in_maintenance is False
+
+
+def _seers(store: Datastore, hosts: list[Host]) -> list[Host]:
+    return [host for host in hosts if store.ref in (host.datastores or ())]

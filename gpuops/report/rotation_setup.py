@@ -1,0 +1,78 @@
+"""What a policy wants of a vCenter, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuops.plan.rotation.setup import Setup, Unmarked
+from gpuops.report.plan_json import SCHEMA_VERSION, Document
+from gpuops.report.units import count
+from gpuops.report.visible import visible
+
+SHOWN: Final = 8
+"""Names of desktops in one line; the document has them all."""
+
+
+def setup_text(setup: Setup) -> RenderableType:
+    """What is there, what was made or is missing, and which desktops no owner has agreed to."""
+    return Group(*_lines(setup))
+
+
+def _lines(setup: Setup) -> Iterator[Text]:
+    word, style = ("made", "green") if setup.made else ("missing", "yellow")
+    for name in setup.attributes:
+        missing = name in setup.undefined
+        yield _line(word if missing else "there", f"custom attribute {name}", style if missing else "dim")
+    new = setup.lock_vm_missing
+    if new is not None:
+        yield _line(word, f"VM {new.name} on {new.host_name}, datastore {new.datastore}, powered off", style)
+    elif setup.lock_vm is not None:
+        yield _line("there", f"VM {setup.lock_vm}", "dim")
+    else:
+        yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
+    if setup.lock_vm is not None:
+        yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {visible(setup.lock_vm)}", "dim")
+    yield from (Text(_unmarked(each), "yellow") for each in setup.unmarked)
+    yield Text(_summary(setup), "bold")
+
+
+def _line(word: str, what: str, style: str) -> Text:
+    return Text(f"{word:<8} {visible(what)}", style)
+
+
+def _unmarked(each: Unmarked) -> str:
+    more = len(each.desktops) - SHOWN
+    shown = ", ".join(each.desktops[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return visible(
+        f"warning: pool {each.pool}: {len(each.desktops)} of {count(each.of, 'desktop')} without {each.mark}, "
+        f"so they stay: {shown}"
+    )
+
+
+def _summary(setup: Setup) -> str:
+    number = len(setup.undefined) + (setup.lock_vm_missing is not None)
+    if not number:
+        return "all is there: nothing to do"
+    return f"{count(number, 'thing')} made" if setup.made else f"{count(number, 'thing')} missing, nothing changed"
+
+
+def setup_document(setup: Setup) -> Document:
+    """The same for programs."""
+    new = setup.lock_vm_missing
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "rotate-init",
+        "policy": setup.policy,
+        "attributes": [{"name": name, "defined": name not in setup.undefined} for name in setup.attributes],
+        "lock_vm": setup.lock_vm,
+        "lock_vm_made_on": {"host": new.host_name, "datastore": new.datastore} if new is not None else None,
+        "unmarked": [
+            {"pool": each.pool, "mark": each.mark, "desktops": list(each.desktops)} for each in setup.unmarked
+        ],
+        "complete": setup.complete or setup.made,
+        "changed": setup.made,
+    }

@@ -1,0 +1,103 @@
+"""CreateVM_Task: a new VM of what its spec says, registered and powered off; without disk or network card.
+
+What the simulator does not keep of a spec is refused by name, as in a reconfiguration; so are devices.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations import faults
+from gpuops.sim.operations.reconfigure import changed_state
+from gpuops.sim.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.render.ledger_facts import facts
+from gpuops.sim.vm_state import Template, VmState
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.objects.datastore import Datastore
+    from gpuops.sim.objects.folder import Folder
+    from gpuops.sim.objects.host_system import HostSystem
+
+CREATE_S: Final = 1.0
+_PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*")
+"""A datastore alone: the folder and the names of the files are vCenter's (vSphere API, FileInfo.vmPathName)."""
+
+
+def create_vm(folder: Folder, call: Call, config: Any, pool: Any, host: Any) -> Any:
+    """The task that makes it; its result is the VM. Without a host the first usable one of the cluster has it."""
+    world = folder.world
+    pool_object = world.get(pool)
+    # declared by no method of the API, checked all the same (VMware security guide, required privileges)
+    world.authority.require(call, pool_object, "Resource.AssignVMToPool")
+
+    def begin() -> None:
+        if folder.kind != "vm":
+            raise faults.not_supported("Virtual machines are made in folders of virtual machines.")
+        if not config.name:
+            raise faults.wrong_argument("config.name")
+        folder.refuse_duplicate(config.name)
+
+    def finish() -> VirtualMachine:
+        folder.refuse_duplicate(config.name)
+        home = _host(pool_object, world.get(host) if host else None)
+        store = _datastore(home, config.files)
+        world.authority.require(call, store, "Datastore.AllocateSpace")
+        vm = enter(VirtualMachine(world, new_moid(world, "vm"), _bare(folder, config, pool_object, home, store)))
+        try:
+            vm.state = changed_state(vm, _rest(config))
+        except Exception:
+            leave(vm)
+            raise
+        vm.state.change, vm.state.changed_at = 1, None
+        world.ledger.record(call, vm, before={}, after=facts(vm.state))
+        vm.post(call, "VmCreatedEvent")
+        return vm
+
+    return world.tasks.start(call, "CreateVM_Task", folder, CREATE_S, begin=begin, finish=finish)
+
+
+def _host(pool: Any, host: HostSystem | None) -> HostSystem:
+    usable = [each for each in pool.owner().hosts() if each.state.usable]
+    if host is not None and host not in usable:
+        raise faults.wrong_argument("host")
+    if not usable:
+        raise faults.no_compatible_host([])
+    return host or usable[0]
+
+
+def _datastore(host: HostSystem, files: Any) -> Datastore:
+    found = _PATH.fullmatch(files.vmPathName if files and files.vmPathName else "")
+    stores = [host.world.get(moid) for moid in host.state.datastores]
+    store: Datastore | None = next((each for each in stores if found and each.name == found["store"]), None)
+    if store is None:
+        raise faults.wrong_argument("config.files.vmPathName")
+    return store
+
+
+def _bare(folder: Folder, config: Any, pool: Any, host: HostSystem, store: Datastore) -> VmState:
+    guest = config.guestId or "otherGuest"
+    return VmState(
+        name=config.name,
+        uuid=new_uuid(folder.world),
+        instance_uuid=new_uuid(folder.world),
+        template=Template(guest, guest, 0, "", store.name, linux=False, tools=False),
+        host=host.moid,
+        pool=pool.moid,
+        folder=folder.moid,
+        datastore=store.moid,
+        cpus=1,
+        memory_mib=32,
+        created_at=folder.world.clock.now(),
+        firmware="bios",
+    )
+
+
+def _rest(config: Any) -> Any:
+    """The spec without what the VM was made of."""
+    rest = copy.copy(config)
+    rest.files = rest.name = None
+    return rest

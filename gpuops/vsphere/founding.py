@@ -1,0 +1,51 @@
+"""Founding: what a vCenter needs once, before rotations: definitions of custom attributes, and a bare VM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import OutcomeUnknown
+from gpuops.model.task import TaskRef
+from gpuops.vsphere import managed
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.setup import NewVm
+    from gpuops.vsphere.session import Session
+
+MEMORY_MIB: Final = 4
+"""The least that a VM may have; it is never powered on."""
+GUEST: Final = "otherGuest"
+
+
+def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
+    """The task that makes a VM without disk or network card, in the topmost folder for VMs of its host's datacenter.
+
+    Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
+    """
+    from pyVmomi import vim
+
+    host = managed.host(session, new.host)
+    pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
+    folder = session.read(lambda: _datacenter(host).vmFolder, subject=new.name)
+    spec = vim.vm.ConfigSpec(
+        name=new.name,
+        annotation=new.annotation,
+        guestId=GUEST,
+        numCPUs=1,
+        memoryMB=MEMORY_MIB,
+        files=vim.vm.FileInfo(vmPathName=f"[{new.datastore}]"),
+    )
+    task = session.change(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
+    if not isinstance(task, vim.Task):
+        raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
+    return TaskRef(str(task._moId))
+
+
+def _datacenter(host: Any) -> Any:
+    """The datacenter that a host is in: every host is in one (vSphere API reference, HostSystem)."""
+    from pyVmomi import vim
+
+    place = host.parent
+    while not isinstance(place, vim.Datacenter):
+        place = place.parent
+    return place

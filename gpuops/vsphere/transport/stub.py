@@ -1,0 +1,198 @@
+"""Stub: pyVmomi's typed calls over our own transport; each is sent once, and its reply is read by a guarded parser.
+
+pyVmomi serialises the call and knows the types; connections, limits and the parser's settings are ours. Its own stubs
+are not used: one submits a call again when the reply is lost, the other parses whatever comes, as it comes.
+"""
+
+from __future__ import annotations
+
+import http
+import http.client
+import threading
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from xml.parsers.expat import ExpatError, ParserCreate
+
+from pyVmomi import SoapAdapter, VmomiSupport
+
+from gpuops.errors import ProtocolError
+from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport.exchange import Reply, exchange
+from gpuops.vsphere.transport.reference import REFERENCE
+from gpuops.vsphere.transport.reply import ENCODING, checked
+
+if TYPE_CHECKING:
+    from gpuops.model.target import Target
+
+CALL_S: Final = 120
+"""For one call and its whole reply; the longest wait that we ask for is 20 s."""
+
+DEEPEST: Final = 128
+LONGEST_TEXT: Final = 10_000_000
+"""As lxml's limit."""
+_LONGEST_NAME: Final = 200
+_BUFFER: Final = 1024 * 1024
+"""Expat gives text in pieces of this size, and pyVmomi adds them up one by one: in pieces of 8 KiB, quadratic."""
+_XSI_TYPE: Final = "http://www.w3.org/2001/XMLSchema-instance" + SoapAdapter.NS_SEP + "type"
+
+
+class Stub(SoapAdapter.SoapStubAdapterBase):
+    """pyVmomi's way into a session; `cookie` is the session's."""
+
+    def __init__(self, target: Target, api_version: str, cookie: str) -> None:
+        super().__init__(VmomiSupport.versionMap[f"vim25/{api_version}"])
+        self.requestContext: dict[str, str] | None = None  # pyVmomi reads it by this name
+        self.cookie = cookie
+        self._target = target
+        self._lock = threading.Lock()
+        self._idle: list[tuple[http.client.HTTPConnection, float]] = []
+
+    def __deepcopy__(self, memo: Any) -> Stub:
+        """Itself: managed objects are copied with the values that name them."""
+        return self
+
+    def InvokeMethod(self, mo: Any, info: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
+        """The answer of one call, sent once. Raises its fault, Unreadable, and the connection's own errors."""
+        request = self.SerializeRequest(mo, info, args)
+        reply = self._exchange(request)
+        if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
+            raise http.client.HTTPException(f"{reply.status} {reply.reason}")
+        answer = deserialised(reply.body, info.result, self)
+        if reply.status == http.HTTPStatus.OK:
+            return answer
+        if not isinstance(answer, Exception):
+            raise door.Unreadable("a fault that is none")
+        raise answer
+
+    def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
+        """Raises ProtocolError for an object whose id is none: pyVmomi would write it as it is."""
+        if REFERENCE.fullmatch(mo._moId) is None:
+            raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
+        written: bytes = super().SerializeRequest(mo, info, args)
+        return written
+
+    def DropConnections(self) -> None:  # noqa: N802
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection, _ in idle:
+            connection.close()
+
+    def _exchange(self, request: bytes) -> Reply:
+        headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": self.versionId, "Cookie": self.cookie}
+        connection = self._connection()
+        try:
+            reply = exchange(
+                connection, "POST", self._target.path, until=time.monotonic() + CALL_S, body=request, headers=headers
+            )
+        except BaseException:
+            connection.close()
+            self.DropConnections()  # whatever befell this one befell its like
+            raise
+        with self._lock:
+            self._idle.append((connection, time.monotonic()))
+        return reply
+
+    def _connection(self) -> http.client.HTTPConnection:
+        now = time.monotonic()
+        with self._lock:
+            old = [each for each, since in self._idle if now - since >= door.IDLE_CONNECTION_S]
+            self._idle = [(each, since) for each, since in self._idle if now - since < door.IDLE_CONNECTION_S]
+            found = self._idle.pop()[0] if self._idle else None
+        for each in old:
+            each.close()
+        return found or door.open_connection(self._target, door.tls_context(self._target))
+
+
+def deserialised(received: bytes, result: Any, stub: Any) -> Any:
+    """pyVmomi's value of a reply, of the type `result` or a fault.
+
+    Raises ExpatError for what is cut off or no XML, Unreadable for all else that no vCenter sends.
+    """
+    try:
+        answer = _Reading(stub).Deserialize(checked(received), result)
+    except (ExpatError, door.Unreadable):
+        raise
+    except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
+        raise door.Unreadable(f"a reply that makes no sense ({type(error).__name__})") from error
+    if answer is not None and not isinstance(answer, (result, Exception)):
+        raise door.Unreadable(f"a {type(answer).__name__} where a {result.__name__} belongs")
+    return answer
+
+
+class _Reading(SoapAdapter.SoapResponseDeserializer):
+    """The envelope; what is in it is read by `_Typed`."""
+
+    def __init__(self, stub: Any) -> None:
+        super().__init__(stub)
+        self.deser = _Typed(stub)
+        self._depth = 0
+        self._answers = False
+
+    def Deserialize(self, response: bytes, result: Any, nsMap: Any = None) -> Any:  # noqa: N802, N803
+        self.resultType, self.msg, self.data = result, "", ""
+        self.isFault = False
+        self.nsMap: dict[str | None, list[str]] = {}
+        self.deser.result = None
+        self.parser = ParserCreate(ENCODING, SoapAdapter.NS_SEP)
+        self.parser.buffer_text = True
+        self.parser.buffer_size = _BUFFER
+        SoapAdapter.SetHandlers(self.parser, SoapAdapter.GetHandlers(self))
+        self.parser.Parse(response, True)
+        if not self._answers:
+            raise door.Unreadable("a reply without an answer")
+        answer = self.deser.GetResult()
+        if self.isFault:
+            answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
+            answer.msg = self.msg
+        return answer
+
+    def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise door.Unreadable(_TOO_DEEP)
+        self._answers = self._answers or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
+        super().StartElementHandler(tag, attr)
+
+    def EndElementHandler(self, tag: str) -> None:  # noqa: N802
+        self._depth -= 1
+        super().EndElementHandler(tag)
+
+
+class _Typed(SoapAdapter.SoapDeserializer):
+    """pyVmomi's deserialiser with bounds: depth, lengths, names, ids, and only types that belong where they stand."""
+
+    def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
+        stack = self.stack
+        if len(stack) > DEEPEST:
+            raise door.Unreadable(_TOO_DEEP)
+        super().StartElementHandler(tag, attr)
+        if "type" in attr:  # only references have it, unqualified
+            self.parser.EndElementHandler = self._end_of_reference
+
+    def _end_of_reference(self, tag: str) -> None:
+        self.parser.EndElementHandler = self.EndElementHandler
+        if REFERENCE.fullmatch(self.data) is None:
+            raise door.Unreadable(f"the id {self.data[:80]!r}, which no object has")
+        self.EndElementHandler(tag)
+
+    def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
+        self.data: str = self.data + data if self.data else data
+        if len(self.data) > LONGEST_TEXT:
+            raise door.Unreadable(f"a text of more than {LONGEST_TEXT:,} characters")
+
+    def LookupWsdlType(self, ns: str, name: str, allowManagedObjectReference: bool = False) -> Any:  # noqa: N802, N803
+        return _type_of(ns, name, allowManagedObjectReference)
+
+
+_TOO_DEEP: Final = f"more than {DEEPEST} elements within each other"
+_LOOKUP: Final = SoapAdapter.SoapDeserializer()
+
+
+@lru_cache(maxsize=4096)
+def _type_of(ns: str, name: str, reference: bool) -> Any:
+    """pyVmomi's type of that name; kept, because each element asks. Its own search is recursive in "ArrayOf"."""
+    if len(name) > _LONGEST_NAME:
+        raise KeyError("a type's name of that length")
+    return SoapAdapter.SoapDeserializer.LookupWsdlType(_LOOKUP, ns, name, reference)

@@ -1,0 +1,43 @@
+"""`gpuops rotate init` as typed."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from tests.cli.conftest import Lab
+
+LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
+
+
+def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"{LAB_POLICY}\nlock_vm: gpuops-lock\n")
+    named = ("--policy", str(policy))
+    night = lab.run("rotate", "night", "--yes", *named)
+    assert (night.exit_code, night.stderr.splitlines()[-1]) == (
+        3, "next: gpuops rotate init --policy FILE makes what is missing, by a login that may",
+    )  # fmt: skip
+    dry = lab.run("rotate", "init", "--dry-run", *named)
+    assert (dry.exit_code, lab.effects) == (0, [])
+    assert "missing  custom attribute gpuops.rotation" in dry.stdout
+    assert "2 things missing, nothing changed" in dry.stdout
+    made = lab.run("rotate", "init", *named)
+    assert made.exit_code == 0
+    assert "made     VM gpuops-lock on esx-01.lab, datastore lab-ds-1, powered off" in made.stdout
+    assert "without attribute gpuops.owner = office, so they stay:" in made.stdout
+    before = lab.effects
+    again = json.loads(lab.run("rotate", "init", "--output", "json", *named).stdout)
+    assert (again["complete"], again["changed"], lab.effects) == (True, False, before)
+    assert {each["defined"] for each in again["attributes"]} == {True}
+    assert lab.run("rotate", "night", "--yes", *named).exit_code == 0
+
+
+def test_a_policy_without_a_lock_vm_gets_its_attributes(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(LAB_POLICY)
+    made = lab.run("rotate", "init", "--policy", str(policy))
+    assert (made.exit_code, "a run on another machine is not seen" in made.stdout) == (0, True)
+    assert [effect.split()[0] for effect in lab.effects] == ["AddCustomFieldDef"]
+    assert lab.run("rotate", "night", "--yes", "--policy", str(policy)).exit_code == 0

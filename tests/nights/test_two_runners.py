@@ -1,0 +1,182 @@
+"""Two runners: in every order of their steps at most one acts, and a zombie has at most what it had in flight.
+
+The orders are enumerated, not drawn: each step of lock, lease and effects of the one between each two of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuops.execute import lock
+from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.site import Site, agreed
+from gpuops.plan.outcome import Report
+from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S
+from gpuops.sim.vm_state import Power
+from gpuops.sim.world import World
+from tests.nights.runners import (
+    LOCK,
+    POLICY,
+    Machine,
+    Runner,
+    evening,
+    in_order,
+    lease_of,
+    markers,
+    orders,
+    powers,
+    strays,
+)
+
+Act = Callable[[Site], Report]
+
+
+def night(site: Site) -> Report:
+    return rotate(Half.NIGHT, POLICY, site, apply=True, consent=agreed)
+
+
+def day(site: Site) -> Report:
+    return rotate(Half.DAY, POLICY, site, apply=True, consent=agreed)
+
+
+def by_markers(site: Site) -> Report:
+    return restore(POLICY, site, (), from_markers=True, apply=True, consent=agreed)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever meets a taken lock does not wait for it to be free after all."""
+    monkeypatch.setattr(lock, "TRIES", 1)
+
+
+def mornings(world: World, *machines: Machine) -> None:
+    """Cron on each machine, until the lease that a stopped run left has run out too: everything is as it was."""
+    with world.lock:
+        world.clock.advance(TTL_S + 1)
+    for machine in machines:
+        morning = Runner("morning", world, machine, day)
+        morning.finish()
+        assert morning.ended == "done"
+    assert powers(world) == {"desktop-001": Power.ON, "desktop-002": Power.ON, "ml-01": Power.OFF}
+    assert markers(world) == set()
+    assert world.bugs == []
+
+
+@pytest.mark.parametrize("second", [night, by_markers], ids=["night", "return"])
+def test_in_every_order_of_two_machines_only_the_holder_acts(tmp_path: Path, second: Act) -> None:
+    ends: set[tuple[str | None, str | None]] = set()
+
+    def play(choose: Callable[[int], int]) -> None:
+        world, machines = evening(), (Machine(tmp_path / "a"), Machine(tmp_path / "b"))
+        runners = (
+            Runner("a", world, machines[0], night, coarse=True),
+            Runner("b", world, machines[1], second, coarse=True),
+        )
+        in_order(runners, choose)
+        assert strays(world, runners) == {"a": [], "b": []}
+        assert sum(runner.ended == "Locked" for runner in runners) <= 1, "one of them acts"
+        lease = lease_of(world)
+        assert lease is not None
+        assert lease.nonce == "", "given back"
+        ends.add((runners[0].ended, runners[1].ended))
+        mornings(world, *machines)
+
+    found = list(orders(play))
+    print(f"{len(found)} orders")
+    assert len(set(found)) == len(found) > 20
+    assert ends >= {("done", "Locked"), ("Locked", "done"), ("done", "done")}
+
+
+def test_in_every_order_on_one_machine_the_lock_alone_decides(tmp_path: Path) -> None:
+    ends: set[tuple[str | None, str | None]] = set()
+
+    def play(choose: Callable[[int], int]) -> None:
+        world, machine = evening(), Machine(tmp_path)
+        runners = [Runner(name, world, machine, night, coarse=True) for name in ("a", "b")]
+        in_order(runners, choose)
+        assert strays(world, runners) == {"a": [], "b": []}
+        ends.add((runners[0].ended, runners[1].ended))
+        mornings(world, machine)
+
+    found = list(orders(play))
+    print(f"{len(found)} orders")
+    assert ends == {("done", "Locked"), ("Locked", "done"), ("done", "done")}
+
+
+def stopped_at(world: World, machine: Machine, steps: int) -> Runner:
+    """A night that has gone so many steps, and stands."""
+    zombie = Runner("a", world, machine, night)
+    for _ in range(steps):
+        zombie.step()
+    return zombie
+
+
+def steps_of(tmp_path: Path, act: Act, world: World) -> int:
+    runner, number = Runner("alone", world, Machine(tmp_path), act), 0
+    while runner.ended is None:
+        runner.step()
+        number += 1
+    return number
+
+
+@pytest.mark.parametrize(
+    ("second", "pause_s"),
+    [
+        pytest.param(by_markers, TTL_S + 1, id="a return, run out"),
+        pytest.param(by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, id="a return, not yet run out"),
+        pytest.param(night, TTL_S + 1, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
+    ],
+)
+def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: Act, pause_s: float) -> None:
+    """Stopped before each of its steps for longer than its lease, and woken before each step of who came after."""
+    late: list[str] = []
+    played = 0
+    for stops in range(1, steps_of(tmp_path / "n", night, evening())):
+        wakes = 0
+        while True:
+            world, machines = evening(), (Machine(tmp_path / f"{played}a"), Machine(tmp_path / f"{played}b"))
+            zombie = stopped_at(world, machines[0], stops)
+            where = f"stopped at {zombie.at!r}, woken after {wakes} steps"
+            with world.lock:
+                world.clock.advance(pause_s)
+            other = Runner("b", world, machines[1], second, coarse=True)
+            for _ in range(wakes):
+                if other.ended is None:
+                    other.step()
+            all_of_it = other.ended is not None
+            zombie.finish()
+            other.finish()
+            found = strays(world, (zombie, other))
+            assert len(found["a"]) <= 1, where
+            assert found["b"] == [], where
+            late += [f"{entry.method} {entry.name}" for entry in found["a"]]
+            mornings(world, *machines)
+            played, wakes = played + 1, wakes + 1
+            if all_of_it:
+                break
+    print(f"{played} orders, {len(late)} late effects: {sorted(set(late))}")
+    assert played > 20
+    assert bool(late) == (pause_s > TTL_S), "the zombie's one effect, and only where its lease had run out"
+
+
+def test_a_live_run_keeps_its_lease_however_slow(tmp_path: Path) -> None:
+    """As long as it looks once in a heartbeat and a call: another one that tries at each step is refused."""
+    world, machines = evening(), (Machine(tmp_path / "a"), Machine(tmp_path / "b"))
+    slow, refused = Runner("a", world, machines[0], night), 0
+    while slow.ended is None:
+        slow.step()
+        lease = lease_of(world)
+        if lease is None or not lease.nonce:
+            continue
+        with world.lock:
+            world.clock.advance(HEARTBEAT_S - CALL_TIMEOUT_S)
+        other = Runner("b", world, machines[1], by_markers)
+        other.finish()
+        refused += other.ended == "Locked"
+    assert slow.ended == "done"
+    assert refused > 5
+    assert LOCK not in powers(world)
+    mornings(world, *machines)

@@ -1,0 +1,70 @@
+"""A process of its own that works on a simulated vCenter and stops itself (SIGSTOP) before its n-th step of a kind.
+
+python -m tests.nights.zombie PORT CA_FILE STATE_DIR WHAT [KIND NTH]     the password comes by stdin
+
+WHAT is night, day, or return (by the markers alone). When it is continued, its monotonic clock has gone on by more than
+a lease lasts, as that of a process that slept for so long; vCenter's clock is the caller's. It ends with the exit code
+of gpuops.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import GpuopsError
+from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.site import Site, agreed
+from gpuops.model.target import Target
+from gpuops.plan.rotation.lease import TTL_S
+from gpuops.sim.server import USERNAME
+from gpuops.vsphere.connection import Connection
+from tests.nights.victim import POLICY
+from tests.nights.wire import Watched
+
+LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
+"""`bare` is a VM without GPU."""
+
+
+class Sleeper:
+    """Stops the process before a step, and counts the time that passed meanwhile."""
+
+    def __init__(self, kind: str, nth: int) -> None:
+        self._before = f"before {kind} "
+        self._left = nth
+        self._slept_s = 0.0
+
+    def __call__(self, what: str) -> None:
+        if self._left and what.startswith(self._before):
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                self._slept_s = TTL_S + 1
+
+    def passed_s(self) -> float:
+        return time.monotonic() + self._slept_s
+
+
+def main(arguments: Sequence[str]) -> int:
+    port, ca_file, state_dir, what, *stop = arguments
+    sleeper = Sleeper(stop[0], int(stop[1])) if stop else Sleeper("", 0)
+    target = Target("127.0.0.1", USERNAME, sys.stdin.readline().strip(), port=int(port), ca_files=(ca_file,))
+    try:
+        with Connection(target) as connection:
+            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: datetime.now(UTC))  # noqa: TID251
+            site.passed_s = sleeper.passed_s
+            if what == "night":
+                return rotate(Half.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
+            return restore(LEASED, site, (), from_markers=what == "return", apply=True, consent=agreed).exit_code
+    except GpuopsError as error:
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""CreateVM_Task: a bare VM, powered off, of what its spec says; anything else is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyVmomi import vim, vmodl
+
+from tests.sim.lab import Lab, served
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with served() as lab:
+        yield lab
+
+
+def spec(name: str = "small", **more: object) -> vim.vm.ConfigSpec:
+    files = vim.vm.FileInfo(vmPathName="[lab-ds-1]")
+    return vim.vm.ConfigSpec(**{"name": name, "files": files, "numCPUs": 1, "memoryMB": 4, **more})
+
+
+def test_it_is_there_and_can_be_changed(lab: Lab) -> None:
+    home, host = lab.datacenter().vmFolder, lab.host("esx-01.lab")
+    vm = lab.run(home.CreateVM_Task(spec(annotation="mine"), host.parent.resourcePool, host))
+    assert (vm.name, vm.runtime.powerState, vm.runtime.host, vm.parent) == ("small", "poweredOff", host, home)
+    assert (vm.config.hardware.memoryMB, vm.config.annotation, vm.summary.config.numVirtualDisks) == (4, "mine", 0)
+    assert not [each for each in vm.config.hardware.device if isinstance(each, vim.vm.device.VirtualDisk)]
+    assert [entry.method for entry in lab.world.ledger] == ["CreateVM_Task"]
+    lab.run(vm.ReconfigVM_Task(vim.vm.ConfigSpec(extraConfig=[vim.option.OptionValue(key="a", value="b")])))
+    assert {each.key: each.value for each in vm.config.extraConfig}["a"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("asked", "fault"),
+    [
+        (spec("ml"), vim.fault.DuplicateName),
+        (spec(files=vim.vm.FileInfo(vmPathName="[elsewhere]")), vmodl.fault.InvalidArgument),
+        (spec(bootOptions=vim.vm.BootOptions(bootDelay=1)), vmodl.fault.NotSupported),
+    ],
+)
+def test_what_is_refused_leaves_nothing(lab: Lab, asked: vim.vm.ConfigSpec, fault: type[Exception]) -> None:
+    before = len(list(lab.world.by_type("VirtualMachine")))
+    with pytest.raises(fault):
+        lab.run(lab.datacenter().vmFolder.CreateVM_Task(asked, lab.host("esx-01.lab").parent.resourcePool))
+    assert len(list(lab.world.by_type("VirtualMachine"))) == before
+    assert list(lab.world.ledger) == []
+
+
+@pytest.mark.parametrize("privilege", ["VirtualMachine.Inventory.Create", "Resource.AssignVMToPool"])
+def test_who_may_not_is_refused(lab: Lab, privilege: str) -> None:
+    authority = lab.world.authority
+    granted = {"VirtualMachine.Inventory.Create", "Resource.AssignVMToPool", "Datastore.AllocateSpace"} - {privilege}
+    pool = lab.host("esx-01.lab").parent.resourcePool
+    user = next(iter(lab.world.sessions)).user
+    authority.permit(user, authority.add_role("maker", granted))
+    with pytest.raises(vim.fault.NoPermission) as refused:
+        lab.run(lab.datacenter().vmFolder.CreateVM_Task(spec(), pool))
+    assert refused.value.privilegeId == privilege

@@ -1,0 +1,63 @@
+"""A client with 512 MB and 10 s of CPU: it reads from a hostile server, by one of the two parsers.
+
+python -m tests.wire.hostile_child PORT lxml|pyvmomi USERNAME    (the password on stdin)
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+from gpuops.cli.failure import guarded
+from gpuops.model.target import Target
+
+MEMORY_BYTES = 512 * 1024 * 1024
+CPU_S = 10
+PATIENCE_S = 2.0
+
+
+def main() -> None:
+    """Exits as gpuops would."""
+    from gpuops.vsphere import collect, wire
+    from gpuops.vsphere.session import Session
+    from gpuops.vsphere.transport import door, stub
+
+    port, parser, username = sys.argv[1:]
+    target = Target("127.0.0.1", username, sys.stdin.readline().strip(), port=int(port), tls=False)
+    for module, name, seconds in [
+        (door, "SILENCE_S", PATIENCE_S / 2),
+        (wire, "DEADLINE_S", PATIENCE_S),
+        (wire, "CALL_S", PATIENCE_S),
+        (stub, "CALL_S", PATIENCE_S),
+    ]:
+        setattr(module, name, seconds)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def read() -> None:
+        with Session(target) as session:
+            if parser == "lxml":
+                collect.inventory(session)
+            else:
+                session.read(session.instance.CurrentTime)
+                session.read(_bulk(session))
+
+    sys.exit(guarded(read))
+
+
+def _bulk(session):  # type: ignore[no-untyped-def]
+    """pyVmomi's own bulk read of one object."""
+    from pyVmomi import vmodl
+
+    query = vmodl.query.PropertyCollector
+    content = session.content
+    root = content.rootFolder
+    spec = query.FilterSpec(
+        objectSet=[query.ObjectSpec(obj=root)], propSet=[query.PropertySpec(type=type(root), pathSet=["name"])]
+    )
+    return lambda: content.propertyCollector.RetrievePropertiesEx([spec], query.RetrieveOptions())
+
+
+if __name__ == "__main__":
+    main()
