@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,6 +87,7 @@ def connect(
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
+    from gpuops.config.guest import guest_login
     from gpuops.config.login import login
     from gpuops.config.sources import Simulated
     from gpuops.execute.state import default_state_dir
@@ -99,7 +101,7 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
-        vcenter = closing.enter_context(Connection(target))
+        vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
         return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
 

@@ -32,6 +32,7 @@ from gpuops.plan.steps import (
     PowerOnVm,
     ReconfigureVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -195,7 +196,7 @@ class Doer:
         if isinstance(step, ReconfigureVm):
             before, now = self._versions(step, sent)
             return before is not None and before == now
-        return wanted_power(step) is not None or isinstance(step, SetAttribute)
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | RunInGuest)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """The changeVersion of the VM that a request went by, and the one it has now."""
@@ -223,6 +224,8 @@ class Doer:
     def _reached(self, step: Step, *, lagging: bool) -> bool:
         if step.vm not in self.inventory.vms:
             return False
+        if isinstance(step, RunInGuest):
+            return lagging  # only its end tells
         if satisfied(step, self.inventory):
             return True
         power = wanted_power(step)

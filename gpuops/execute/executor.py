@@ -18,7 +18,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Plan
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, RunInGuest, ShutDownGuest, Step, SuspendVm
 
 SLICE_S: Final = 20.0
 """The longest silent wait: how often the time of steps in flight is looked at."""
@@ -110,7 +110,8 @@ class _Run:
             yield from self._landed(waiting, result)
 
     def _ended(self, outcome: Outcome) -> Outcome:
-        if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY):
+        # work that a guest did not keep is named, and keeps no desktop from coming back
+        if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) and not isinstance(outcome.step, RunInGuest):
             self._bad.append(outcome)
         return outcome
 
@@ -153,6 +154,8 @@ class _Run:
             waiting, step = self._lanes.land(flight), flight.underway.step
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
+            elif isinstance(step, RunInGuest):
+                late = Outcome(step, Verdict.FAILED, f"its program still runs after {step.limit_s} s: not waited for")
             else:
                 task = flight.underway.task.ref if flight.underway.task else "its task"
                 late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
@@ -203,6 +206,8 @@ class _Run:
 
 def _rests_s(outcome: Outcome) -> tuple[float, ...]:
     """How long a step rests before each further try; empty = it is not tried again."""
+    if isinstance(outcome.step, RunInGuest):
+        return ()  # desktops wait for it
     if outcome.trouble is Trouble.BUSY:
         return BUSY_RESTS_S
     if isinstance(outcome.step, ResumeVm) and outcome.trouble is not None:

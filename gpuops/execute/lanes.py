@@ -14,7 +14,17 @@ from gpuops.execute.doer import Underway
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.plan import Plan
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 
 HUNG_S: Final = 300.0
 """A step of the way back that takes longer holds nobody up any more: neither its host's lane nor a place in flight."""
@@ -113,8 +123,16 @@ class Lanes:
         if waiting in self.waiting:
             self.waiting.remove(waiting)
         step = underway.step
-        limit_s = step.grace_s if isinstance(step, ShutDownGuest) else self._limits.step_timeout_s
-        self.flights.append(Flight(waiting, underway, limit_s))
+        self.flights.append(Flight(waiting, underway, self._limit_s(step)))
+
+    def _limit_s(self, step: Step) -> float:
+        match step:
+            case ShutDownGuest(grace_s=grace_s):
+                return grace_s
+            case RunInGuest(limit_s=limit_s):
+                return limit_s
+            case _:
+                return self._limits.step_timeout_s
 
     def land(self, flight: Flight) -> Waiting:
         """It is in flight no more; what it was sent for has not ended yet."""

@@ -22,6 +22,11 @@ class Vcenter(Protocol):
         ...
 
     @property
+    def enters_guests(self) -> bool:
+        """Whether there is a login for programs in guests."""
+        ...
+
+    @property
     def hosts(self) -> Hosts:
         """The settings of its hosts, to read and to change."""
         ...

@@ -27,6 +27,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -41,6 +42,7 @@ _WORDS: Final[dict[type[Step], str]] = {
     SuspendVm: "its suspend",
     PowerOffVm: "its power-off",
     ShutDownGuest: "its shutdown",
+    RunInGuest: "its checkpoint hook",
     SetAttribute: "its marker",
 }
 
@@ -50,6 +52,7 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     intents = doer.journal.open_intents(doer.run)
     if not intents:
         return ()
+    # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
     tasks = {intent.op_id: _task_of(doer, intent) for intent in intents}
     flight = [task for task in tasks.values() if task is not None]
     ended = doer.vcenter.wait(flight, timeout_s) if flight else ()
@@ -94,6 +97,8 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
             notes.append(
                 f"{vm.name}: {_WORDS[type(step)]} is in flight ({task.ref}): waited for first, planned as done"
             )
+        elif isinstance(step, RunInGuest):
+            notes.append(f"{vm.name}: {_WORDS[type(step)]} was not seen to end before the run was cut off")
         else:
             undone |= {step.vm} if _takes(step, vm) else set()
             notes.append(f"{vm.name}: {_WORDS[type(step)]} did not happen before the run was cut off")
@@ -109,6 +114,8 @@ def _takes(step: Step, vm: Vm) -> bool:
 
 
 def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
+    if isinstance(intent.step, RunInGuest):
+        return None
     if intent.task is not None:
         return TaskRef(intent.task)
     return doer.vcenter.adopt(intent.step, intent.seen)
@@ -117,5 +124,9 @@ def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
 def _by_state(doer: Doer, intent: Intent) -> Outcome:
     if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
         return doer.settle(intent.op_id, Outcome(intent.step, Verdict.DONE, "found done after the run was cut off"))
-    reason = "it did not reach vCenter before the run was cut off"
+    reason = (
+        "the run was cut off before it was seen to end"
+        if isinstance(intent.step, RunInGuest)
+        else "it did not reach vCenter before the run was cut off"
+    )
     return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason))

@@ -27,6 +27,7 @@ from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.keeping import hooks_of
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.restore import RestoreVms
@@ -42,6 +43,9 @@ class Half(StrEnum):
     """Some VMs of a morning, at any hour: what it did not return is still of the night."""
 
 
+NO_GUEST_LOGIN: Final = (
+    "its checkpoint hook cannot be run: there is no login for guests (GPUOPS_GUEST_USERNAME, gpuops help policy)"
+)
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 HALVES = tuple(Half)
 
@@ -175,26 +179,31 @@ class _Turn:
         night = self.half is Half.NIGHT
         request = self._request(originals, journal)
         plan = request.plan(before, catalog_of(before), self.now)
+        if night and not self.site.vcenter.enters_guests:
+            names = [before.vm(hook.vm).name for hook in hooks_of(self.policy, plan.steps, before)]
+            warnings = (*plan.warnings, *(f"{name}: {NO_GUEST_LOGIN}" for name in names))
+            plan = replace(plan, warnings=warnings)
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None
     ) -> RotateNight | RotateDay | RestoreVms:
+        measured = Durations.of(journal.durations() if journal else {})
         match self.half:
             case Half.NIGHT:
-                measured = Durations.of(journal.durations() if journal else {})
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 return RotateNight(self.policy, originals, measured, skipped)
             case Half.DAY:
-                return RotateDay(self.policy, originals)
+                return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:
-                return RestoreVms(RotateDay(self.policy, originals), self.only)
+                return RestoreVms(RotateDay(self.policy, originals, measured), self.only)
 
     def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
         """What else this login must be able to do: the way back, and the lease."""
         lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
-        return (*way_back(plan.steps), *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
+        hooks = hooks_of(self.policy, plan.steps, before) if self.site.vcenter.enters_guests else ()
+        return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         return () if self.markers_alone else _originals(journal, self.policy, self.now)

@@ -42,6 +42,10 @@ class SavedVcenter:
         return self._snapshot.vcenter
 
     @property
+    def enters_guests(self) -> bool:
+        return False
+
+    @property
     def hosts(self) -> Hosts:
         return SavedHosts()
 

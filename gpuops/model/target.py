@@ -6,6 +6,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class GuestLogin:
+    """A user of guests, by whom VMware Tools runs programs there."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One vCenter's SDK endpoint and the login for it. TLS is verified unless `verify` is False."""
 
@@ -21,6 +29,8 @@ class Target:
     verify: bool = True
     proxy: str | None = None
     """`HOST:PORT` of an HTTP proxy that tunnels to it."""
+    guest: GuestLogin | None = None
+    """Whose checkpoint hooks are run in ML VMs; None = no program is run in a guest."""
 
     @property
     def address(self) -> str:

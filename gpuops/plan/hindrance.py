@@ -18,6 +18,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -48,5 +49,7 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
             return STATE_KEPT.format("a cold boot") if vm.power is PowerState.SUSPENDED else None
         case PowerOffVm() | ShutDownGuest():
             return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
+        case RunInGuest():
+            return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
         case ReconfigureVm() | RelocateVm() | SetAttribute():
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
 from gpuops.plan.plan import Plan, Rejection
@@ -18,12 +18,16 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
     SuspendVm,
     VmChange,
 )
+
+GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
+"""To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
 
 
 def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
@@ -74,6 +78,8 @@ def _of_step(step: Step) -> tuple[str, ...]:
             return ("VirtualMachine.Interact.Suspend",)
         case PowerOffVm() | ShutDownGuest():
             return ("VirtualMachine.Interact.PowerOff",)
+        case RunInGuest():
+            return GUEST_PRIVILEGES
         case SetAttribute():
             return ("Global.SetCustomField",)
         case _:

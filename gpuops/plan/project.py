@@ -23,6 +23,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -55,6 +56,8 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             return release(replace(vm, power=PowerState.SUSPENDED), inventory)
         case PowerOffVm() | ShutDownGuest():
             return release(replace(vm, power=PowerState.OFF), inventory)
+        case RunInGuest():
+            return inventory
         case SetAttribute(name=name, value=value):
             others = {key: text for key, text in vm.attributes.items() if key != name}
             return inventory.with_vm(replace(vm, attributes={**others, name: value} if value else others))

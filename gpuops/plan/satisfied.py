@@ -14,6 +14,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -40,6 +41,8 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
             return vm.power is PowerState.SUSPENDED
         case PowerOffVm() | ShutDownGuest():
             return vm.power is PowerState.OFF
+        case RunInGuest():
+            return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
         case SetAttribute(name=name, value=value):
             return vm.attributes.get(name, "") == value
         case _:

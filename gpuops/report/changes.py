@@ -20,6 +20,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -78,6 +79,8 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"power off {vm}"
         case ShutDownGuest():
             return f"shut down the guest of {vm}"
+        case RunInGuest(program=program, limit_s=limit_s):
+            return f"run {program} in {vm}, {limit_s} s at most"
         case SetAttribute(name=name, value=value):
             return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
         case _:
@@ -103,6 +106,8 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             return (Change("power", _power(vm), PowerState.SUSPENDED),)
         case PowerOffVm() | ShutDownGuest():
             return (Change("power", _power(vm), PowerState.OFF),)
+        case RunInGuest():
+            return ()
         case SetAttribute(name=name, value=value):
             before = vm.attributes.get(name) if vm else None
             return (Change(f"attribute {name}", before or None, value or None),)

@@ -17,6 +17,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -98,6 +99,8 @@ def _kind(step: Step) -> str:
             return "power_off"
         case ShutDownGuest():
             return "shut_down_guest"
+        case RunInGuest():
+            return "run_in_guest"
         case SetAttribute():
             return "set_attribute"
         case _:

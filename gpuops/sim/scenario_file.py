@@ -114,6 +114,18 @@ class DeviceDeclared(_Declared):
     """A vendor device group's name: adds all its members."""
 
 
+class GuestLoginDeclared(_Declared):
+    username: str
+    password: str
+
+
+class ProgramDeclared(_Declared):
+    path: str
+    takes_s: float | None = 0.0
+    """None = it never ends by itself."""
+    exit_code: int = 0
+
+
 class GuestDeclared(_Declared):
     """A guest system."""
 
@@ -121,6 +133,9 @@ class GuestDeclared(_Declared):
     name: str
     linux: bool = True
     tools: bool = True
+    login: GuestLoginDeclared | None = None
+    """Whom guest operations let in; without it the guest takes part in none."""
+    programs: tuple[ProgramDeclared, ...] = ()
 
 
 class QuestionDeclared(_Declared):

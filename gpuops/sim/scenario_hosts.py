@@ -21,6 +21,7 @@ from gpuops.sim.objects.host_part import HostPart
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.image_config_manager import HostImageConfigManager
 from gpuops.sim.objects.kernel_module_system import HostKernelModuleSystem
+from gpuops.sim.objects.method_executer import DynamicTypeManager, ManagedMethodExecuter
 from gpuops.sim.objects.option_manager import OptionManager
 from gpuops.sim.objects.pci_passthru_system import HostPciPassthruSystem
 from gpuops.sim.objects.resource_pool import ResourcePool
@@ -37,8 +38,10 @@ PARTS: Final[tuple[tuple[type[HostPart], str], ...]] = (
     (HostAssignableHardwareManager, "assignableHardwareManager"),
     (HostKernelModuleSystem, "kernelModuleSystem"),
     (HostImageConfigManager, "imageConfigManager"),
+    (ManagedMethodExecuter, "methodExecuter"),
+    (DynamicTypeManager, "typeManager"),
 )
-"""A host's managers, and what their moids begin with, as `render.host_config.MANAGERS` names them."""
+"""A host's managers, and what their moids begin with, as `render.host_config.MANAGERS` names them; and esxcli's two."""
 HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
 
 

@@ -22,8 +22,10 @@ from gpuops.sim.vm_state import (
     FIRST_PCI_KEY,
     Backing,
     DynamicBacking,
+    GuestLogin,
     PciDevice,
     Power,
+    Program,
     Question,
     StaticBacking,
     Template,
@@ -93,7 +95,9 @@ def _add_vm(site: Site, declared: VmsDeclared, index: int, host: HostSystem) -> 
 
 @cache
 def _template(guest: GuestDeclared, disk_gib: int, network: str, store: str) -> Template:
-    return Template(guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools)
+    login = GuestLogin(guest.login.username, guest.login.password) if guest.login else None
+    programs = tuple(Program(each.path, each.takes_s, each.exit_code) for each in guest.programs)
+    return Template(guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools, login, programs)
 
 
 @cache

@@ -8,6 +8,9 @@ from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.authorization_manager import AuthorizationManager
 from gpuops.sim.objects.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.objects.event_manager import EventManager
+from gpuops.sim.objects.guest_auth_manager import GuestAuthManager
+from gpuops.sim.objects.guest_operations_manager import GuestOperationsManager
+from gpuops.sim.objects.guest_process_manager import GuestProcessManager
 from gpuops.sim.objects.option_manager import VCENTER_MOID, VCENTER_OPTIONS, OptionManager
 from gpuops.sim.objects.performance_manager import PerformanceManager
 from gpuops.sim.objects.search_index import SearchIndex
@@ -28,6 +31,9 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
     (CustomFieldsManager, "CustomFieldsManager"),
     (AuthorizationManager, "AuthorizationManager"),
     (PerformanceManager, "PerfMgr"),
+    (GuestOperationsManager, "guestOperationsManager"),
+    (GuestProcessManager, "guestOperationsProcessManager"),
+    (GuestAuthManager, "guestOperationsAuthManager"),
 )
 """Types and the moids that every vCenter gives them."""
 

@@ -71,6 +71,24 @@ class PciDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestLogin:
+    """A user of a guest."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is at a path in a guest: how long it runs, and how it ends."""
+
+    path: str
+    takes_s: float | None = 0.0
+    """None = it never ends by itself."""
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """What VMs built from one declaration share: written once, pointed at by thousands."""
 
@@ -81,6 +99,9 @@ class Template:
     datastore: str
     linux: bool
     tools: bool = True
+    login: GuestLogin | None = None
+    """Whom guest operations let in; None = the guest takes part in none."""
+    programs: tuple[Program, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
@@ -29,8 +30,9 @@ class Connection:
 
     def __init__(self, target: Target) -> None:
         self._session = Session(target)
-        self._performer = Performer(self._session)
         self._watch = TaskWatch(self._session)
+        self._programs = GuestPrograms(self._session, self._watch)
+        self._performer = Performer(self._session, self._programs)
 
     def __enter__(self) -> Self:
         return self
@@ -49,6 +51,11 @@ class Connection:
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
         return self._session.about.get("instanceUuid") or ""
+
+    @property
+    def enters_guests(self) -> bool:
+        """Whether there is a login for programs in guests."""
+        return self._session.target.guest is not None
 
     @property
     def hosts(self) -> HostConnection:
@@ -82,8 +89,8 @@ class Connection:
         return self._performer.submit(step, inventory, op_id)
 
     def wait(self, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
-        """Each end as it happens, by one property filter over all tasks."""
-        return self._watch.wait(running, timeout_s)
+        """Each end as it happens, by one property filter over all tasks; programs in guests are asked after."""
+        return self._programs.wait(running, timeout_s)
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         """Those of these VMs that show this power state before the time is up."""

@@ -191,7 +191,19 @@ TABLE: Final[Sequence[Row]] = (
     Row("fault.VmConfigFault", StepFailed, lambda fault: f"its configuration is refused: {_text(fault)}"),
     Row("fault.InvalidDatastore", StepFailed, lambda fault: f"its datastore is not usable: {_text(fault)}"),
     Row("fault.HostConfigFault", StepFailed, lambda fault: f"the host refused the setting: {_text(fault)}"),
+    Row("fault.FileNotFound", StepFailed, lambda fault: f"there is no file {fault.file or ''}".rstrip()),
     Row("fault.FileFault", StepFailed, lambda fault: f"its file {fault.file or ''} is not usable: {_text(fault)}"),
+    # guests
+    Row(
+        "fault.InvalidGuestLogin",
+        StepFailed,
+        "its guest refuses the user or the password of GPUOPS_GUEST_USERNAME",
+        "check both in the guest",
+    ),
+    Row("fault.GuestPermissionDenied", StepFailed, "its guest does not let that user do it"),
+    Row("fault.GuestOperationsUnavailable", StepFailed, "VMware Tools does not answer in its guest"),
+    Row("fault.OperationDisabledByGuest", StepFailed, "its guest has guest operations switched off"),
+    Row("fault.GuestOperationsFault", StepFailed, lambda fault: f"its guest refuses: {_text(fault)}"),
     # names and time
     Row("fault.DuplicateName", StepFailed, lambda fault: f"the name {fault.name!r} is taken"),
     Row("fault.InvalidName", StepFailed, lambda fault: f"the name {fault.name!r} is not valid there"),

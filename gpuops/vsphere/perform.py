@@ -13,6 +13,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 
     from gpuops.model.inventory import Inventory
     from gpuops.model.vm import Vm
+    from gpuops.vsphere.guest_programs import GuestPrograms
     from gpuops.vsphere.session import Session
 
 
 class Performer:
     """Sends the steps of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, programs: GuestPrograms) -> None:
         self._session = session
+        self._programs = programs
         self._attributes = Attributes(session)
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
@@ -65,6 +68,8 @@ class Performer:
             case ShutDownGuest():
                 self._session.change(target.ShutdownGuest, subject=vm.name, op_id=op_id)
                 return None
+            case RunInGuest():
+                return self._programs.start(step, vm.name, op_id)
             case SetAttribute():
                 self._attributes.set(step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
                 return None

@@ -2,7 +2,7 @@
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, batch, defrag,
-                                        numa, rotation, night, journal
+                                        numa, rotation, night, executor, journal
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "ablation": "tests.bench.ablation",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",
     "rotation": "tests.bench.rotation",
     "night": "tests.bench.night",
+    "executor": "tests.bench.executor",
     "numa": "tests.bench.numa_local",
     "journal": "tests.bench.journal",
 }

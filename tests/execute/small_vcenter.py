@@ -23,6 +23,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -38,6 +39,7 @@ METHODS = {
     PowerOffVm: "PowerOffVM_Task",
     RelocateVm: "RelocateVM_Task",
     ReconfigureVm: "ReconfigVM_Task",
+    RunInGuest: "",
 }
 """TaskInfo.name: the method that made the task."""
 START = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -110,7 +112,11 @@ class World:
 
     def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
         others = self.vms[vm].tasks
-        ours = [(ref, task) for ref, task in self.tasks.items() if task.step.vm == vm and not task.ended]
+        ours = [
+            (ref, task)
+            for ref, task in self.tasks.items()
+            if task.step.vm == vm and not task.ended and not isinstance(task.step, RunInGuest)
+        ]
         return (*others, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
 
     def _gpus(self, host: Host) -> tuple[PhysicalGpu, ...]:
@@ -172,6 +178,8 @@ class World:
                     extra_config={key: value for key, value in settings.items() if value},
                     change_version=f"{len(self.ledger)} changes",
                 )
+            case RunInGuest():
+                pass
             case SetAttribute(name=name, value=value):
                 kept = {key: old for key, old in vm.attributes.items() if key != name}
                 self.set(step.vm, attributes=kept | ({name: value} if value else {}))
@@ -223,6 +231,10 @@ class SmallVcenter:
     @property
     def uuid(self) -> str:
         return "vc-uuid"
+
+    @property
+    def enters_guests(self) -> bool:
+        return True
 
     @property
     def hosts(self) -> Hosts:

@@ -97,6 +97,10 @@ class DirectVcenter:
     # --- reading ------------------------------------------------------------------------------------------------
 
     @property
+    def enters_guests(self) -> bool:
+        return False
+
+    @property
     def hosts(self) -> Hosts:
         return SavedHosts()
 

@@ -67,10 +67,10 @@ def size_of(seed: int, rng: random.Random) -> Size:
     return Size(rng.randint(2, 8), rng.randint(12, 40), rng.randint(3, 8))
 
 
-def site_of(seed: int) -> Site:
-    """The site of a seed; the same for the same seed and commit."""
+def site_of(seed: int, size: Size | None = None) -> Site:
+    """The site of a seed, or of a seed in another size; the same for the same seed and commit."""
     rng = random.Random(f"{seed}:site")
-    size = size_of(seed, rng)
+    size = size or size_of(seed, rng)
     return Site(size, ScenarioFile.model_validate(_scenario(size, rng)), _policy(size, rng))
 
 

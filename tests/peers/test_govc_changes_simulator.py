@@ -222,5 +222,15 @@ def test_snapshots_are_taken_and_removed(ask: Govc) -> None:
 
 
 def test_an_unknown_method_names_itself(ask: Govc) -> None:
-    with pytest.raises(Refusal, match="RetrieveManagedMethodExecuter is not simulated for HostSystem"):
+    with pytest.raises(Refusal, match="ShutdownHost_Task is not simulated for HostSystem"):
+        ask("host.shutdown", "-f", "esx-01.lab")
+
+
+def test_esxcli_shows_and_sets_the_options_of_a_kernel_module(ask: Govc) -> None:
+    esxcli = ("host.esxcli", "-host=esx-01.lab", "-hints=false", "system", "module", "parameters")
+    policy = "RmPVMRL=0x01;Other=1"
+    ask(*esxcli, "set", "-m", "nvidia", "-p", f"a=1 NVreg_RegistryDwords={policy}")
+    told = ask(*esxcli, "list", "-m", "nvidia")
+    assert policy in told
+    with pytest.raises(Refusal, match=r"EsxCLI\.CLIFault\.summary"):
         ask("host.esxcli", "-host=esx-01.lab", "hardware", "pci", "list")

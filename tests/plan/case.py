@@ -26,6 +26,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -130,6 +131,8 @@ def told(step: Step, inventory: Inventory, expected: Any) -> Any:
             return f"power off {name}"
         case ShutDownGuest():
             return f"shut down {name}"
+        case RunInGuest(program=program):
+            return f"run {program} in {name}"
         case SetAttribute():
             return f"set attribute of {name}"
 

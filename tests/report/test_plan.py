@@ -22,6 +22,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -62,6 +63,7 @@ EVERY_STEP: tuple[Step, ...] = (
     ShutDownGuest("vm-2"),
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-02 ml"),
     SetAttribute("vm-unseen", "gpuops.rotation", ""),
+    RunInGuest("vm-1", "/usr/bin/keep", "--all", 60),
 )
 
 
@@ -160,7 +162,7 @@ def test_no_control_character_in_any_text(inventory: Inventory, plan: Plan, plai
 
 def test_the_closing_line_counts(inventory: Inventory, plan: Plan) -> None:
     report = Report(None, inventory, plan, outcomes(plan), applied=True)
-    assert summary(report) == "3 steps done, 2 already so, 2 failed, 2 with unknown outcome, 2 not tried"
+    assert summary(report) == "3 steps done, 3 already so, 2 failed, 2 with unknown outcome, 2 not tried"
 
 
 def test_an_error_is_a_document_too() -> None:

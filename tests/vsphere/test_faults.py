@@ -21,6 +21,7 @@ CALLED = {
     vim.ServiceInstance: ("RetrieveServiceContent", "CurrentTime"),
     vim.view.ViewManager: ("CreateContainerView", "DestroyView"),
     vim.TaskManager: ("CreateCollectorForTasks",),
+    vim.vm.guest.ProcessManager: ("StartProgramInGuest", "ListProcessesInGuest"),
     vim.TaskHistoryCollector: ("ReadNextTasks",),
     vim.HistoryCollector: ("DestroyCollector",),
     vmodl.query.PropertyCollector: (

@@ -16,6 +16,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.vm_state import Question
 from gpuops.vsphere import collect
+from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
 from gpuops.vsphere.session import Session
@@ -33,7 +34,7 @@ class Waiting:
         self.session = session
         self.pauses: list[float] = []
         self.watch = TaskWatch(session, Updates(session, pause=self.pauses.append))
-        self.performer = Performer(session)
+        self.performer = Performer(session, GuestPrograms(session, self.watch))
         self.inventory: Inventory = collect.inventory(session)
 
     def ref(self, name: str) -> str:

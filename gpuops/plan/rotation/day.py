@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from shlex import quote
 
@@ -13,10 +13,12 @@ from gpuops.model.rotation import MorningOrder, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.keeping import keeping
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
 from gpuops.plan.rotation.return_order import return_order
 from gpuops.plan.rotation.taking import bringing_back
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest
+from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +27,26 @@ class RotateDay:
 
     policy: Policy
     originals: tuple[Original, ...] = ()
+    durations: Durations = field(default_factory=Durations)
+    """What stopping and resuming took so far: how much time is left for work to be kept."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Stop, resume, clear the markers; a VM that cannot be returned is named in `unmet` with one safe command."""
+        """Let work be kept, stop, resume, clear the markers.
+
+        A VM that cannot be returned is named in `unmet` with one safe command.
+        """
         found = ours(self.policy, self.originals, inventory)
         away = [mine for mine in found if mine.whereabouts is Whereabouts.AWAY]
-        stops = [ShutDownGuest(mine.original.vm, self.policy.ml_stop.grace_s, self.policy.ml_stop.then_off)
-                 for mine in away if mine.original.role is Role.ML]  # fmt: skip
+        ml = [mine for mine in away if mine.original.role is Role.ML]
         desktops = [mine.vm for mine in away if mine.original.role is not Role.ML and mine.vm is not None]
+        kept = keeping(self.policy, ml, desktops, now, self.durations)
         canaries, seeds, others = self._order(desktops, inventory, catalog)
         waves = (
-            Wave("stop the ML VMs of the night", tuple(stops)),
+            Wave("let the ML VMs of the night keep their work", kept.hooks),
+            Wave("stop the ML VMs of the night", kept.stops),
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
@@ -46,10 +54,11 @@ class RotateDay:
         )
         return Plan(
             waves=tuple(wave for wave in waves if wave.steps),
+            warnings=kept.warnings,
             unmet=tuple(_unmet(mine) for mine in found if mine.whereabouts in _NAMED),
             because=() if found else ("no night has taken anything that is not back",),
             choices=tuple(_choice(mine) for mine in found),
-            disruptive=bool(stops),
+            disruptive=bool(ml),
         )
 
     def _order(

@@ -114,9 +114,6 @@ class Prospect:
         yield from (f"pool {name}: no VM is in it" for name in self.found.empty_pools)
         yield from (f"pool {name}: none of its desktops carries {mark}" for name, mark in self.found.disowned_pools)
         yield from (f"ML queue: {reason}" for reason in self.served.unknown)
-        for start in self.served.starts:
-            if start.queued.checkpoint.hook is not None:
-                yield f"{start.vm.name}: gpuops does not run its checkpoint hook yet: its guest is asked to shut down"
 
     def _because(self) -> Iterator[str]:
         yield f"night {self.night}"

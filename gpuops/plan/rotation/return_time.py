@@ -66,15 +66,20 @@ class ReturnTime:
         return (self.deadline - self.reserve(host, load)).replace(microsecond=0)
 
     def reserve(self, host: str | None, load: Load) -> timedelta:
+        """How long is kept for returning the load."""
+        return max(RETURN_FLOOR, self.needed(host, load))
+
+    def needed(self, host: str | None, load: Load) -> timedelta:
         """How long returning the load takes at the most."""
         stop_s = self.durations.p99_s("ShutDownGuest", host, self.policy.ml_stop.grace_s + UNMEASURED_POWER_OFF_S)
         resume_s = self.durations.p99_s("ResumeVm", host, UNMEASURED_RESUME_S)
-        stops = self._stop_rounds(load)
+        stops = self.stop_rounds(load)
         resumes = self._resume_rounds(host, load)
         needed = timedelta(seconds=stops * (load.checkpoint_grace_s + stop_s) + resumes * resume_s * SLOWER_THAN_EVER)
-        return max(RETURN_FLOOR, needed + MARGIN)
+        return needed + MARGIN
 
-    def _stop_rounds(self, load: Load) -> int:
+    def stop_rounds(self, load: Load) -> int:
+        """How often as many ML VMs stop as may at once."""
         limits, numbers = self.policy.limits, load.ml_vms.values()
         most = max(numbers, default=0)
         return max(-(-most // limits.per_host), -(-sum(numbers) // limits.in_flight))

@@ -263,6 +263,14 @@ class HostSystem(ManagedEntity):
         return maintenance.reboot(self, call, force=force)
 
     @method
+    def RetrieveManagedMethodExecuter(self, call: Call) -> Any:
+        return self._manager("methodExecuter")
+
+    @method
+    def RetrieveDynamicTypeManager(self, call: Call) -> Any:
+        return self._manager("typeManager")
+
+    @method
     def QueryTpmAttestationReport(self, call: Call) -> Any:
         return None  # these hosts have no TPM, and the report is optional
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.model.gpu import Passthrough, PciAddress
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm
+from gpuops.model.ml_queue import Checkpoint, QueuedVm
 from gpuops.model.rotation import DirectPath, DrsOverride, IdleRule, Limits, Original, Policy, Pool, Role
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState
@@ -259,12 +259,6 @@ def test_an_override_of_drs_is_not_promised() -> None:
     assert [str(refusal) for refusal in found.rejections] == [
         "small: drs_override: manual: gpuops cannot keep DRS off a VM yet"
     ]
-
-
-def test_a_hook_that_would_not_run_is_warned_of() -> None:
-    hook = Checkpoint(60, GuestCommand("/bin/save"))
-    found = night(small_world(), queue(QueuedVm("ml-02", checkpoint=hook)))
-    assert found.warnings == ("ml-02: gpuops does not run its checkpoint hook yet: its guest is asked to shut down",)
 
 
 def directpath_world() -> World:

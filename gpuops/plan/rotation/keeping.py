@@ -1,0 +1,80 @@
+"""Rotation, keeping: what ML VMs do before they are stopped, and how long each has for that and for its shutdown.
+
+A checkpoint's grace was reckoned with when the night took what it took. A morning that begins later than it was to has
+less to give: what is left until the desktops are due, when the stops and resumes are taken away, is dealt out evenly.
+Nothing is given when nothing is left: users come first, and it is said whose work is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import Checkpoint
+from gpuops.model.rotation import Policy
+from gpuops.model.vm import Vm
+from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.ours import Ours
+from gpuops.plan.rotation.return_time import Load, ReturnTime
+from gpuops.plan.steps import PowerOnVm, RunInGuest, ShutDownGuest, Step
+
+NONE: Final = Checkpoint()
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The steps, and whom they give less time than the policy does."""
+
+    hooks: tuple[RunInGuest, ...]
+    stops: tuple[ShutDownGuest, ...]
+    warnings: tuple[str, ...]
+
+
+def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: datetime, durations: Durations) -> Keeping:
+    """How these ML VMs are stopped, so that these desktops are back in time."""
+    most_s = _most_s(policy, ml, desktops, now, durations)
+    hooks, stops, warnings = [], [], []
+    for mine in ml:
+        vm, stop = mine.original.vm, policy.ml_stop
+        checkpoint = checkpoint_of(policy, mine.original.name, mine.vm.name if mine.vm else "")
+        grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
+        if grace_s < checkpoint.grace_s:
+            warnings.append(f"{mine.original.name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
+        if checkpoint.hook is None:
+            stops.append(ShutDownGuest(vm, stop.grace_s + grace_s, stop.then_off))
+            continue
+        stops.append(ShutDownGuest(vm, stop.grace_s, stop.then_off))
+        if grace_s > 0:
+            hooks.append(RunInGuest(vm, checkpoint.hook.program, checkpoint.hook.arguments, grace_s))
+    return Keeping(tuple(hooks), tuple(stops), tuple(warnings))
+
+
+def checkpoint_of(policy: Policy, *names: str) -> Checkpoint:
+    """What the policy says of a VM that has, or had, one of these names."""
+    return next((queued.checkpoint for queued in policy.ml if queued.means(*names)), NONE)
+
+
+def hooks_of(policy: Policy, steps: Iterable[Step], inventory: Inventory) -> tuple[RunInGuest, ...]:
+    """What the morning will run in the guests of the ML VMs that these steps start."""
+    names = {step.vm: inventory.vm(step.vm).name for step in steps if isinstance(step, PowerOnVm)}
+    found = ((ref, checkpoint_of(policy, name).hook) for ref, name in names.items())
+    return tuple(RunInGuest(ref, hook.program, hook.arguments) for ref, hook in found if hook is not None)
+
+
+def _most_s(
+    policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: datetime, durations: Durations
+) -> int | None:
+    """The longest grace that each of the ML VMs can have; None = nobody waits, or no window says until when."""
+    if not desktops or not ml or not policy.windows:
+        return None
+    night = policy.night_at(now)
+    if night is None:
+        return 0
+    load = Load.of(desktops, (mine.vm.host if mine.vm else None for mine in ml))
+    times = ReturnTime(policy, durations, night.back_by)
+    needed = max(times.needed(vm.host, load) for vm in desktops)
+    left_s = (night.back_by - now - needed).total_seconds()
+    return max(0, int(left_s) // times.stop_rounds(load))

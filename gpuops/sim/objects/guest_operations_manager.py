@@ -1,0 +1,25 @@
+"""GuestOperationsManager: where the managers of guest operations are found; those this world lacks stay unset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuops.sim.managed_object import UNSET, ManagedObject, prop
+
+
+class GuestOperationsManager(ManagedObject):
+    """Programs and logins; no files, no registry, no aliases."""
+
+    wsdl_name = "GuestOperationsManager"
+
+    @prop("processManager")
+    def _process_manager(self) -> Any:
+        return self._first("GuestProcessManager")
+
+    @prop("authManager")
+    def _auth_manager(self) -> Any:
+        return self._first("GuestAuthManager")
+
+    def _first(self, wsdl_name: str) -> Any:
+        found: ManagedObject | None = next(self.world.by_type(wsdl_name), None)
+        return UNSET if found is None else found.ref

@@ -1,0 +1,88 @@
+"""Programs in guests: who may start one, what it then does, and when it ends.
+
+Faults as the vSphere API reference declares them (GuestProcessManager, GuestAuthManager). A guest that declares no user
+does not take part in guest operations: it answers OperationDisabledByGuest, as VMware Tools does when they are off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.operations import faults
+from gpuops.sim.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+KEPT: Final = timedelta(minutes=5)
+"""How long the end of a program can be asked for (vSphere API reference, ListProcessesInGuest)."""
+QUERY: Final = "VirtualMachine.GuestOperations.Query"
+EXECUTE: Final = "VirtualMachine.GuestOperations.Execute"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One that was started; it ends by itself, or with the guest that it runs in."""
+
+    vm: str
+    pid: int
+    path: str
+    arguments: str
+    owner: str
+    boot_time: datetime | None
+    started_at: datetime
+    ends_at: datetime | None
+    exit_code: int
+
+
+def admit(vm: VirtualMachine, auth: Any) -> str:
+    """The guest user who logs in. Raises the fault that VMware Tools, or their absence, answer with."""
+    vm.refuse_while_asked()
+    if vm.state.power is not Power.ON:
+        raise faults.wrong_power_state(vm.state.power, Power.ON)
+    template = vm.state.template
+    if not template.tools:
+        raise vim.fault.GuestOperationsUnavailable(msg="The guest operations agent could not be contacted.")
+    if template.login is None:
+        raise vim.fault.OperationDisabledByGuest(msg="The operation has been disabled by the guest operating system.")
+    if not isinstance(auth, vim.vm.guest.NamePasswordAuthentication) or (auth.username, auth.password) != (
+        template.login.username,
+        template.login.password,
+    ):
+        raise vim.fault.InvalidGuestLogin(msg="Failed to authenticate with the guest operating system.")
+    return template.login.username
+
+
+def started(vm: VirtualMachine, pid: int, owner: str, spec: Any) -> Process:
+    """The process of that program. Raises FileNotFound where the guest has none at that path."""
+    program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)
+    if program is None:
+        raise vim.fault.FileNotFound(msg=f"File {spec.programPath} was not found", file=spec.programPath)
+    now = vm.world.clock.now()
+    ends_at = None if program.takes_s is None else now + timedelta(seconds=program.takes_s)
+    return Process(
+        vm.moid, pid, program.path, spec.arguments or "", owner, vm.state.boot_time, now, ends_at, program.exit_code
+    )
+
+
+def shown(process: Process, vm: VirtualMachine) -> Any:
+    """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
+    now = vm.world.clock.now()
+    ended = process.ends_at is not None and process.ends_at <= now
+    if vm.state.boot_time != process.boot_time:
+        return None
+    if ended and process.ends_at is not None and now - process.ends_at > KEPT:
+        return None
+    return vim.vm.guest.ProcessManager.ProcessInfo(
+        name=process.path.rpartition("/")[2],
+        pid=process.pid,
+        owner=process.owner,
+        cmdLine=f"{process.path} {process.arguments}".rstrip(),
+        startTime=process.started_at,
+        endTime=process.ends_at if ended else None,
+        exitCode=process.exit_code if ended else None,
+    )

@@ -1,0 +1,120 @@
+"""Guest programs: a program started in a guest through VMware Tools, and its end.
+
+Nothing of what it prints is read: the exit code alone counts, so a guest has no text of any size to send us
+(vSphere API reference, GuestProcessManager: StartProgramInGuest gives a process id, ListProcessesInGuest its exit code,
+for five minutes after the end). Nothing is told of an end by itself, so it is looked for every few seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, Refused, StepFailed
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import PowerState
+from gpuops.vsphere import managed
+from gpuops.vsphere.power_watch import wait_for_power
+
+if TYPE_CHECKING:
+    from gpuops.plan.steps import RunInGuest
+    from gpuops.vsphere.session import Session
+    from gpuops.vsphere.tasks import TaskWatch
+
+POLL_S: Final = 5.0
+_REF: Final = re.compile(r"guest-process:([^:]+):([0-9]+)")
+NO_LOGIN_HINT: Final = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
+
+
+class GuestPrograms:
+    """The programs of one session."""
+
+    def __init__(self, session: Session, watch: TaskWatch) -> None:
+        self._session = session
+        self._watch = watch
+
+    def start(self, step: RunInGuest, name: str, op_id: str) -> TaskRef:
+        """The started program, as a task of a kind of its own: vCenter makes none for it.
+
+        Raises Refused without a login for guests, OutcomeUnknown when the reply was lost, or the error of the fault.
+        """
+        from pyVmomi import vim
+
+        spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=step.program, arguments=step.arguments)
+        target = managed.vm(self._session, step.vm)
+        pid = self._session.change(
+            self._processes.StartProgramInGuest, target, self._login(name), spec, subject=name, op_id=op_id
+        )
+        if not isinstance(pid, int):
+            raise OutcomeUnknown(f"{name}: vCenter answered without a process; whether it was started is not known")
+        return TaskRef(f"guest-process:{step.vm}:{int(pid)}")
+
+    def wait(self, running: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        """The end of each of these programs and tasks as it is seen; one still running when the time is up is left out.
+
+        Time is what vCenter waited, or what passed here, whichever is more.
+        """
+        programs = {task: found.groups() for task in running if (found := _REF.fullmatch(task.ref)) is not None}
+        tasks = [task for task in running if task not in programs]
+        left_s = max(timeout_s, 0.0)
+        while True:
+            for end in [end for task, (vm, pid) in programs.items() if (end := self._end(task, vm, int(pid)))]:
+                del programs[end.task]
+                yield end
+            if left_s <= 0 or not (programs or tasks):
+                return
+            slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, time.monotonic(), True
+            for end in self._let_pass(tasks, [vm for vm, _ in programs.values()], slice_s):
+                silent = False
+                tasks.remove(end.task)
+                yield end
+            left_s -= max(slice_s if silent else 0.0, time.monotonic() - asked_at)
+
+    def _let_pass(self, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float) -> Iterator[TaskEnd]:
+        """So much time, or less when something ends: a task, or all of these VMs."""
+        if tasks:
+            yield from self._watch.wait(tuple(tasks), slice_s)
+        else:
+            wait_for_power(self._session, frozenset(vms), PowerState.OFF, slice_s)
+
+    def _end(self, task: TaskRef, vm: str, pid: int) -> TaskEnd | None:
+        """How the program ended; None = it runs."""
+        try:
+            found = self._session.read(
+                self._processes.ListProcessesInGuest, managed.vm(self._session, vm), self._login(vm), [pid], subject=vm
+            )
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            return TaskEnd(task, error)
+        process = next((each for each in found or () if each.pid == pid), None)
+        if process is None:
+            return TaskEnd(task, OutcomeUnknown(f"{vm}: its program is gone from the guest, nobody saw how it ended"))
+        if process.endTime is None:
+            return None
+        began = process.startTime
+        duration_s = (process.endTime - began).total_seconds() if began else None
+        if process.exitCode:
+            return TaskEnd(task, StepFailed(f"its program ended with exit code {int(process.exitCode)}"), duration_s)
+        return TaskEnd(task, None, duration_s)
+
+    @cached_property
+    def _processes(self) -> Any:
+        operations = self._session.content.guestOperationsManager
+        found = self._session.read(lambda: operations.processManager) if operations is not None else None
+        if found is None:
+            raise ProtocolError("this vCenter offers no guest operations")
+        return found
+
+    def _login(self, name: str) -> Any:
+        from pyVmomi import vim
+
+        guest = self._session.target.guest
+        if guest is None:
+            raise Refused(f"{name}: there is no login for programs in guests", hint=NO_LOGIN_HINT)
+        return vim.vm.guest.NamePasswordAuthentication(
+            username=guest.username, password=guest.password, interactiveSession=False
+        )

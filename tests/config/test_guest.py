@@ -1,0 +1,49 @@
+"""The login for guests: a user, and a password that is in a private file, the environment or a credential."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.config.guest import guest_login
+from gpuops.errors import TargetError
+from gpuops.model.target import GuestLogin
+
+
+def test_nobody_is_named_so_there_is_none() -> None:
+    assert guest_login({"GPUOPS_GUEST_PASSWORD": "unused"}) is None
+
+
+def test_a_file_comes_first_then_the_environment_then_the_credential(tmp_path: Path) -> None:
+    file = tmp_path / "guest"
+    file.write_text("of-the-file\n")
+    file.chmod(0o600)
+    (tmp_path / "gpuops-guest-password").write_text("of-systemd\n")
+    environ = {
+        "GPUOPS_GUEST_USERNAME": "ml",
+        "GPUOPS_GUEST_PASSWORD_FILE": str(file),
+        "GPUOPS_GUEST_PASSWORD": "spoken",
+        "CREDENTIALS_DIRECTORY": str(tmp_path),
+    }
+    for source, password in (
+        ("GPUOPS_GUEST_PASSWORD_FILE", "of-the-file"),
+        ("GPUOPS_GUEST_PASSWORD", "spoken"),
+        ("CREDENTIALS_DIRECTORY", "of-systemd"),
+    ):
+        assert guest_login(environ) == GuestLogin("ml", password)
+        del environ[source]
+    with pytest.raises(TargetError, match="no password for the guest user 'ml'"):
+        guest_login(environ)
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "guest"
+    file.write_text("open\n")
+    file.chmod(0o644)
+    with pytest.raises(TargetError, match="can be read or written by others"):
+        guest_login({"GPUOPS_GUEST_USERNAME": "ml", "GPUOPS_GUEST_PASSWORD_FILE": str(file)})
+
+
+def test_it_never_shows_its_password() -> None:
+    assert "spoken" not in repr(guest_login({"GPUOPS_GUEST_USERNAME": "ml", "GPUOPS_GUEST_PASSWORD": "spoken"}))
