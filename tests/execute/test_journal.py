@@ -30,6 +30,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     ShutDownGuest,
     Step,
@@ -62,6 +63,7 @@ STEPS = (
     SuspendVm("vm-1"),
     PowerOffVm("vm-1"),
     ShutDownGuest("vm-1", grace_s=60, then_off=True),
+    RunInGuest("vm-1", "/usr/local/bin/checkpoint", "--now", limit_s=240),
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
 )
 

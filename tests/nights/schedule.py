@@ -76,7 +76,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    return (*swarm, *_of_the_process(seed), *_crowd(seed, desktops))
+    return (*swarm, *_of_the_process(seed), *_crowd(seed, desktops), *_boomerangs(seed, desktops))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -144,3 +144,11 @@ def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence
 def _moment(rng: random.Random) -> float:
     """In the evening, when everything happens; at any time; or in the morning."""
     return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))
+
+
+def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """One night in thirty, several desktops are woken again and again: one of them is among those taken, then."""
+    rng = random.Random(f"{seed}:boomerangs")
+    if rng.randrange(30):
+        return []
+    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]]

@@ -52,14 +52,19 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "TRIES", 1)
 
 
-def mornings(world: World, *machines: Machine) -> None:
-    """Cron on each machine, until the lease that a stopped run left has run out too: everything is as it was."""
+def mornings(world: World, *machines: Machine, rounds: int = 1) -> None:
+    """Cron on each machine, until the lease that a stopped run left has run out too: everything is as it was.
+
+    After two nights it takes two rounds. Each machine has a journal of its own: the first to come may find the GPU held
+    by an ML VM that only the other's journal knows, and names the desktops that wait for it.
+    """
     with world.lock:
         world.clock.advance(TTL_S + 1)
-    for machine in machines:
-        morning = Runner("morning", world, machine, day)
-        morning.finish()
-        assert morning.ended == "done"
+    for number in range(rounds):
+        for machine in machines:
+            morning = Runner("morning", world, machine, day)
+            morning.finish()
+            assert morning.ended in (("done",) if number == rounds - 1 else ("done", "exit code 4"))
     assert powers(world) == {"desktop-001": Power.ON, "desktop-002": Power.ON, "ml-01": Power.OFF}
     assert markers(world) == set()
     assert world.bugs == []
@@ -127,7 +132,7 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
     [
         pytest.param(by_markers, TTL_S + 1, id="a return, run out"),
         pytest.param(by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, id="a return, not yet run out"),
-        pytest.param(night, TTL_S + 1, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
+        pytest.param(night, TTL_S + 1, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
 def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: Act, pause_s: float) -> None:
@@ -153,7 +158,7 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: A
             assert len(found["a"]) <= 1, where
             assert found["b"] == [], where
             late += [f"{entry.method} {entry.name}" for entry in found["a"]]
-            mornings(world, *machines)
+            mornings(world, *machines, rounds=2 if second is night else 1)
             played, wakes = played + 1, wakes + 1
             if all_of_it:
                 break

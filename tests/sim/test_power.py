@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.trouble import vm_happenings
+from gpuops.sim.trouble.rule import Effect, Rule
 from tests.sim.lab import Lab, P, served
 
 
@@ -163,6 +165,15 @@ def test_power_off_of_a_suspended_vm_discards_its_state(lab: Lab) -> None:
     lab.power_off("vdi-11")
     assert lab.power("vdi-11") == "poweredOff"
     assert lab.vm("vdi-11").datastore[0].summary.freeSpace == free + (16 << 30)
+
+
+def test_a_resume_whose_state_was_discarded_meanwhile_does_not_boot(lab: Lab) -> None:
+    task = lab.vm("vdi-11").PowerOnVM_Task()
+    vdi = next(vm for vm in lab.world.by_type("VirtualMachine") if vm.name == "vdi-11")
+    vm_happenings.stopped(vdi, Rule(Effect.HAPPEN, "PowerOnVM_Task", happening="vm.stopped"))
+    with pytest.raises(vim.fault.InvalidPowerState):
+        lab.run(task)
+    assert lab.power("vdi-11") == "poweredOff"
 
 
 def test_nvlink_group_takes_both_gpus_together(lab: Lab) -> None:

@@ -18,7 +18,7 @@ PATIENCE_S = 2.0
 
 def main() -> None:
     """Exits as gpuops would."""
-    from gpuops.vsphere import collect, wire
+    from gpuops.vsphere import collect, reader, wire
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.transport import door, stub
 
@@ -26,7 +26,7 @@ def main() -> None:
     target = Target("127.0.0.1", username, sys.stdin.readline().strip(), port=int(port), tls=False)
     for module, name, seconds in [
         (door, "SILENCE_S", PATIENCE_S / 2),
-        (wire, "DEADLINE_S", PATIENCE_S),
+        (reader, "DEADLINE_S", PATIENCE_S),
         (wire, "CALL_S", PATIENCE_S),
         (stub, "CALL_S", PATIENCE_S),
     ]:

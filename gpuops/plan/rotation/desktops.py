@@ -14,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice
+from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.rotation.taking import role_of
 from gpuops.plan.rotation.waiting import waiting
 
@@ -140,7 +141,7 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
 def _above_floor(
     candidates: Iterable[tuple[Pool, Vm]], pooled: Iterable[tuple[Pool, Vm]], kept: list[Choice]
 ) -> list[Vm]:
-    running = Counter(pool.name for pool, vm in pooled if vm.power is PowerState.ON)
+    running = Counter(pool.name for pool, vm in pooled if stays_running(vm))
     taken: list[Vm] = []
     for pool, vm in candidates:
         if running[pool.name] > pool.floor:

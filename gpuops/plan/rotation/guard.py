@@ -19,6 +19,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 
 PER_HOST: Final = 3
@@ -106,7 +107,7 @@ class Guard:
             running = sum(
                 1
                 for other in inventory.vms.values()
-                if other.power is PowerState.ON and other.ref not in leaving and self.policy.pool_of(other) == pool
+                if stays_running(other) and other.ref not in leaving and self.policy.pool_of(other) == pool
             )
             if running <= pool.floor:
                 return f"floor: {pool.floor} of pool {pool.name} stay running"

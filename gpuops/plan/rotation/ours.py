@@ -110,6 +110,14 @@ def changing(vm: Vm) -> str | None:
     return found
 
 
+def stays_running(vm: Vm) -> bool:
+    """Whether it runs and nothing is under way that may end that: only such a one counts towards a floor.
+
+    A suspend that waits for an answer goes on when somebody gives it, long after its run has ended.
+    """
+    return vm.power is PowerState.ON and changing(vm) is None
+
+
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
         return any(queued.means(vm.name, original.name) for queued in policy.ml)

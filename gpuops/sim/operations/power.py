@@ -40,6 +40,8 @@ def power_on(vm: VirtualMachine, call: Call, host: Any) -> Any:
         vm.post(call, "VmResumingEvent" if resuming else "VmStartingEvent")
 
     def finish() -> None:
+        if resuming and vm.state.power is not Power.SUSPENDED:
+            raise faults.wrong_power_state(vm.state.power, Power.ON)  # nothing is left to resume, and this is no boot
         with recorded(vm, call):
             chosen, admitted = place(vm, asked)
             _start(vm, chosen.moid, admitted.seats, admitted.held)

@@ -47,3 +47,12 @@ def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
     assert "vm-5" in guard.company([step], world.snapshot())
     world.set("vm-1", console_connections=1)
     assert guard.against(step, world.snapshot(), NOW, (), ()) == "1 console connection(s) open"
+
+
+def test_what_another_run_is_still_suspending_does_not_count_towards_the_floor() -> None:
+    world = small_world()
+    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), 4)
+    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
+    world.set("vm-2", question="Is the disk full?")
+    refused = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    assert refused == "floor: 4 of pool all stay running"

@@ -209,6 +209,15 @@ def test_the_floor_keeps_the_busiest() -> None:
     assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
 
 
+def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() -> None:
+    world, kept = small_world(), "floor: 4 of pool all stay running"
+    policy = replace(POLICY, pools=(replace(POOL, floor=4),))
+    assert list(reasons(plan(world, policy)).values()).count(kept) == 4
+    world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),), question="Is the disk full?")
+    found = reasons(plan(world, policy))
+    assert [found[f"desktop-0{number}"] for number in (2, 3, 4, 5)] == [kept] * 4
+
+
 def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
     world = small_world()
     needed = round(1.1 * (16384 + 24576))
