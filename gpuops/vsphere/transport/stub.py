@@ -127,6 +127,8 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
         self.deser = _Typed(stub)
+        # A server sends no type newer than the version it is spoken to in; pyVmomi would look at each element for one.
+        self.deser.version = None
         self._depth = 0
         self._answers = False
 
