@@ -20,8 +20,10 @@ from gpuops.vsphere.faults import named
 from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.reference import REFERENCE
-from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, Wire, WireFault, parsed
+from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, parsed
 
+DEADLINE_S: Final = 600
+"""For one read, all its pages together, whatever the server sends and however slowly."""
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
 

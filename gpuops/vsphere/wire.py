@@ -20,8 +20,6 @@ from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
 
-DEADLINE_S: Final = 600
-"""For one read, all its pages together, whatever the server sends and however slowly."""
 CALL_S: Final = 120
 """For one call and its whole reply."""
 _COOKIE: Final = "vmware_soap_session"

@@ -76,7 +76,7 @@ def recorded(lab: SimServer, lab_target: Target, monkeypatch: pytest.MonkeyPatch
 
 
 def _bulk_reply(session: Session) -> bytes:
-    with session.open_wire() as wire:
+    with session.wire() as wire:
         return wire.fetch("RetrieveServiceContent", ("ServiceInstance", "ServiceInstance"))
 
 
