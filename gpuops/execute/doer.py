@@ -31,6 +31,7 @@ from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
+    RelocateVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
@@ -196,6 +197,9 @@ class Doer:
         if isinstance(step, ReconfigureVm):
             before, now = self._versions(step, sent)
             return before is not None and before == now
+        if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
+            was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+            return was is not None and now_at is not None and was.host == now_at.host
         return wanted_power(step) is not None or isinstance(step, SetAttribute | RunInGuest)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
