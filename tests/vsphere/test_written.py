@@ -28,7 +28,10 @@ UNSENDABLE = "\0\x1b\x0b\ud800\ufffe"
 def shape(request: bytes) -> list[tuple[str, dict[str, str], str]]:
     """Every element in its order: name, attributes, text."""
     parser = etree.XMLParser(resolve_entities=False, remove_blank_text=False)
-    return [(str(each.tag), dict(each.attrib), each.text or "") for each in etree.fromstring(request, parser).iter()]
+    return [
+        (str(each.tag), {str(key): str(value) for key, value in each.attrib.items()}, each.text or "")
+        for each in etree.fromstring(request, parser).iter()
+    ]
 
 
 def login(text: str) -> bytes:
