@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings
 
@@ -141,6 +142,14 @@ class RunInGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class SetVmDrs:
+    """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
+
+    vm: str
+    drs: VmDrs
+
+
+@dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
 
@@ -158,6 +167,7 @@ Step = (
     | PowerOffVm
     | ShutDownGuest
     | RunInGuest
+    | SetVmDrs
     | SetAttribute
 )
 

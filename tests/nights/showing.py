@@ -57,13 +57,18 @@ class Showing:
             taken_at=self.now,
             hosts={host.moid: self._host(host) for host in world.by_type("HostSystem")},
             vms={vm.moid: self._vm(vm) for vm in world.by_type("VirtualMachine")},
-            clusters={
-                each.moid: Cluster(each.moid, each.name, **_drs(each.drs))
-                for each in world.by_type("ClusterComputeResource")
-            },
+            clusters=self._clusters(),
             datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
             user="l1",
         )
+
+    def _clusters(self) -> dict[str, Cluster]:
+        found = self._world.by_type("ClusterComputeResource")
+        return {each.moid: Cluster(each.moid, each.name, **_drs(each.drs)) for each in found}
+
+    def with_drs(self, seen: Inventory) -> Inventory:
+        """The same snapshot with its clusters as they are now."""
+        return replace(seen, clusters=self._clusters())
 
     def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs as they are now."""
@@ -259,7 +264,11 @@ def _nodes(host: HostSystem) -> tuple[NumaNode, ...]:
 
 def _drs(drs: Any) -> dict[str, Any]:
     """As ClusterConfigInfoEx tells it; a cluster always tells of DRS."""
-    from gpuops.sim.drs import Behavior
-
     assert not drs.rules, "these nights have no rules"
-    return {"rules": (), "drs_enabled": drs.behavior is not None, "drs_behavior": (drs.behavior or Behavior.FULL).value}
+    return {
+        "rules": (),
+        "drs_enabled": drs.enabled,
+        "drs_behavior": drs.behavior.value,
+        "drs_overrides": tuple((vm, one.behavior.value if one.behavior else "") for vm, one in drs.overrides.items()),
+        "drs_excluded": tuple(vm for vm, one in drs.overrides.items() if not one.enabled),
+    }
