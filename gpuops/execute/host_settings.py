@@ -112,7 +112,7 @@ class _Effect:
             outcome = HostOutcome(step, Verdict.UNKNOWN, "the host called it done, and does not show it")
         else:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            outcome = HostOutcome(step, verdict, _said(error), error.trouble)
+            outcome = HostOutcome(step, verdict, said(error), error.trouble)
         self._journal.settled(op_id, _STATES[outcome.verdict], outcome.reason)
         return outcome
 
@@ -121,5 +121,6 @@ class _Effect:
         return self._inventory.hosts[step.host]
 
 
-def _said(error: GpuopsError) -> str:
+def said(error: GpuopsError) -> str:
+    """What went wrong, and the next move, in one line."""
     return f"{error.message} ({error.hint})" if error.hint else error.message
