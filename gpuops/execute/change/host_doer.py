@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
-from gpuops.execute.host_settings import said
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lease import Held
 from gpuops.execute.port import Vcenter
@@ -101,7 +100,7 @@ class HostDoer:
             error = raised
         self.inventory = self.vcenter.hosts.with_settings(self.inventory, [step.host])
         done = host_satisfied(step, self.inventory.hosts[step.host])
-        reason = None if done else said(error) if error is not None else "the host called it done, and does not show it"
+        reason = None if done else error.line if error is not None else "the host called it done, and does not show it"
         return self._settled(op_id, reason, error)
 
     def rest(self, host: str, seconds: float) -> None:
@@ -187,7 +186,7 @@ class HostDoer:
         if task_satisfied(sent.step, self.inventory.hosts[sent.step.host]):
             return self._settled(sent.op_id, None, None)
         error = end.error if end is not None else sent.error
-        reason = said(error) if error is not None else next(_why(sent.step))
+        reason = error.line if error is not None else next(_why(sent.step))
         return self._settled(sent.op_id, reason, error)
 
     def _settled(self, op_id: str, reason: str | None, error: GpuopsError | None) -> str | None:
