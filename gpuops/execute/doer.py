@@ -228,7 +228,7 @@ class Doer:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            return self.settle(op_id, Outcome(step, verdict, _said(error), duration_s, error.trouble))
+            return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble))
         reason = "vCenter called it done, and does not show it"
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
 
@@ -272,7 +272,3 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.OFF
         case _:
             return None
-
-
-def _said(error: GpuopsError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message

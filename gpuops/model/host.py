@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -93,6 +94,8 @@ class Host:
     """Managed object id of its cluster; None for a standalone host."""
     connected: bool | None = None
     in_maintenance: bool | None = None
+    booted: datetime | None = None
+    """When it last booted, by its own clock."""
     version: str | None = None
     memory_mib: int | None = None
     memory_used_mib: int | None = None
@@ -126,6 +129,11 @@ class Host:
 
     def offers(self, profile: str) -> OfferedProfile | None:
         return next((offered for offered in self.profiles or () if offered.name == profile), None)
+
+
+def has_booted(now: datetime | None, before: datetime | None) -> bool:
+    """Whether a host's boot time is another one than before; an unknown one tells nothing. Whatever its clock shows."""
+    return now is not None and before is not None and abs((now - before).total_seconds()) > 1
 
 
 @dataclass(frozen=True, slots=True)

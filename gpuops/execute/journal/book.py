@@ -53,6 +53,8 @@ class Run:
     started: datetime
     vms: tuple[str, ...] = ()
     """Names of the VMs that it is of; empty = of all that its kind is about."""
+    order: str = ""
+    """What a change is about, as JSON; empty for a run that is none."""
 
 
 @dataclass(slots=True)
@@ -158,7 +160,8 @@ class Book:
     def _begun(self, record: Record) -> None:
         body = record.body
         vms = tuple(body.get("vms", ()))
-        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at, vms)
+        kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
+        run = Run(record.run, self.vcenter, kind, night, policy, pid, record.at, vms, body.get("order", ""))
         self.runs[run.id] = OpenRun(run)
         if run.policy:
             self.policies.pop(run.kind, None)

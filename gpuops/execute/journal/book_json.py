@@ -72,6 +72,7 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
         "pid": run.pid,
         "started": run.started.isoformat(),
         "vms": run.vms,
+        "order": run.order,
         "intents": [
             [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
             for one in each.intents.values()
@@ -82,7 +83,8 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
 def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
     started = datetime.fromisoformat(body["started"])
     vms = tuple(body.get("vms", ()))
-    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started, vms)
+    kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
+    run = Run(body["id"], vcenter, kind, night, policy, pid, started, vms, body.get("order", ""))
     intents = {
         op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
         for op_id, step, seen, before, state, task in body["intents"]
