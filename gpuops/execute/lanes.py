@@ -1,6 +1,7 @@
 """Lanes: which steps of a plan may be sent now, and how long those in flight have been.
 
-A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of DRS, wait for their VM alone.
+A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of
+DRS, wait for their VM alone.
 """
 
 from __future__ import annotations

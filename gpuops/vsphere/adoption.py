@@ -34,8 +34,9 @@ HISTORY: Final = 100
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
-    """The newest task of this kind on the step's VM, or on the cluster that it changes, that still runs, or was queued at `since` (by vCenter) or later.
+    """The newest task of this kind that still runs, or was queued at `since` (by vCenter) or later.
 
+    On the step's VM, or on the cluster that the step changes.
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
     this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it. What
     runs needs no time: vCenter's clock may have been put back since.

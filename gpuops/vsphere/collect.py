@@ -107,7 +107,7 @@ def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Invento
     found = (seen.cluster_of(seen.vms[ref]) for ref in vms if ref in seen.vms)
     named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
     refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
-    with Reader(session) as reader:
+    with reading(session) as reader:
         fresh = reader.these(
             {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
         )

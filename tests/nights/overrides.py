@@ -26,9 +26,11 @@ def only_the_queue(night: Played) -> Iterator[str]:
 def put_back(night: Played) -> Iterator[str]:
     """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
     cluster says."""
-    for cluster in night.world.by_type("ClusterComputeResource"):
-        found: Any = cluster
-        for ref in sorted(found.drs.overrides):
-            vm: Any = night.world.find(ref)
-            if vm is not None and vm.state.power is not Power.ON:
-                yield f"I23: DRS is still kept off {night.names.get(ref)}"
+    left: dict[str, Any] = {}
+    for entry in night.world.ledger:
+        if entry.method == OVERRIDE:
+            left[entry.moid] = entry.after["overrides"]
+    for ref in sorted(ref for overrides in left.values() for ref in overrides):
+        vm: Any = night.world.find(ref)
+        if vm is not None and vm.state.power is not Power.ON:
+            yield f"I23: DRS is still kept off {night.names.get(ref)}"

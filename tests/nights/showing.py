@@ -171,7 +171,7 @@ class Showing:
         state, seats = host.state, host.seats()
         used = sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in host.running_vms())
         key = (
-            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy,
+            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy, state.boot_time,
             tuple(vm.state.held for vm in host.running_vms()),
         )  # fmt: skip
         known = self._hosts.get(host.moid)
@@ -182,6 +182,7 @@ class Showing:
             still,
             connected=state.connection == "connected",
             in_maintenance=state.in_maintenance,
+            booted=state.boot_time,
             memory_used_mib=used,
             gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
             profiles=self._profiles(host, seats),
