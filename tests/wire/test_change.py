@@ -12,7 +12,6 @@ import pytest
 
 from gpuops.config.change_window import parse_window
 from gpuops.execute.change import change
-from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.site import Site
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
@@ -26,10 +25,9 @@ from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.hosts import HostConnection
-from gpuops.vsphere.perform import Performer
 from tests.wire.clusters import cluster, desktops
 from tests.wire.conftest import target_of
+from tests.wire.points import Killed, Points
 
 BEST = SetScheduler(SchedulerPolicy.BEST_EFFORT, host="*")
 EQUAL = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="*")
@@ -55,14 +53,18 @@ class Bench:
         ))  # fmt: skip
 
     def resume(self) -> ChangeReport:
-        return self._with(lambda site: change.resume(
-            site, apply=True, consent=lambda report: None, told=self.told.append
-        ))  # fmt: skip
+        return self._taken_up(change.resume)
 
     def abort(self) -> ChangeReport:
-        return self._with(lambda site: change.abort(
-            site, apply=True, consent=lambda report: None, told=self.told.append
-        ))  # fmt: skip
+        return self._taken_up(change.abort)
+
+    def _taken_up(self, act: Callable[..., Any]) -> ChangeReport:
+        def begin(site: Site) -> ChangeReport:
+            report = act(site, apply=True, consent=lambda report: None, told=self.told.append)
+            assert isinstance(report, ChangeReport)
+            return report
+
+        return self._with(begin)
 
     def is_open(self) -> bool:
         """Whether the journal holds a change that has not ended."""
@@ -133,41 +135,6 @@ def two() -> World:
 
 
 ONE = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="esx-01")
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Points:
-    """Counts the moments at which a process may be killed, and kills at one of them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.passed, self.last = 0, 0
-        for kind, name in (
-            (SqlStore, "append"),
-            (HostConnection, "submit"),
-            (HostConnection, "configure"),
-            (Performer, "submit"),
-        ):
-            monkeypatch.setattr(kind, name, self._around(getattr(kind, name)))
-
-    def _around(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
-            self._point()
-            answer = real(*arguments)
-            self._point()
-            return answer
-
-        return watched
-
-    def _point(self) -> None:
-        self.passed += 1
-        if self.passed == self.last:
-            raise Killed
-
-    def kill_at(self, number: int) -> None:
-        self.passed, self.last = 0, number
 
 
 def check_switched(bench: Bench, before: dict[str, tuple[str, Power]], hosts: int) -> None:

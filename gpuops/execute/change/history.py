@@ -63,8 +63,9 @@ class History:
                 self.begun.add(step.host)
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
                 self._returned(host, vm, intended)
-            case PowerOnVm(vm=vm, host=host) if host is not None:
-                self._returned(host, vm, intended)
+            case PowerOnVm(vm=vm):
+                for host in self.taken:
+                    self._returned(host, vm, intended)
             case RelocateVm(vm=vm):
                 self._took(vm, intended, stopped=False)
             case ShutDownGuest(vm=vm) | PowerOffVm(vm=vm):
@@ -78,7 +79,8 @@ class History:
         # one that failed counts too: a guest that was asked may shut down after all, and who runs where it belongs
         # is left alone anyway
         name = str(intended.before.get("name", vm))
-        self.taken.setdefault(host, {})[vm] = Taken(vm, name, stopped)
+        already = self.taken.setdefault(host, {}).get(vm)
+        self.taken[host][vm] = Taken(vm, name, stopped or (already is not None and already.stopped))
 
     def _returned(self, host: str, vm: str, intended: Intended) -> None:
         if intended.state is IntentState.DONE:
