@@ -296,6 +296,8 @@ class _Turn:
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         after = self.site.vcenter.observe(report.before, seen)
+        steered = {original.vm for original in originals if original.drs is not None}
+        after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
             if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)

@@ -73,6 +73,12 @@ class SavedVcenter:
     ) -> Mapping[str, Collection[str]]:
         return {}
 
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
+
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory
 

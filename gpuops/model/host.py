@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host_settings import HostSettings
 from gpuops.model.numa import NumaNode
@@ -197,6 +198,19 @@ class Cluster:
     """Its enabled DRS rules; None = not read."""
     drs_excluded: tuple[str, ...] = ()
     """Refs of VMs whose DRS override says that DRS leaves them alone (ClusterDrsVmConfigInfo.enabled)."""
+
+    def drs_of(self, vm: str) -> VmDrs | None:
+        """What DRS does with a VM of this cluster; None = it cannot be read."""
+        if self.drs_enabled is None:
+            return None
+        if vm in self.drs_excluded:
+            return VmDrs.OFF
+        said = dict(self.drs_overrides).get(vm) or VmDrs.CLUSTER
+        return next((each for each in VmDrs if each == said), None)
+
+    def has_override(self, vm: str) -> bool:
+        """Whether the VM has one of its own, whatever it says."""
+        return vm in dict(self.drs_overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.rolling import VsanMode
@@ -143,6 +144,14 @@ class RunInGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class SetVmDrs:
+    """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
+
+    vm: str
+    drs: VmDrs
+
+
+@dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
 
@@ -160,6 +169,7 @@ Step = (
     | PowerOffVm
     | ShutDownGuest
     | RunInGuest
+    | SetVmDrs
     | SetAttribute
 )
 

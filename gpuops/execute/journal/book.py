@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
@@ -97,6 +98,7 @@ class Saved:
     host: str | None
     profiles: tuple[str, ...]
     returned: datetime | None = None
+    drs: VmDrs | None = None
 
 
 class DurationKey(NamedTuple):
@@ -189,8 +191,9 @@ class Book:
         key = (body["night"], body["vm"])
         if key in self.originals:  # what is saved of a night stays as it was saved
             return
+        drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
-            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"])
+            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs
         )
 
     def _intent(self, record: Record) -> None:
