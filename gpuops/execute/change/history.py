@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuops.execute.journal.book import Intended, IntentState
-from gpuops.execute.step_json import load_step
+from gpuops.execute.step_json import Recorded, load_step
 from gpuops.plan.steps import (
+    ConfigureGraphics,
+    ConfigureModule,
+    ConfigurePassthrough,
     EndTurn,
     EnterMaintenance,
-    HostStep,
     LeaveMaintenance,
     PowerOffVm,
     PowerOnVm,
@@ -59,8 +61,13 @@ class History:
                     self.reboots[host] = step
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
                 self.begun.add(host)
-            case _ if isinstance(step, HostStep):
-                self.begun.add(step.host)
+            case ConfigureModule(host=host) | ConfigureGraphics(host=host) | ConfigurePassthrough(host=host):
+                self.begun.add(host)
+            case _:
+                self._note_vm(step, intended)
+
+    def _note_vm(self, step: Recorded, intended: Intended) -> None:
+        match step:
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
                 self._returned(host, vm, intended)
             case PowerOnVm(vm=vm):
