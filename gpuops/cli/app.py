@@ -17,6 +17,7 @@ from gpuops import __version__
 from gpuops.cli import output
 from gpuops.cli.attach import attach
 from gpuops.cli.capacity import capacity
+from gpuops.cli.change import change
 from gpuops.cli.defrag import defrag
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
@@ -96,6 +97,7 @@ app.add_typer(rotate)
 app.add_typer(scheduler)
 app.add_typer(mode)
 app.add_typer(passthrough)
+app.add_typer(change)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)

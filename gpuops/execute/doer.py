@@ -25,15 +25,18 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.rotation.breaker import is_refusal
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
+    RelocateVm,
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -92,15 +95,20 @@ class Doer:
         self._guard = guard
         self._lease = lease
         self._company_at = planned.taken_at
+        self._steered: set[str] = set()
         self._ended: list[Outcome] = []
 
     def look(self, vms: Collection[str]) -> None:
-        """Reads these VMs, and the GPUs of their hosts, anew."""
+        """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
         self.inventory = self.vcenter.observe(self.inventory, vms)
+        steered = self._steered.intersection(vms)
+        if steered:
+            self.inventory = self.vcenter.with_drs(self.inventory, steered)
 
     def look_before(self, steps: Sequence[Step]) -> None:
         """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of."""
         vms = {step.vm for step in steps}
+        self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None and self.inventory.taken_at - self._company_at > FRESH:
             vms |= self._guard.company(steps, self.inventory)
             self._company_at = self.inventory.taken_at
@@ -137,7 +145,7 @@ class Doer:
         """`first` is what the first request went by, when this is the second."""
         not_ours = self._not_ours()
         if not_ours is not None:
-            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours))
+            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
@@ -196,7 +204,10 @@ class Doer:
         if isinstance(step, ReconfigureVm):
             before, now = self._versions(step, sent)
             return before is not None and before == now
-        return wanted_power(step) is not None or isinstance(step, SetAttribute | RunInGuest)
+        if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
+            was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+            return was is not None and now_at is not None and was.host == now_at.host
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """The changeVersion of the VM that a request went by, and the one it has now."""
@@ -217,7 +228,7 @@ class Doer:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            return self.settle(op_id, Outcome(step, verdict, _said(error), duration_s, error.trouble))
+            return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble))
         reason = "vCenter called it done, and does not show it"
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
 
@@ -236,9 +247,16 @@ class Doer:
         self.look([step.vm])
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
 
-    def settle(self, op_id: str, outcome: Outcome) -> Outcome:
-        """The outcome, once it is in the journal."""
-        self.journal.settled(op_id, _STATES[outcome.verdict], outcome.reason, outcome.duration_s)
+    def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
+        """The outcome, once it is in the journal. Not `counts`: it was never asked of vCenter."""
+        self.journal.settled(
+            op_id,
+            _STATES[outcome.verdict],
+            outcome.reason,
+            outcome.duration_s,
+            refused=is_refusal(outcome),
+            counts=counts,
+        )
         self._ended.append(outcome)
         return outcome
 
@@ -254,7 +272,3 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.OFF
         case _:
             return None
-
-
-def _said(error: GpuopsError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message

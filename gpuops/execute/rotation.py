@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
+from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
@@ -24,6 +25,7 @@ from gpuops.model.rotation import LockHolder, Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
+from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
@@ -70,9 +72,13 @@ def rotate(
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
+            if not returning:
+                no_change_open(journal)
             turn = _Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
+        if not returning:
+            no_change_open(journal)
         obeyed = policy or remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
@@ -196,7 +202,8 @@ class _Turn:
         match self.half:
             case Half.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
-                return RotateNight(self.policy, originals, measured, skipped)
+                setbacks = journal.setbacks() if journal else {}
+                return RotateNight(self.policy, originals, measured, skipped, setbacks)
             case Half.DAY:
                 return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:
@@ -231,7 +238,8 @@ class _Turn:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
-        guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
+        before = journal.setbacks().get(run.night or "", Setbacks())
+        guard = Guard(self.policy, before, plan.not_after) if night else None
         doer = Doer(
             self.site.vcenter,
             journal,
@@ -262,7 +270,12 @@ class _Turn:
         request = report.request
         night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
         run = journal.begin(
-            self.half, night=night, policy=self.policy.text, policy_digest=self.policy.digest, vms=self.only
+            self.half,
+            night=night,
+            policy=self.policy.text,
+            policy_digest=self.policy.digest,
+            vms=self.only,
+            steps=len(report.plan.steps) if night is not None else 0,
         )
         if isinstance(request, RotateNight):
             Originals(journal).save(request.saved(report.plan, report.before, self.now))
@@ -283,6 +296,8 @@ class _Turn:
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         after = self.site.vcenter.observe(report.before, seen)
+        steered = {original.vm for original in originals if original.drs is not None}
+        after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
             if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)

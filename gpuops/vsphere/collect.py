@@ -21,7 +21,7 @@ from gpuops.vsphere.decode_cluster import decode_cluster
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
-from gpuops.vsphere.reader import Found, Reader
+from gpuops.vsphere.reader import Found, Reader, reading
 from gpuops.vsphere.session import Session
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
@@ -48,7 +48,7 @@ _Record = _Place | ThinHost | ThinVm | Datastore | _Task
 
 def inventory(session: Session) -> Inventory:
     """What this vCenter looks like now. Raises NotConnected in its kinds."""
-    with Reader(session) as reader:
+    with reading(session) as reader:
         version = session.api_version
         thin = reader.everything(
             {
@@ -87,7 +87,7 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
 
     A host keeps what QueryConfigTarget told of it.
     """
-    with Reader(session) as reader:
+    with reading(session) as reader:
         wanted = {"VirtualMachine": paths.VM, "Task": paths.TASK}
         thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
         fresh = _read_vms(_custom_fields(reader, session), thin)
@@ -100,6 +100,18 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
         now = _now(reader)
     kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
     return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=now)
+
+
+def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
+    """The same snapshot with the clusters of these VMs read anew."""
+    found = (seen.cluster_of(seen.vms[ref]) for ref in vms if ref in seen.vms)
+    named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
+    refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
+    with reading(session) as reader:
+        fresh = reader.these(
+            {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
+        )
+    return replace(seen, clusters={**seen.clusters, **{cluster.ref: cluster for cluster in fresh}})
 
 
 def _named_as(seen: Vm | None, fresh: Vm) -> Vm:

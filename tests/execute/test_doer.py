@@ -151,12 +151,38 @@ def test_a_second_lost_request_is_unknown(do: Do, world: World) -> None:
     assert world.requests == [CHANGE] * 2
 
 
-def test_a_cold_move_is_never_sent_twice(do: Do, world: World) -> None:
-    step = RelocateVm("vm-92", "host-1")
-    world.lose_before.add(RelocateVm)
-    [outcome] = do((step,))
+MOVE = RelocateVm("vm-92", "host-2")
+
+
+@pytest.fixture
+def far(world: World) -> World:
+    """The VM that is moved stands on another host than it is wanted on."""
+    world.set("vm-92", host="host-1")
+    return world
+
+
+def test_a_move_whose_reply_was_lost_is_settled_by_the_host_of_the_vm(do: Do, far: World) -> None:
+    far.lose_after.add(RelocateVm)
+    [outcome] = do((MOVE,))
+    assert outcome.verdict is Verdict.DONE
+    assert far.requests == [MOVE]
+    assert far.vms["vm-92"].host == "host-2"
+
+
+def test_a_move_that_never_arrived_is_sent_once_more_after_looking(do: Do, far: World) -> None:
+    far.lose_before.add(RelocateVm)
+    [outcome] = do((MOVE,))
+    assert outcome.verdict is Verdict.DONE
+    assert far.requests == [MOVE] * 2
+    assert len(far.ledger) == 1
+
+
+def test_a_lost_move_is_not_repeated_over_somebody_elses(do: Do, far: World) -> None:
+    far.lose_before.add(RelocateVm)
+    far.on_submit = lambda step: far.set("vm-92", host="host-3")
+    [outcome] = do((MOVE,))
     assert outcome.verdict is Verdict.UNKNOWN
-    assert world.requests == [step]
+    assert far.requests == [MOVE]
 
 
 def test_a_session_that_ended_is_renewed_by_reading_and_the_step_sent_again(do: Do, world: World) -> None:

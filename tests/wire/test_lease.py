@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_status, rotate_unlock
+from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_restore, rotate_status, rotate_unlock
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked
+from gpuops.errors import GpuopsError, Locked
 from gpuops.execute.lease import LockVm, take
 from gpuops.execute.nonces import Nonces
 from gpuops.plan.rotation.lease import taken
+from gpuops.plan.steps import ShutDownGuest
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", "leased")
@@ -39,6 +42,31 @@ def test_a_night_and_a_morning_of_two_machines(lab: SimServer, tmp_path: Path) -
         held.give_back()
         found = rotate_status(two, LEASED).lease
         assert found is None
+
+
+def test_a_machine_whose_night_took_nothing_brings_back_what_anothers_took(lab: SimServer, tmp_path: Path) -> None:
+    """Each has a journal of its own: that of the first knows the ML VMs as intended, and never started."""
+    with site_of(lab, tmp_path / "a") as one:
+        rotate_init(LEASED, one)
+        lab.world.injector.add(Rule(Effect.RESET, "SetField", times=None))
+        with suppress(GpuopsError):
+            rotate_night(LEASED, one, apply=True)
+        lab.world.injector.clear()
+        lease = rotate_status(one, LEASED).lease
+        if lease is not None:
+            rotate_unlock(LEASED, one, lease.nonce, force=True)
+    with site_of(lab, tmp_path / "b") as two:
+        assert rotate_night(LEASED, two, apply=True).exit_code == 0
+    with site_of(lab, tmp_path / "a") as one:
+        assert "ml-01" in {mine.original.name for mine in rotate_status(one, LEASED).away}
+        report = rotate_day(LEASED, one, apply=True)
+        assert report.exit_code == 0
+        assert {report.before.vm(step.vm).name for step in report.plan.steps if isinstance(step, ShutDownGuest)} == {
+            "ml-01", "ml-06", "ml-09"
+        }  # fmt: skip
+        assert rotate_day(LEASED, one, apply=True).plan.steps == ()
+    with site_of(lab, tmp_path / "c") as three:
+        assert rotate_restore(LEASED, three, from_markers=True, apply=True).plan.steps == ()
 
 
 def test_of_two_that_write_on_the_same_look_one_holds_it(lab: SimServer, tmp_path: Path) -> None:

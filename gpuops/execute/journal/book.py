@@ -14,7 +14,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
+from gpuops.plan.rotation.breaker import Setbacks
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -51,6 +53,8 @@ class Run:
     started: datetime
     vms: tuple[str, ...] = ()
     """Names of the VMs that it is of; empty = of all that its kind is about."""
+    order: str = ""
+    """What a change is about, as JSON; empty for a run that is none."""
 
 
 @dataclass(slots=True)
@@ -94,6 +98,7 @@ class Saved:
     host: str | None
     profiles: tuple[str, ...]
     returned: datetime | None = None
+    drs: VmDrs | None = None
 
 
 class DurationKey(NamedTuple):
@@ -121,6 +126,8 @@ class Book:
         self.takes: dict[tuple[str, str], int] = {}
         """By night and VM, the effects that took it, but for those that failed for certain."""
         self.durations: dict[DurationKey, deque[float]] = {}
+        self.setbacks: dict[str, Setbacks] = {}
+        """By night, how its runs went so far."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
         self.changed: datetime | None = None
@@ -153,12 +160,15 @@ class Book:
     def _begun(self, record: Record) -> None:
         body = record.body
         vms = tuple(body.get("vms", ()))
-        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at, vms)
+        kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
+        run = Run(record.run, self.vcenter, kind, night, policy, pid, record.at, vms, body.get("order", ""))
         self.runs[run.id] = OpenRun(run)
         if run.policy:
             self.policies.pop(run.kind, None)
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
+        if run.night is not None:
+            self.setbacks[run.night] = self.setbacks.get(run.night, Setbacks()).begun(body.get("steps", 0))
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
@@ -166,7 +176,9 @@ class Book:
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
-        self.skips = {(policy, night) for policy, night in self.skips if night >= before.date().isoformat()}
+        since = before.date().isoformat()
+        self.skips = {(policy, night) for policy, night in self.skips if night >= since}
+        self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
 
     def _skip(self, body: Mapping[str, Any]) -> None:
         skip = (body["policy"], body["night"])
@@ -179,8 +191,9 @@ class Book:
         key = (body["night"], body["vm"])
         if key in self.originals:  # what is saved of a night stays as it was saved
             return
+        drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
-            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"])
+            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs
         )
 
     def _intent(self, record: Record) -> None:
@@ -215,11 +228,18 @@ class Book:
         night = self.runs[record.run].run.night
         if intended.kind in TAKING and night is not None:
             self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        if night is not None and was is not IntentState.UNKNOWN and record.body.get("counts", True):
+            self._count(night, intended, refused=record.body.get("refused", False))
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
             key = DurationKey(intended.kind, profiles, intended.before.get("host") or "")
             self.durations.setdefault(key, deque(maxlen=DURATIONS_KEPT)).append(duration_s)
+
+    def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
+        failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
+        so_far = self.setbacks.get(night, Setbacks())
+        self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _intended(self, record: Record) -> Intended | None:
         """None for an effect of a run that has ended: nobody waits for its outcome any more."""

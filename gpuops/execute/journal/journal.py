@@ -18,9 +18,10 @@ from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
-from gpuops.execute.step_json import dump_step, load_step
+from gpuops.execute.step_json import Recorded, dump_step, load_step
 from gpuops.model.inventory import Inventory
-from gpuops.plan.steps import HostStep, Step
+from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.steps import Step
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
@@ -135,8 +136,13 @@ class Journal:
         policy: str = "",
         policy_digest: str = "",
         vms: Sequence[str] = (),
+        order: str = "",
+        steps: int = 0,
     ) -> Run:
-        """A run that is open until `end`."""
+        """A run that is open until `end`. `order` is what a change needs to go on after a crash.
+
+        `steps`: how many its plan has, when it is a night's.
+        """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
             "kind": kind,
@@ -147,6 +153,10 @@ class Journal:
         }
         if vms:
             body["vms"] = list(vms)
+        if order:
+            body["order"] = order
+        if steps:
+            body["steps"] = steps
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
@@ -174,7 +184,7 @@ class Journal:
 
     # intents
 
-    def intend(self, run: Run, step: Step | HostStep, before: Inventory) -> str:
+    def intend(self, run: Run, step: Recorded, before: Inventory) -> str:
         """The op id of an effect about to be sent. The caller sends nothing when this raises.
 
         Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
@@ -199,17 +209,32 @@ class Journal:
     def submitted(self, op_id: str, task: str) -> None:
         self._append(lambda _: [(_run_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
 
-    def settled(self, op_id: str, state: IntentState, reason: str = "", duration_s: float | None = None) -> None:
-        body = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
+    def settled(
+        self,
+        op_id: str,
+        state: IntentState,
+        reason: str = "",
+        duration_s: float | None = None,
+        *,
+        refused: bool = False,
+        counts: bool = True,
+    ) -> None:
+        """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked."""
+        body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
+        if refused:
+            body["refused"] = True
+        if not counts:
+            body["counts"] = False
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
-        """Effects of the run whose end nobody saw, in order."""
+        """Effects of the run on VMs whose end nobody saw, in order."""
         mine = self.book.runs.get(run.id)
         if mine is None:
             return ()
         try:
-            return tuple(_intent(each) for each in mine.intents.values() if each.state in OPEN_STATES)
+            found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
+            return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
         except StateDamaged as damaged:
             self._abandon(damaged)
             self._book = Book(self.vcenter)
@@ -235,6 +260,10 @@ class Journal:
     def skip(self, policy: str, night: str, *, skipped: bool) -> None:
         """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
+
+    def setbacks(self) -> Mapping[str, Setbacks]:
+        """By night, how it went so far."""
+        return dict(self.book.setbacks)
 
     def skipped(self, policy: str) -> frozenset[str]:
         """Nights of the policy of this name that are not to be taken."""
@@ -262,9 +291,9 @@ class Journal:
         )
 
 
-def _as_seen(step: Step | HostStep, before: Inventory) -> Mapping[str, Any]:
+def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """What the step is about, as it was."""
-    if isinstance(step, HostStep):
+    if not isinstance(step, Step):
         return {"host": step.host, "name": before.hosts[step.host].name}
     vm = before.vms.get(step.vm)
     return {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
@@ -274,5 +303,5 @@ def _run_of(op_id: str) -> str:
     return op_id.split("-")[1]
 
 
-def _intent(each: Intended) -> Intent:
-    return Intent(each.op_id, load_step(each.step), each.state, each.task, each.seen)
+def _intent(each: Intended, step: Step) -> Intent:
+    return Intent(each.op_id, step, each.state, each.task, each.seen)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import DrsOverride, Original, Policy, Role
+from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
+from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.desktops import Survey, survey
+from gpuops.plan.rotation.drs import drs_before, kept_off, unreadable
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.evening import evening
 from gpuops.plan.rotation.hours import closed
@@ -28,6 +31,8 @@ from gpuops.plan.rotation.waiting import waiting
 from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
+NAMED: Final = 3
+"""So many VMs of an open night are named where it is refused."""
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -47,6 +52,8 @@ class RotateNight:
     """How long operations took here so far."""
     skipped: frozenset[str] = frozenset()
     """Nights that somebody said are not to be taken."""
+    setbacks: Mapping[str, Setbacks] = field(default_factory=dict, repr=False)
+    """By night, how it went so far."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -87,7 +94,19 @@ class RotateNight:
             priority=found.priority,
             proposals=propose(evening(queue, found.free_to_take, inventory, room, bounds, found.priority)),
         )
-        return Prospect(self.policy, night, found, served, bounds)
+        unknown = tuple(unreadable(self.policy, served.starts, inventory))
+        drs = self._drs(night, ((start.vm, start.host.ref) for start in served.starts), inventory)
+        overrides = kept_off(drs, served.starts, inventory)
+        return Prospect(self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides)
+
+    def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
+        """What DRS does with the VMs that start on these hosts, where it is kept off them."""
+        told = {
+            vm.ref: drs_before(self.policy, night, vm, inventory.hosts[host], inventory)
+            for vm, host in starts
+            if host in inventory.hosts
+        }
+        return {ref: drs for ref, drs in told.items() if drs is not None}
 
     def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
         """The snapshot as the return will find it: the ML VMs that this night has started are stopped."""
@@ -126,8 +145,13 @@ class RotateNight:
         night = self.night(inventory, now)
         roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
         found = [(inventory.vms[ref], role) for ref, role in roles.items()]
+        started = (
+            (inventory.vms[step.vm], step.host) for step in plan.steps if isinstance(step, PowerOnVm) and step.host
+        )
+        drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
         return tuple(
-            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles) for vm, role in found
+            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref))
+            for vm, role in found
         )
 
     def _away(self, inventory: Inventory) -> list[Ours]:
@@ -138,17 +162,18 @@ class RotateNight:
         shut = closed(self.policy, now, self.durations)
         if shut:
             return [Rejection(self.policy.name, shut, hint=f"{RETURN_COMMAND} brings back what a night took")]
-        if self.policy.drs_override is not DrsOverride.NONE:
-            rule = f"drs_override: {self.policy.drs_override}: gpuops cannot keep DRS off a VM yet"
-            return [Rejection(self.policy.name, rule, hint="say `drs_override: none`")]
-        open_nights = [
-            Rejection(
-                mine.original.name, f"night {mine.original.night} is not over: {mine.reason}", hint=RETURN_COMMAND
-            )
-            for mine in self._away(inventory)
-            if mine.original.night != night
-        ]
-        return open_nights or self._nobody_agreed(found)
+        earlier = [mine for mine in self._away(inventory) if mine.original.night != night]
+        open_nights = sorted({mine.original.night for mine in earlier})
+        not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]
+        return not_over or self._stopped(night, inventory) or self._nobody_agreed(found)
+
+    def _stopped(self, night: str, inventory: Inventory) -> list[Rejection]:
+        """So much of this night has failed that it takes nothing more, whoever begins it again."""
+        if self._is_over(night, inventory):
+            return []
+        why = tripped(self.setbacks.get(night, Setbacks()), (), inventory)
+        hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
+        return [] if why is None else [Rejection(f"night {night}", f"takes nothing more: {why}", hint=hint)]
 
     def _nobody_agreed(self, found: Survey) -> list[Rejection]:
         """One line for each pool, when in none of them a single desktop carries its owner's mark."""
@@ -178,3 +203,11 @@ class RotateNight:
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
         return told
+
+
+def _not_over(night: str, away: Sequence[Ours]) -> Rejection:
+    """One line for a night, however many VMs it still has."""
+    names = [mine.original.name for mine in away]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    rule = f"is not over: {', '.join(names[:NAMED])}{more} not back yet"
+    return Rejection(f"night {night}", rule, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")

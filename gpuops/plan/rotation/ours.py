@@ -2,6 +2,9 @@
 
 Either source alone is enough to bring a desktop back. Neither widens the policy: a VM outside of it is named, not
 touched.
+
+Where several machines rotate under one lock VM, each with a journal of its own, a journal that knows of no start or
+suspend is no proof that there was none: the marker that is still there stands for what another one did.
 """
 
 from __future__ import annotations
@@ -63,8 +66,17 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
         if marked is not None and vm.ref not in known:
-            night, role = marked
-            known[vm.ref] = Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True)
+            known[vm.ref] = Original(
+                marked.night,
+                marked.role,
+                vm.ref,
+                vm.instance_uuid,
+                vm.name,
+                vm.host,
+                vm.profiles,
+                taken=True,
+                drs=marked.drs,
+            )
     found = [_judge(policy, original, inventory.vms.get(original.vm)) for original in known.values()]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
@@ -89,11 +101,11 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, vm, Whereabouts.CHANGING, under_way, RETURN_COMMAND)
     match original.role:
         case Role.DESKTOP:
-            return _desktop(original, vm)
+            return _desktop(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
         case Role.SHUT_DOWN:
             return _shut_down(original, vm)
         case Role.ML:
-            return _ml(original, vm)
+            return _ml(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
         case _:
             assert_never(original.role)
 
@@ -124,14 +136,26 @@ def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     return policy.pool_of(vm) is not None
 
 
-def _desktop(original: Original, vm: Vm) -> Ours:
+def _taken_elsewhere(policy: Policy | None, original: Original, vm: Vm) -> bool:
+    """Whether the night of another machine may have taken it, which this journal cannot know.
+
+    Without a lock VM nights are of one machine: its journal knows them all, and the marker of a step that never came is
+    no reason to touch a VM that somebody else has started since.
+    """
+    if policy is None or policy.lock_vm is None:
+        return False
+    marked = parse_marker(vm.attributes.get(policy.marker, ""))
+    return marked is not None and marked.role is original.role
+
+
+def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:
     marked = any(parse_marker(value) is not None for value in vm.attributes.values())
     match vm.power:
         case PowerState.ON if original.taken:
             return Ours(original, vm, Whereabouts.BACK, "is running")
         case PowerState.SUSPENDED if original.taken or marked:
             return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
-        case PowerState.OFF if original.taken:
+        case PowerState.OFF if taken:
             reason = "is powered off: its suspended state was discarded by somebody else"
             return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
         case _:
@@ -150,15 +174,15 @@ def _shut_down(original: Original, vm: Vm) -> Ours:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been shut down by gpuops")
 
 
-def _ml(original: Original, vm: Vm) -> Ours:
+def _ml(original: Original, vm: Vm, *, taken: bool) -> Ours:
     match vm.power:
-        case PowerState.ON if original.taken:
+        case PowerState.ON if taken:
             return Ours(original, vm, Whereabouts.AWAY, f"started in night {original.night}", RETURN_COMMAND)
         case PowerState.ON:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
         case PowerState.SUSPENDED:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
-        case PowerState.OFF if not original.taken:
+        case PowerState.OFF if not taken:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been started by gpuops")
         case _:
             return Ours(original, vm, Whereabouts.BACK, "is powered off")

@@ -28,6 +28,8 @@ POLICY = Policy(
     ml=(QueuedVm("ml-01"), QueuedVm("ml-02")),
     ml_stop=MlStop(grace_s=120, then_off=True),
 )
+SHARED = replace(POLICY, lock_vm="gpuops-lock")
+"""Several machines rotate, each with a journal of its own."""
 
 
 def original(world: World, ref: str, role: Role = Role.DESKTOP, *, taken: bool = True) -> Original:
@@ -73,6 +75,32 @@ def test_what_is_on_its_way_is_named_and_stays_marked(
     assert [refusal.rule for refusal in found.unmet] == [said]
     assert ref not in {step.vm for step in found.steps}
     assert not any(is_returned(each, world.snapshot()) for each in journal(world) if each.vm == ref)
+
+
+def untaken(world: World) -> tuple[Original, ...]:
+    """What the journal of a machine holds whose night was cut off before it took anything."""
+    return tuple(replace(each, taken=False) for each in journal(world))
+
+
+def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: World) -> None:
+    world._set_power("vm-2", PowerState.OFF)
+    found = {mine.original.vm: mine.whereabouts for mine in ours(SHARED, untaken(world), world.snapshot())}
+    assert found == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
+    morning = plan(world, untaken(world), SHARED)
+    assert ShutDownGuest("vm-91", 120, then_off=True) in morning.steps
+    assert SetAttribute("vm-2", "gpuops.rotation", "") not in morning.steps, "it is not as it was"
+
+
+def test_without_one_the_journal_knows_what_no_night_started(world: World) -> None:
+    found = {mine.original.vm: mine.whereabouts for mine in ours(POLICY, untaken(world), world.snapshot())}
+    assert found["vm-91"] is Whereabouts.UNTOUCHED
+    assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken(world)).steps
+
+
+def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> None:
+    world.set("vm-91", attributes={})
+    found = {mine.original.vm: mine.whereabouts for mine in ours(SHARED, untaken(world), world.snapshot())}
+    assert found["vm-91"] is Whereabouts.UNTOUCHED
 
 
 def test_another_task_is_no_way_to_somewhere(world: World) -> None:
