@@ -124,6 +124,7 @@ def _usable(journal_url: str) -> str:
 
 
 def _simulated(where: Simulated, closing: ExitStack) -> Target:
+    from gpuops.model.secret import Secret
     from gpuops.model.target import Target
     from gpuops.sim.server import start
 
@@ -133,7 +134,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
         port=server.port,
         tls=server.ca_file is not None,
         username=server.username,
-        password=server.password,
+        password=Secret(server.password),
         ca_files=(server.ca_file,) if server.ca_file else (),
     )
 

@@ -41,8 +41,8 @@ from gpuops.plan.steps import (
     SuspendVm,
 )
 from gpuops.sim.call import Call
-from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.objects.task import Task, TaskState, description_id
+from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.sessions import Session
 from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.world import World
