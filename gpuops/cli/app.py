@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -105,6 +106,7 @@ app.command()(help)
 
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
+    _leave_no_core()
     signal.signal(signal.SIGTERM, _ended)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
         signal.signal(signal.SIGHUP, _ended)
@@ -113,6 +115,11 @@ def main() -> None:
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gpuops")
+
+
+def _leave_no_core() -> None:
+    """A crash of a C library must not write the password to a disk. Programs that we start inherit it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _open_missing_streams() -> None:

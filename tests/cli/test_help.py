@@ -31,6 +31,7 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
         "ansible",
         "attach",
         "change",
+        "comparison",
         "defrag",
         "doctor",
         "journal",
