@@ -23,8 +23,8 @@ $(STAMP): requirements-dev.lock pyproject.toml
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
 
-test: setup  ## the unit and wire tests (under five minutes)
-	$(BIN)/python -m pytest -m "not peer and not long"
+test: setup  ## the unit and wire tests, on up to four cores (under five minutes)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not peer and not long"
 
 lint: setup  ## style, types and the floors of the house
 	$(BIN)/ruff check .
@@ -45,7 +45,7 @@ bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=D
 	$(BIN)/python -m tests.bench
 
 long: setup  ## the long suites
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 600 -m long
 
 soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)

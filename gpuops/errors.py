@@ -55,6 +55,11 @@ class GpuopsError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def line(self) -> str:
+        """Message and hint as one line, for a journal or a report that keeps one text for both."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
 
 class UsageError(GpuopsError):
     """The request cannot be read as meant."""

@@ -25,6 +25,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import hindrance
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.rotation.breaker import is_refusal
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
@@ -138,7 +139,7 @@ class Doer:
         """`first` is what the first request went by, when this is the second."""
         not_ours = self._not_ours()
         if not_ours is not None:
-            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours))
+            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
@@ -221,7 +222,7 @@ class Doer:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            return self.settle(op_id, Outcome(step, verdict, _said(error), duration_s, error.trouble))
+            return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble))
         reason = "vCenter called it done, and does not show it"
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
 
@@ -240,9 +241,16 @@ class Doer:
         self.look([step.vm])
         return step.vm in self.inventory.vms and satisfied(step, self.inventory)
 
-    def settle(self, op_id: str, outcome: Outcome) -> Outcome:
-        """The outcome, once it is in the journal."""
-        self.journal.settled(op_id, _STATES[outcome.verdict], outcome.reason, outcome.duration_s)
+    def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
+        """The outcome, once it is in the journal. Not `counts`: it was never asked of vCenter."""
+        self.journal.settled(
+            op_id,
+            _STATES[outcome.verdict],
+            outcome.reason,
+            outcome.duration_s,
+            refused=is_refusal(outcome),
+            counts=counts,
+        )
         self._ended.append(outcome)
         return outcome
 
@@ -258,7 +266,3 @@ def wanted_power(step: Step) -> PowerState | None:
             return PowerState.OFF
         case _:
             return None
-
-
-def _said(error: GpuopsError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message

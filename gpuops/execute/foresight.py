@@ -26,7 +26,8 @@ def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight
             originals = Originals(journal).all(obeyed.night(moment) if obeyed.windows else None)
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped(obeyed.name) if journal else frozenset()
-    request = RotateNight(obeyed, originals, measured, skipped)
+        setbacks = journal.setbacks() if journal else {}
+    request = RotateNight(obeyed, originals, measured, skipped, setbacks)
     seen = site.vcenter.inventory()
     if obeyed.needs_tags:
         seen = site.vcenter.with_tags(seen)

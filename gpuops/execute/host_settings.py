@@ -112,14 +112,10 @@ class _Effect:
             outcome = HostOutcome(step, Verdict.UNKNOWN, "the host called it done, and does not show it")
         else:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            outcome = HostOutcome(step, verdict, _said(error), error.trouble)
+            outcome = HostOutcome(step, verdict, error.line, error.trouble)
         self._journal.settled(op_id, _STATES[outcome.verdict], outcome.reason)
         return outcome
 
     def _look(self, step: HostStep) -> Host:
         self._inventory = self._hosts.with_settings(self._inventory, [step.host])
         return self._inventory.hosts[step.host]
-
-
-def _said(error: GpuopsError) -> str:
-    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -129,4 +129,4 @@ def _by_state(doer: Doer, intent: Intent) -> Outcome:
         if isinstance(intent.step, RunInGuest)
         else "it did not reach vCenter before the run was cut off"
     )
-    return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason))
+    return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

@@ -24,6 +24,7 @@ from gpuops.model.rotation import LockHolder, Original, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
+from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
@@ -196,7 +197,8 @@ class _Turn:
         match self.half:
             case Half.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
-                return RotateNight(self.policy, originals, measured, skipped)
+                setbacks = journal.setbacks() if journal else {}
+                return RotateNight(self.policy, originals, measured, skipped, setbacks)
             case Half.DAY:
                 return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:
@@ -231,7 +233,8 @@ class _Turn:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
-        guard = Guard(self.policy, len(plan.steps), plan.not_after) if night else None
+        before = journal.setbacks().get(run.night or "", Setbacks())
+        guard = Guard(self.policy, before, plan.not_after) if night else None
         doer = Doer(
             self.site.vcenter,
             journal,
@@ -262,7 +265,12 @@ class _Turn:
         request = report.request
         night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
         run = journal.begin(
-            self.half, night=night, policy=self.policy.text, policy_digest=self.policy.digest, vms=self.only
+            self.half,
+            night=night,
+            policy=self.policy.text,
+            policy_digest=self.policy.digest,
+            vms=self.only,
+            steps=len(report.plan.steps) if night is not None else 0,
         )
         if isinstance(request, RotateNight):
             Originals(journal).save(request.saved(report.plan, report.before, self.now))

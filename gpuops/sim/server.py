@@ -129,6 +129,10 @@ class SimServer:
         if self._kept is not None:
             self._kept.save()
 
+    def drop_connections(self) -> None:
+        """End every connection that clients have, as an idle one is ended; new ones are taken."""
+        self._http.drop()
+
     def _change_certificate(self) -> None:
         """Another authority's certificate for all connections from now on; `ca_file` stays what clients trust."""
         if self.ca_file is not None:
@@ -179,6 +183,9 @@ class _Listener(ThreadingHTTPServer):
     def show(self, context: ssl.SSLContext) -> None:
         """Use these certificates for new connections, and end all others."""
         self._context = context
+        self.drop()
+
+    def drop(self) -> None:
         with self._open_lock:
             for connection in self._open:
                 _sever(connection)
@@ -210,9 +217,7 @@ class _Listener(ThreadingHTTPServer):
             self.endpoint.world.record_bug(bug)
 
     def server_close(self) -> None:
-        with self._open_lock:
-            for connection in self._open:
-                _sever(connection)
+        self.drop()
         super().server_close()
 
 

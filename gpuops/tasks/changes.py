@@ -1,19 +1,22 @@
-"""Changes: tasks that give a VM GPUs or take them away. Check mode is the same plan, not done."""
+"""Changes: tasks that give VMs GPUs or take them away. Check mode is the same plan, not done."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import UsageError
+from gpuops.plan.outcome import Verdict
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.connection import Said, open_site
-from gpuops.tasks.outcome import answer_of, world_after
+from gpuops.tasks.outcome import BAD, answer_of, world_after
 
 if TYPE_CHECKING:
-    from gpuops.plan.attach import Attach
-    from gpuops.plan.detach import Detach
+    from gpuops.model.inventory import Inventory
+    from gpuops.plan.outcome import Report
+    from gpuops.plan.together import Change, Part
+    from gpuops.report.plan_json import Document
 
 
 def vm_gpu(said: Said, *, present: bool, options: Mapping[str, Any], apply: bool) -> Answer:
@@ -21,6 +24,65 @@ def vm_gpu(said: Said, *, present: bool, options: Mapping[str, Any], apply: bool
 
     Raises UsageError for one that means nothing here, and whatever `gpuops attach` and `gpuops detach` raise.
     """
+    from gpuops.api import run
+    from gpuops.report.vm_state import vm_state
+
+    request = _request(options, present=present)
+    site, warnings = open_site(said)
+    with site:
+        report = run(request, site, apply=apply)
+        after = world_after(report, site, warnings)
+    answer = answer_of(report, type(request).__name__.lower(), after, warnings)
+    vm = report.before.find_vm(request.vm)
+    answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
+    return answer
+
+
+def vm_gpus(said: Said, vms: Sequence[Mapping[str, Any]], *, partial: bool, apply: bool) -> Answer:
+    """Each of `vms` is `present` and the options of one VM; all of them by one login, one read and one plan.
+
+    `partial`: those that can be done are done, and the others are named (exit code 4). Raises UsageError for options
+    that mean nothing, before anything is read, and for a VM that is named twice.
+    """
+    from gpuops.api import catalog_of, run
+    from gpuops.plan.together import Together
+
+    changes = tuple(
+        _request({k: v for k, v in each.items() if k != "present"}, present=each["present"]) for each in vms
+    )
+    request = Together(changes, partial)
+    site, warnings = open_site(said)
+    with site:
+        report = run(request, site, apply=apply)
+        after = world_after(report, site, warnings)
+        now = site.clock()
+    answer = answer_of(report, "together", after, warnings)
+    parts = request.parts(report.before, catalog_of(report.before), now)
+    answer.result["vms"] = [_share(part, report, after) for part in parts]
+    return answer
+
+
+def _share(part: Part, report: Report, after: Inventory) -> Document:
+    """What became of one VM of many; `asked` is how the task names it."""
+    from gpuops.report.vm_state import vm_state
+
+    ended = [outcome for outcome in report.outcomes if outcome.step.vm == part.vm]
+    bad = [outcome.reason for outcome in ended if outcome.verdict in BAD]
+    vm = after.vms.get(part.vm) if part.vm else None
+    planned = report.plan.feasible and part.plan.feasible and bool(part.plan.steps)
+    done = any(outcome.verdict is Verdict.DONE for outcome in ended)
+    return {
+        "asked": part.request.vm,
+        "changed": done if report.applied else planned,
+        "failed": bool(part.plan.rejections or bad),
+        "because": list(part.plan.because),
+        "reasons": [*map(str, part.plan.rejections), *bad],
+        "vm": vm_state(vm, after) if vm is not None else None,
+    }
+
+
+def _request(options: Mapping[str, Any], *, present: bool) -> Change:
+    """The request that a task's options are. Raises UsageError for one that means nothing with its state."""
     from gpuops.plan.attach import Attach
     from gpuops.plan.detach import Detach
 
@@ -31,18 +93,4 @@ def vm_gpu(said: Said, *, present: bool, options: Mapping[str, Any], apply: bool
         raise UsageError(
             f"{name} means nothing with state={'present' if present else 'absent'}", hint=f"it goes with state={other}"
         )
-    return _one_vm(verb(**given), verb.__name__.lower(), said, apply=apply)
-
-
-def _one_vm(request: Attach | Detach, kind: str, said: Said, *, apply: bool) -> Answer:
-    from gpuops.api import run
-    from gpuops.report.vm_state import vm_state
-
-    site, warnings = open_site(said)
-    with site:
-        report = run(request, site, apply=apply)
-        after = world_after(report, site, warnings)
-    answer = answer_of(report, kind, after, warnings)
-    vm = report.before.find_vm(request.vm)
-    answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
-    return answer
+    return verb(**given)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.plan.steps import Step
 
-_BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
+BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
 def world_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
@@ -30,7 +30,7 @@ def world_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
         return site.vcenter.observe(report.before, touched)
     except NotConnected as error:
         warnings.append(f"the VMs could not be read afterwards: {error.message}")
-        done = [outcome.step for outcome in report.outcomes if outcome.verdict not in _BAD]
+        done = [outcome.step for outcome in report.outcomes if outcome.verdict not in BAD]
         return _foreseen(done, report.before)
 
 
@@ -62,7 +62,7 @@ def _reasons(report: Report) -> list[str]:
     """Every reason why something is not done, each with its next move."""
     against = [*report.plan.rejections, *report.plan.unmet]
     told = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in against]
-    return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in _BAD and outcome.reason)]
+    return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason)]
 
 
 def _headline(report: Report) -> str:

@@ -24,6 +24,8 @@ class State(StrEnum):
     DAY = "day"
     RESUMED = "resumed"
     RESTORED = "restored"
+    STATUS = "status"
+    """Nothing is done: where everything is now."""
 
 
 _COMMAND = {State.NIGHT: "night", State.DAY: "day", State.RESUMED: "resume", State.RESTORED: "restore"}
@@ -38,10 +40,15 @@ def rotation(
     from_markers: bool = False,
     apply: bool,
 ) -> Answer:
-    """What the run changed, or in check mode would. Raises UsageError for options that mean nothing with `state`."""
+    """What the run changed, or in check mode would; of `status` what `rotation_info` tells, which changes nothing.
+
+    Raises UsageError for options that mean nothing with `state`.
+    """
     wanted = State(state)
     if wanted is not State.RESTORED and (vms or from_markers):
         raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
+    if wanted is State.STATUS:
+        return rotation_info(said, policy=policy)
     if wanted is State.NIGHT and policy is None:
         raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
     meant = _policy(policy)
@@ -67,12 +74,17 @@ def _run(
             return api.rotate_resume(site, apply=apply)
         case State.RESTORED:
             return api.rotate_restore(policy, site, vms, from_markers=from_markers, apply=apply)
+        case State.STATUS:
+            raise AssertionError("answered above, without a run")
         case _:
             assert_never(state)
 
 
 def rotation_info(said: Said, *, policy: str | None = None, at: str | None = None, plan: bool = False) -> Answer:
-    """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment."""
+    """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
+
+    A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
+    """
     from gpuops.api import rotate_plan, rotate_status
     from gpuops.config.moment import parse_moment
     from gpuops.report.rotation_plan import foresight_document
@@ -82,10 +94,13 @@ def rotation_info(said: Said, *, policy: str | None = None, at: str | None = Non
     begins = parse_moment("at", at) if at is not None else None
     site, warnings = open_site(said)
     with site:
-        result = {"changed": False, "rotation": status_document(rotate_status(site, meant)), "night": None}
-        if plan or begins is not None:
+        found = rotate_status(site, meant)
+        reasons = [found.journal_lost] if found.journal_lost else []
+        result = {"changed": False, "rotation": status_document(found), "night": None, "reasons": reasons}
+        if not reasons and (plan or begins is not None):
             result["night"] = foresight_document(rotate_plan(meant, site, begins))
-    return Answer(result, warnings=tuple(warnings))
+    message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
+    return Answer(result, found.exit_code, message, tuple(warnings))
 
 
 def _policy(path: str | None) -> Policy | None:

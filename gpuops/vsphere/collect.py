@@ -21,7 +21,7 @@ from gpuops.vsphere.decode_cluster import decode_cluster
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
 from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
-from gpuops.vsphere.reader import Found, Reader
+from gpuops.vsphere.reader import Found, Reader, reading
 from gpuops.vsphere.session import Session
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
@@ -48,7 +48,7 @@ _Record = _Place | ThinHost | ThinVm | Datastore | _Task
 
 def inventory(session: Session) -> Inventory:
     """What this vCenter looks like now. Raises NotConnected in its kinds."""
-    with Reader(session) as reader:
+    with reading(session) as reader:
         version = session.api_version
         thin = reader.everything(
             {
@@ -87,7 +87,7 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
 
     A host keeps what QueryConfigTarget told of it.
     """
-    with Reader(session) as reader:
+    with reading(session) as reader:
         wanted = {"VirtualMachine": paths.VM, "Task": paths.TASK}
         thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
         fresh = _read_vms(_custom_fields(reader, session), thin)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
@@ -21,8 +20,10 @@ from gpuops.vsphere.faults import named
 from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.reference import REFERENCE
-from gpuops.vsphere.wire import DEADLINE_S, SessionEnded, WireFault, parsed
+from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, parsed
 
+DEADLINE_S: Final = 600
+"""For one read, all its pages together, whatever the server sends and however slowly."""
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
 
@@ -45,25 +46,19 @@ Record = TypeVar("Record")
 Answer = TypeVar("Answer")
 
 
+@contextmanager
+def reading(session: Session) -> Iterator[Reader]:
+    """A reader with a connection to itself for the block."""
+    with session.wire() as wire:
+        yield Reader(session, wire)
+
+
 class Reader:
-    """Bulk reads of one session, on a connection of its own."""
+    """Bulk reads of one session, on one of its connections."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, wire: Wire) -> None:
         self._session = session
-        self._wire = session.open_wire()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._wire.close()
-
-    @property
-    def round_trips(self) -> int:
-        """The requests sent so far."""
-        return self._wire.round_trips
+        self._wire = wire
 
     def everything(self, wanted: Wanted, decode: Callable[[Found], Record]) -> list[Record]:
         """What `decode` makes of every object of these types below the root, and of the tasks VMs list as recent.

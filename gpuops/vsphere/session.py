@@ -8,8 +8,9 @@ power-on would run twice. Here a read whose session ended logs in once more and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -41,6 +42,7 @@ class Session:
         self._relogin = threading.Lock()
         self._logins = 0
         self._cookie = ""
+        self._spare: list[tuple[Wire, float]] = []
         try:
             connection = door.open_connection(target, door.tls_context(target))
             try:
@@ -49,7 +51,7 @@ class Session:
                 connection.close()
         except door.LOST_ERRORS as error:
             raise door.barred(target, error) from error
-        with self.open_wire() as wire:
+        with self.wire() as wire:
             self.service, self.about = self._introduce(wire)
             self._login(wire)
 
@@ -64,16 +66,38 @@ class Session:
     def close(self) -> None:
         """Log out. A vCenter that cannot be reached any more ends the session by itself when it idles."""
         self._logout()
+        for wire, _ in self._spare:
+            wire.close()
         if "stub" in self.__dict__:
             self.stub.DropConnections()
 
     def _logout(self) -> None:
-        with suppress(NotConnected, SessionEnded, WireFault), self.open_wire() as wire:
+        with suppress(NotConnected, SessionEnded, WireFault), self.wire() as wire:
             wire.ask("Logout", self.service["sessionManager"])
 
-    def open_wire(self) -> Wire:
-        """A connection of its own in this session; nothing is sent yet."""
-        return Wire(self.target, self.api_version, self._cookie)
+    @contextmanager
+    def wire(self) -> Iterator[Wire]:
+        """A connection in this session, nobody else's within the block.
+
+        One that ended its last block well is used again: a TLS handshake costs more than a small read.
+        """
+        wire = self._idle_wire() or Wire(self.target, self.api_version)
+        wire.cookie = self._cookie
+        try:
+            yield wire
+        except BaseException:
+            wire.close()  # half a reply may be left in it
+            raise
+        self._spare.append((wire, time.monotonic()))
+
+    def _idle_wire(self) -> Wire | None:
+        try:
+            wire, since = self._spare.pop()
+        except IndexError:
+            return None
+        if time.monotonic() - since > door.IDLE_CONNECTION_S:
+            wire.close()
+        return wire
 
     @cached_property
     def stub(self) -> Any:
@@ -145,7 +169,8 @@ class Session:
             if self._logins == seen:
                 # What was said to be over may not be: a session that nobody ends takes a place for half an hour.
                 self._logout()
-                with Wire(self.target, self.api_version) as wire:
+                with self.wire() as wire:
+                    wire.cookie = ""
                     self._login(wire)
             return self._cookie
 

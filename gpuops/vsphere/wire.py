@@ -10,8 +10,7 @@ import http.client
 import time
 from collections.abc import Iterable
 from http.cookies import SimpleCookie
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
@@ -21,8 +20,6 @@ from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
 
-DEADLINE_S: Final = 600
-"""For one read, all its pages together, whatever the server sends and however slowly."""
 CALL_S: Final = 120
 """For one call and its whole reply."""
 _COOKIE: Final = "vmware_soap_session"
@@ -46,22 +43,13 @@ class WireFault(Exception):
 
 
 class Wire:
-    """One connection to a target. `cookie` is sent, and replaced by the one a reply sets; `round_trips` counts."""
+    """One connection to a target. `cookie` is sent, and replaced by the one a reply sets."""
 
     def __init__(self, target: Target, api_version: str, cookie: str = "") -> None:
         self.target = target
         self.cookie = cookie
-        self.round_trips = 0
         self._api_version = api_version
         self._connection: http.client.HTTPConnection | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -116,7 +104,6 @@ class Wire:
     def _exchange(self, body: bytes, deadline: float) -> bytes:
         if self._connection is None:
             self._connection = door.open_connection(self.target, door.tls_context(self.target))
-        self.round_trips += 1
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
         if self.cookie:
             headers["Cookie"] = self.cookie

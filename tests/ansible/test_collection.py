@@ -129,6 +129,17 @@ def test_arguments_of_vm_gpu_are_the_fields_of_the_requests(
     assert {name: arguments[name]["choices"] for name in words} == {name: list(kind) for name, kind in words.items()}
 
 
+def test_each_vm_of_vm_gpus_has_the_arguments_of_vm_gpu(
+    modules: dict[str, ModuleType], documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, each = spec(modules["vm_gpu"], monkeypatch), spec(modules["vm_gpus"], monkeypatch)["vms"]["options"]
+    assert {name: one[name] for name in one.keys() - CONNECTION} == each
+    said, repeated = (documented[name]["doc"]["options"] for name in ("vm_gpu", "vm_gpus"))
+    for name, option in repeated["vms"]["suboptions"].items():
+        if name != "vm":
+            assert [line.replace("vms[].", "") for line in option["description"]] == said[name]["description"], name
+
+
 def test_arguments_of_gpu_placement_are_the_fields_of_its_request(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,11 +99,11 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
 
 
 @pytest.mark.parametrize(("then", "stride"), [("resume", 1), ("resume while tasks still run", 2), ("day at once", 3)])
-def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, then: str, stride: int) -> None:
+def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, then: str, stride: int) -> None:
     kill_at, ended = 0, False
     while not ended:
         kill_at += stride
-        night = Night(tmp_path / str(kill_at))
+        night = Night(in_memory / str(kill_at))
         ended = not night.killed(Half.NIGHT, kill_at)
         if then != "resume while tasks still run":
             night.world.settle()
@@ -120,15 +120,15 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path, th
                 assert night.powers()["desktop-03"] is PowerState.ON
         assert night.run(Half.DAY).exit_code == 0
         morning_is_good(night)
-        shutil.rmtree(tmp_path / str(kill_at))
+        shutil.rmtree(in_memory / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole night"
 
 
-def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) -> None:
+def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path) -> None:
     kill_at, ended = 0, False
     while not ended:
         kill_at += 1
-        night = Night(tmp_path / str(kill_at))
+        night = Night(in_memory / str(kill_at))
         night.run(Half.NIGHT)
         ended = not night.killed(Half.DAY, kill_at)
         if kill_at % 2:
@@ -139,14 +139,14 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(tmp_path: Path) 
             assert night.resume().plan == NOTHING_CUT_OFF
             night.run(Half.DAY)
         morning_is_good(night)
-        shutil.rmtree(tmp_path / str(kill_at))
+        shutil.rmtree(in_memory / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole morning"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
-def test_killed_again_and_again_with_lost_replies(tmp_path: Path, kills: list[int], lost: int) -> None:
-    directory = tmp_path / "state"
+def test_killed_again_and_again_with_lost_replies(in_memory: Path, kills: list[int], lost: int) -> None:
+    directory = in_memory / "state"
     shutil.rmtree(directory, ignore_errors=True)
     night = Night(directory)
     for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):

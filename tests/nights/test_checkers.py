@@ -207,7 +207,11 @@ def test_the_night_that_is_doctored_is_whole() -> None:
     assert violations(quiet()) == []
 
 
-@pytest.mark.parametrize(("invariant", "checker", "doctor"), DOCTORED, ids=lambda each: str(each)[:30])
+@pytest.mark.parametrize(
+    ("invariant", "checker", "doctor"),
+    DOCTORED,
+    ids=[f"{each[0]}-{each[1]}-{index}" for index, each in enumerate(DOCTORED)],
+)
 def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: str, doctor: Doctor) -> None:
     says = next(each for each in CHECKERS if each.__name__ == checker)
     said = list(says(doctor(quiet())))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,8 +12,8 @@ import pytest
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vm_state import Power
-
-ROOT = Path(__file__).parents[2]
+from tests.nights import victim
+from tests.wire.conftest import target_of
 
 
 class Reference:
@@ -27,16 +25,7 @@ class Reference:
 
     def run(self, what: str, point: int = 0) -> tuple[int, int]:
         """(exit code or minus the signal, points passed)."""
-        server = self._server
-        assert server.ca_file is not None
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.nights.victim", str(server.port), server.ca_file, str(self._state_dir),
-             what, str(point)],
-            input=server.password, text=True, capture_output=True, cwd=ROOT, timeout=110,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert done.stderr == "" or done.returncode < 0, done.stderr
-        return done.returncode, int(done.stdout or 0)
+        return victim.run(target_of(self._server), self._state_dir, what, point)
 
     def running(self) -> set[str]:
         """The desktops that run."""

@@ -1,9 +1,6 @@
 """A process of its own that works on a simulated vCenter and ends itself by SIGKILL at the point it was told.
 
-python -m tests.nights.victim PORT CA_FILE STATE_DIR WHAT [POINT]      the password comes by stdin
-
-WHAT is night, day or resume. It prints how many points it passed: before and after each append to the journal and
-each change sent. POINT 0, or more than there are: it lives.
+Forked from a server that has imported all this (`multiprocessing`, forkserver): its imports take longer than a night.
 """
 
 from __future__ import annotations
@@ -14,7 +11,15 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import pyVmomi  # noqa: F401  for what is forked: the client imports it late
+import sqlalchemy.dialects.sqlite  # noqa: F401
 
 from gpuops.config.policy import parse_policy
 from gpuops.execute.journal.record import Record
@@ -22,10 +27,13 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.target import Target
-from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
 from tests.nights.wire import Watched
 
+FORKED: Final = get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
+ONE_AT_A_TIME: Final = Lock()
+"""Each start asks all processes for their exit codes, and a code can be asked for once: a second thread gets 255."""
 POLICY = resources.files("gpuops.sim").joinpath("scenarios", "lab-policy.yaml").read_text(encoding="utf-8")
 
 
@@ -42,9 +50,33 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(arguments: Sequence[str]) -> int:
-    port, ca_file, state_dir, what, *point = arguments
-    points = Points(int(point[0]) if point else 0)
+def run(target: Target, state_dir: Path, what: str, point: int) -> tuple[int, int]:
+    """(exit code, points passed) of a process that does `what`: night, day or resume; -9 for one that was killed.
+
+    Points are before and after each append to the journal and each change sent. 0, or more than there are: it lives.
+    """
+    errors = state_dir.with_name(f"{state_dir.name}-{what}.errors")
+    receiving, sending = FORKED.Pipe(duplex=False)
+    process = FORKED.Process(target=_work, args=(sending, errors, target, state_dir, what, point))
+    with ONE_AT_A_TIME:
+        process.start()
+    sending.close()
+    wait([process.sentinel], 110)
+    with ONE_AT_A_TIME:
+        code = process.exitcode
+    if code is None:
+        process.kill()
+    with receiving:
+        said = errors.read_text(encoding="utf-8")
+        assert said == "" or code == -signal.SIGKILL, said
+        assert code is not None, f"{what} does not end"
+        return receiving.recv() if code == 0 else (code, 0)
+
+
+def _work(told: Pipe, errors: Path, target: Target, state_dir: Path, what: str, point: int) -> None:
+    with errors.open("ab") as stream:
+        os.dup2(stream.fileno(), sys.stderr.fileno())
+    points = Points(point)
     append = SqlStore.append
 
     def appending(store: SqlStore, records: Sequence[Record]) -> None:
@@ -53,16 +85,10 @@ def main(arguments: Sequence[str]) -> int:
         points("after an append")
 
     SqlStore.append = appending  # type: ignore[assignment,method-assign]
-    target = Target("127.0.0.1", USERNAME, sys.stdin.readline().strip(), port=int(port), ca_files=(ca_file,))
     with Connection(target) as connection:
-        site = Site(Watched(connection, points), Path(state_dir), lambda: datetime.now(UTC))  # noqa: TID251
+        site = Site(Watched(connection, points), state_dir, lambda: datetime.now(UTC))  # noqa: TID251
         if what == "resume":
             report = resume(site, apply=True, consent=agreed)
         else:
             report = rotate(Half(f"rotate {what}"), parse_policy(POLICY, "lab"), site, apply=True, consent=agreed)
-    print(points.passed)
-    return report.exit_code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    told.send((report.exit_code, points.passed))

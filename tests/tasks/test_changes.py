@@ -10,10 +10,11 @@ import json
 from typing import Any
 
 import pytest
+from pytest_mock import MockerFixture
 
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
 from gpuops.tasks.answer import Answer
-from gpuops.tasks.changes import vm_gpu
+from gpuops.tasks.changes import vm_gpu, vm_gpus
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
 from tests.tasks.conftest import Lab
 
@@ -137,3 +138,51 @@ def test_a_host_that_vcenter_does_not_reach_is_a_reason_and_is_listed(lab: Lab) 
     assert "esx-01.lab" in answer.message
     connected = {each["name"]: each["connected"] for each in host_gpu_info(lab.said).result["hosts"]}
     assert connected == {"esx-01.lab": False, "esx-02.lab": True}
+
+
+def test_many_vms_are_one_plan_and_check_mode_predicts_it(lab: Lab) -> None:
+    vms: list[dict[str, Any]] = [
+        {"vm": "ml-07", "present": True, "profile": "a100-3-20c"},
+        {"vm": "/lab-dc/vm/ml/ml-08", "present": True, "profile": "a40-48c", "power": "on"},
+        {"vm": "ml-02", "present": False, "all": True},
+        {"vm": "bare", "present": False, "all": True},
+    ]
+    foreseen = vm_gpus(lab.said, vms, partial=False, apply=False)
+    assert (foreseen.exit_code, lab.effects) == (0, [])
+    done = vm_gpus(lab.said, vms, partial=False, apply=True)
+    assert (done.exit_code, done.result["changed"]) == (0, True)
+    assert told(done) == told(foreseen)
+    shares = done.result["vms"]
+    assert [each["asked"] for each in shares] == [each["vm"] for each in vms]
+    assert [each["changed"] for each in shares] == [True, True, True, False]
+    assert shares[3]["because"]
+    assert [each["vm"] for each in shares] == [seen(lab, each["vm"]) for each in vms]
+    assert len(done.result["diff"]) == 3
+    effects = lab.effects
+    again = vm_gpus(lab.said, vms, partial=False, apply=True)
+    assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
+
+
+def test_of_many_vms_all_or_those_that_can_be(lab: Lab) -> None:
+    vms = [{"vm": name, "present": True, "profile": "a100-3-20c"} for name in ("legacy", "ml-07", "twin", "ml-70")]
+    refused = vm_gpus(lab.said, vms, partial=False, apply=True)
+    assert (refused.exit_code, refused.result["changed"], lab.effects) == (3, False, [])
+    assert [each["failed"] for each in refused.result["vms"]] == [True, False, True, True]
+    partly = vm_gpus(lab.said, vms, partial=True, apply=True)
+    assert (partly.exit_code, partly.result["changed"]) == (4, True)
+    assert partly.message.startswith("partly done: legacy: ")
+    assert [each["changed"] for each in partly.result["vms"]] == [False, True, False, False]
+    for share, reason in zip(
+        partly.result["vms"], ("needs EFI", None, "2 VMs are named", "no VM 'ml-70'"), strict=True
+    ):
+        assert share["failed"] is (reason is not None)
+        assert reason is None or reason in share["reasons"][0]
+    with pytest.raises(UsageError, match="all means nothing with state=present"):
+        vm_gpus(lab.said, [{"vm": "ml-07", "present": True, "all": True}], partial=True, apply=True)
+
+
+def test_many_vms_are_one_login(lab: Lab, mocker: MockerFixture) -> None:
+    opened = mocker.spy(lab.server.world.sessions, "open")
+    vms = [{"vm": name, "present": True, "profile": "a100-3-20c"} for name in ("ml-01", "ml-02", "ml-07")]
+    assert vm_gpus(lab.said, vms, partial=True, apply=True).result["changed"]
+    assert opened.call_count == 1

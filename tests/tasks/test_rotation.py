@@ -53,6 +53,27 @@ def test_one_desktop_comes_back(lab: Lab) -> None:
     assert [each["after_header"] for each in back.result["diff"]] == ["ml-01"]
 
 
+def test_the_status_is_a_state_too(lab: Lab) -> None:
+    rotation(lab.said, "night", policy=POLICY, apply=True)
+    effects = lab.effects
+    told = rotation(lab.said, "status", apply=True)
+    assert (told.exit_code, told.result["changed"]) == (0, False)
+    assert told.result == rotation_info(lab.said).result
+    assert told.result["rotation"]["away"] > 0
+    assert lab.effects == effects
+
+
+def test_a_damaged_journal_fails_and_the_markers_are_told(lab: Lab, clean: Path) -> None:
+    rotation(lab.said, "night", policy=POLICY, apply=True)
+    journal = clean / ".local" / "state" / "gpuops" / "journal.sqlite"
+    journal.write_bytes(b"no journal" * 1000)
+    told = rotation(lab.said, "status", policy=POLICY, apply=True)
+    assert (told.exit_code, told.result["changed"]) == (7, False)
+    assert told.result["reasons"]
+    assert told.message.startswith(told.result["reasons"][0])
+    assert told.result["rotation"]["away"] > 0
+
+
 def test_the_night_to_come_is_told_and_nothing_is_done(lab: Lab) -> None:
     found = rotation_info(lab.said, policy=POLICY, at="2026-11-23T22:00Z").result
     assert json.loads(json.dumps(found))["night"]["kind"] == "rotation-plan"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
@@ -20,7 +21,9 @@ from gpuops.sim import certificates
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.vsphere.collect import inventory
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport import door
 
 
 def test_a_session_verifies_negotiates_and_logs_out(lab: SimServer, lab_target: Target) -> None:
@@ -159,3 +162,42 @@ def test_a_single_host_is_not_taken_for_a_vcenter(
     with pytest.raises(ProtocolError, match="is a single ESXi host, not a vCenter"):
         Session(lab_target)
     assert list(lab.world.sessions) == []
+
+
+def test_reads_one_after_another_share_one_connection(
+    lab: SimServer, lab_target: Target, mocker: MockerFixture
+) -> None:
+    opened = mocker.spy(door, "open_connection")
+    with Session(lab_target) as session:
+        connections = opened.call_count
+        for _ in range(3):
+            inventory(session)
+        assert opened.call_count == connections
+
+
+def test_two_at_once_have_a_connection_each(lab_target: Target) -> None:
+    with Session(lab_target) as session, session.wire() as first, session.wire() as second:
+        assert first is not second
+
+
+def test_a_connection_that_idled_for_long_or_ended_badly_is_made_anew(
+    lab_target: Target, mocker: MockerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = mocker.spy(door, "open_connection")
+    with Session(lab_target) as session:
+        connections = opened.call_count
+        monkeypatch.setattr(door, "IDLE_CONNECTION_S", -1)
+        inventory(session)
+        assert opened.call_count == connections + 1
+        monkeypatch.undo()
+        with pytest.raises(ZeroDivisionError), session.wire():
+            raise ZeroDivisionError
+        inventory(session)
+        assert opened.call_count == connections + 2
+
+
+def test_a_connection_that_vcenter_dropped_meanwhile_is_made_anew(lab: SimServer, lab_target: Target) -> None:
+    with Session(lab_target) as session:
+        before = inventory(session)
+        lab.drop_connections()
+        assert inventory(session).vms == before.vms

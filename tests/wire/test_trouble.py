@@ -18,6 +18,7 @@ from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from tests.execute.journals import left_open, op_ids
 
@@ -84,7 +85,8 @@ class Wire:
 
 
 @pytest.fixture
-def wire(lab: SimServer, tmp_path: Path) -> Wire:
+def wire(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wire:
+    monkeypatch.setattr(updates, "PAUSES_S", (0.0,) * len(updates.PAUSES_S))  # test_tasks.py sees to the real ones
     return Wire(lab, tmp_path / "state")
 
 

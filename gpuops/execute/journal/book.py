@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.rotation import Role
+from gpuops.plan.rotation.breaker import Setbacks
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -121,6 +122,8 @@ class Book:
         self.takes: dict[tuple[str, str], int] = {}
         """By night and VM, the effects that took it, but for those that failed for certain."""
         self.durations: dict[DurationKey, deque[float]] = {}
+        self.setbacks: dict[str, Setbacks] = {}
+        """By night, how its runs went so far."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
         self.changed: datetime | None = None
@@ -159,6 +162,8 @@ class Book:
             self.policies.pop(run.kind, None)
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
+        if run.night is not None:
+            self.setbacks[run.night] = self.setbacks.get(run.night, Setbacks()).begun(body.get("steps", 0))
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
@@ -166,7 +171,9 @@ class Book:
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
-        self.skips = {(policy, night) for policy, night in self.skips if night >= before.date().isoformat()}
+        since = before.date().isoformat()
+        self.skips = {(policy, night) for policy, night in self.skips if night >= since}
+        self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
 
     def _skip(self, body: Mapping[str, Any]) -> None:
         skip = (body["policy"], body["night"])
@@ -215,11 +222,18 @@ class Book:
         night = self.runs[record.run].run.night
         if intended.kind in TAKING and night is not None:
             self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        if night is not None and was is not IntentState.UNKNOWN and record.body.get("counts", True):
+            self._count(night, intended, refused=record.body.get("refused", False))
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
             key = DurationKey(intended.kind, profiles, intended.before.get("host") or "")
             self.durations.setdefault(key, deque(maxlen=DURATIONS_KEPT)).append(duration_s)
+
+    def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
+        failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
+        so_far = self.setbacks.get(night, Setbacks())
+        self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _intended(self, record: Record) -> Intended | None:
         """None for an effect of a run that has ended: nobody waits for its outcome any more."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.execute.journal.record import Record
 from gpuops.model.rotation import Role
+from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 2
+FOLD: Final = 3
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -24,6 +26,7 @@ def dump_book(book: Book) -> dict[str, Any]:
         "originals": [_dump_saved(saved, book.takes.get(key, 0)) for key, saved in book.originals.items()],
         "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
         "durations": [[*key, *values] for key, values in book.durations.items()],
+        "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
         "skips": sorted(book.skips),
         "changed": _moment(book.changed),
     }
@@ -51,6 +54,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]
     }
+    book.setbacks = {night: Setbacks(**told) for night, told in body["setbacks"].items()}
     book.skips = {(policy, night) for policy, night in body["skips"]}
     book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
     return book

@@ -20,6 +20,7 @@ from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.inventory import Inventory
+from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.steps import HostStep, Step
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
@@ -135,8 +136,9 @@ class Journal:
         policy: str = "",
         policy_digest: str = "",
         vms: Sequence[str] = (),
+        steps: int = 0,
     ) -> Run:
-        """A run that is open until `end`."""
+        """A run that is open until `end`. `steps`: how many its plan has, when it is a night's."""
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
             "kind": kind,
@@ -147,6 +149,8 @@ class Journal:
         }
         if vms:
             body["vms"] = list(vms)
+        if steps:
+            body["steps"] = steps
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
@@ -199,8 +203,22 @@ class Journal:
     def submitted(self, op_id: str, task: str) -> None:
         self._append(lambda _: [(_run_of(op_id), Kind.SUBMITTED, {"op": op_id, "task": task})])
 
-    def settled(self, op_id: str, state: IntentState, reason: str = "", duration_s: float | None = None) -> None:
-        body = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
+    def settled(
+        self,
+        op_id: str,
+        state: IntentState,
+        reason: str = "",
+        duration_s: float | None = None,
+        *,
+        refused: bool = False,
+        counts: bool = True,
+    ) -> None:
+        """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked."""
+        body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
+        if refused:
+            body["refused"] = True
+        if not counts:
+            body["counts"] = False
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
@@ -235,6 +253,10 @@ class Journal:
     def skip(self, policy: str, night: str, *, skipped: bool) -> None:
         """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
+
+    def setbacks(self) -> Mapping[str, Setbacks]:
+        """By night, how it went so far."""
+        return dict(self.book.setbacks)
 
     def skipped(self, policy: str) -> frozenset[str]:
         """Nights of the policy of this name that are not to be taken."""

@@ -7,41 +7,31 @@ nobody withdrew a desktop, and that not too much has failed. It never speaks aga
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from gpuops.advise.idle import in_use
-from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.outcome import Outcome
+from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 
-PER_HOST: Final = 3
-"""So many failed steps on one host stop the taking,"""
-SHARE: Final = 0.10
-"""or this share of the plan, of whatever hosts,"""
-FEWEST: Final = 3
-"""but never fewer than so many: one failure of a night of five steps is no pattern."""
-DENIED: Final = 2
-"""So many refusals in a row stop it too: the next one would be refused as well."""
-
 _TAKING: Final = (SuspendVm, ShutDownGuest)
 """What makes a desktop give up its GPUs; a night shuts down nothing else."""
-_BAD: Final = (Verdict.FAILED, Verdict.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a night under this policy may still take. `steps`: how many the plan has."""
+    """What a night under this policy may still take."""
 
     policy: Policy
-    steps: int
+    before: Setbacks
+    """How the night went until now, with the plan that is begun."""
     not_after: Mapping[str, datetime] = field(default_factory=dict)
     """VM ref -> when the return to its host begins: from then on nothing is taken there."""
 
@@ -71,28 +61,13 @@ class Guard:
             return "the window has closed"
         if step.vm in self.not_after and now >= self.not_after[step.vm]:
             return "too late: the return to its host has to begin"
-        tripped = self.tripped(ended, inventory)
-        if tripped is not None:
-            return f"the night takes nothing more: {tripped}"
+        stopped = tripped(self.before, ended, inventory)
+        if stopped is not None:
+            return f"the night takes nothing more: {stopped}"
         vm = inventory.vms.get(step.vm)
         if not isinstance(step, _TAKING) or vm is None:
             return None
         return in_use(vm) or self._withdrawn(vm, inventory, leaving)
-
-    def tripped(self, ended: Sequence[Outcome], inventory: Inventory) -> str | None:
-        """Why this run takes nothing more; None = it goes on."""
-        bad = [outcome for outcome in ended if outcome.verdict in _BAD]
-        if len(bad) >= max(FEWEST, SHARE * self.steps):
-            return f"{len(bad)} of its steps failed"
-        hosts = Counter(vm.host for outcome in bad if (vm := inventory.vms.get(outcome.step.vm)) is not None)
-        worst = next(((ref, count) for ref, count in hosts.items() if ref and count >= PER_HOST), None)
-        if worst is not None:
-            host = inventory.hosts.get(worst[0])
-            return f"{worst[1]} steps failed on {host.name if host else worst[0]}"
-        last = [outcome for outcome in ended if outcome.verdict is not Verdict.SKIPPED][-DENIED:]
-        if len(last) == DENIED and all(each.verdict in _BAD and each.trouble is Trouble.DENIED for each in last):
-            return "vCenter refuses one step after the other"
-        return None
 
     def _withdrawn(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
         """What the policy, read anew on this desktop, says against taking it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -14,6 +14,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
+from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.evening import evening
@@ -28,6 +29,8 @@ from gpuops.plan.rotation.waiting import waiting
 from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
+NAMED: Final = 3
+"""So many VMs of an open night are named where it is refused."""
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -47,6 +50,8 @@ class RotateNight:
     """How long operations took here so far."""
     skipped: frozenset[str] = frozenset()
     """Nights that somebody said are not to be taken."""
+    setbacks: Mapping[str, Setbacks] = field(default_factory=dict, repr=False)
+    """By night, how it went so far."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -149,14 +154,18 @@ class RotateNight:
         if self.policy.drs_override is not DrsOverride.NONE:
             rule = f"drs_override: {self.policy.drs_override}: gpuops cannot keep DRS off a VM yet"
             return [Rejection(self.policy.name, rule, hint="say `drs_override: none`")]
-        open_nights = [
-            Rejection(
-                mine.original.name, f"night {mine.original.night} is not over: {mine.reason}", hint=RETURN_COMMAND
-            )
-            for mine in self._away(inventory)
-            if mine.original.night != night
-        ]
-        return open_nights or self._nobody_agreed(found)
+        earlier = [mine for mine in self._away(inventory) if mine.original.night != night]
+        open_nights = sorted({mine.original.night for mine in earlier})
+        not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]
+        return not_over or self._stopped(night, inventory) or self._nobody_agreed(found)
+
+    def _stopped(self, night: str, inventory: Inventory) -> list[Rejection]:
+        """So much of this night has failed that it takes nothing more, whoever begins it again."""
+        if self._is_over(night, inventory):
+            return []
+        why = tripped(self.setbacks.get(night, Setbacks()), (), inventory)
+        hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
+        return [] if why is None else [Rejection(f"night {night}", f"takes nothing more: {why}", hint=hint)]
 
     def _nobody_agreed(self, found: Survey) -> list[Rejection]:
         """One line for each pool, when in none of them a single desktop carries its owner's mark."""
@@ -186,3 +195,11 @@ class RotateNight:
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
         return told
+
+
+def _not_over(night: str, away: Sequence[Ours]) -> Rejection:
+    """One line for a night, however many VMs it still has."""
+    names = [mine.original.name for mine in away]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    rule = f"is not over: {', '.join(names[:NAMED])}{more} not back yet"
+    return Rejection(f"night {night}", rule, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")

@@ -20,10 +20,13 @@ from gpuops.model.target import Target
 SILENCE_S: Final = 30
 """The longest silence on a connection."""
 
+IDLE_CONNECTION_S: Final = 60
+"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
+
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
 
-BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, http.client.HTTPException, ExpatError)
+BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.HTTPException, ExpatError)
 """The reply of a server that was there a moment ago and broke off; a read may be asked again at once. Silence and other
 TLS errors are not among them: the next answer would be the same."""
 

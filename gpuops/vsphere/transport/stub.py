@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 CALL_S: Final = 120
 """For one call and its whole reply; the longest wait that we ask for is 20 s."""
-IDLE_CONNECTION_S: Final = 60
-"""Idle connections are not used again after this: servers and firewalls cut them without a word."""
 
 DEEPEST: Final = 128
 LONGEST_TEXT: Final = 10_000_000
@@ -99,8 +97,8 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def _connection(self) -> http.client.HTTPConnection:
         now = time.monotonic()
         with self._lock:
-            old = [each for each, since in self._idle if now - since >= IDLE_CONNECTION_S]
-            self._idle = [(each, since) for each, since in self._idle if now - since < IDLE_CONNECTION_S]
+            old = [each for each, since in self._idle if now - since >= door.IDLE_CONNECTION_S]
+            self._idle = [(each, since) for each, since in self._idle if now - since < door.IDLE_CONNECTION_S]
             found = self._idle.pop()[0] if self._idle else None
         for each in old:
             each.close()
@@ -129,6 +127,8 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
         self.deser = _Typed(stub)
+        # A server sends no type newer than the version it is spoken to in; pyVmomi would look at each element for one.
+        self.deser.version = None
         self._depth = 0
         self._answers = False
 

@@ -15,7 +15,7 @@ from gpuops.model.vm import Vm
 from gpuops.vsphere.collect import inventory
 from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reader import Found, Reader
+from gpuops.vsphere.reader import Found, reading
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
 from tests.bench.readers.question import Question, asked
@@ -46,7 +46,7 @@ def main() -> None:
     with Session(target_of(question)) as session:
         account.begin()
         if question.paths:
-            with Reader(session) as reader:
+            with reading(session) as reader:
                 records = reader.everything(question.paths, decode)
                 account.objects = len(records)
         else:

@@ -155,11 +155,11 @@ def fail_from(mocker: MockerFixture, number: int, reason: str) -> None:
 
 @pytest.mark.parametrize("reason", ["database or disk is full", "disk I/O error"])
 def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
-    tmp_path: Path, mocker: MockerFixture, reason: str
+    in_memory: Path, mocker: MockerFixture, reason: str
 ) -> None:
     failed = outlived = 0
     for number in count(1):
-        night = Night(tmp_path / f"night {number}")
+        night = Night(in_memory / f"night {number}")
         fail_from(mocker, number, reason)
         try:
             night.run(Half.NIGHT)

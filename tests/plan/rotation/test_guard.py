@@ -10,6 +10,7 @@ import pytest
 from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.window import Window
+from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.execute.small_vcenter import small_world
@@ -27,7 +28,7 @@ TAKEN: list[Step] = [
 
 @pytest.mark.parametrize("step", TAKEN)
 def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
-    guard = Guard(POLICY, 4, {"vm-1": NOW})
+    guard = Guard(POLICY, Setbacks(4), {"vm-1": NOW})
     world = small_world().snapshot()
     assert guard.against(step, world, NOW - timedelta(seconds=1), (), ()) is None
     assert guard.against(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
@@ -39,7 +40,7 @@ def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
 def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
     world = small_world()
     owned = replace(POOL, owner=Mark("gpuops.owner"), floor=4)
-    guard = Guard(replace(POLICY, pools=(owned,)), 4)
+    guard = Guard(replace(POLICY, pools=(owned,)), Setbacks(4))
     assert guard.against(step, world.snapshot(), NOW, (), ()) == "its owner has not agreed (attribute gpuops.owner)"
     world.set("vm-1", attributes={"gpuops.owner": "cad"})
     assert guard.against(step, world.snapshot(), NOW, (), ()) is None
@@ -51,7 +52,7 @@ def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
 
 def test_what_another_run_is_still_suspending_does_not_count_towards_the_floor() -> None:
     world = small_world()
-    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), 4)
+    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), Setbacks(4))
     assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-2", question="Is the disk full?")
     refused = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())

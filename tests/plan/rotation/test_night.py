@@ -328,11 +328,21 @@ def test_an_earlier_night_that_is_not_over_refuses_the_next() -> None:
     world._set_power("vm-1", PowerState.SUSPENDED)
     found = plan(world, originals=(taken("2026-11-19", world.vms["vm-1"]),))
     assert [str(rejection) for rejection in found.rejections] == [
-        "desktop-01: night 2026-11-19 is not over: suspended in night 2026-11-19"
+        "night 2026-11-19: is not over: desktop-01 not back yet"
     ]
-    assert found.rejections[0].hint == "gpuops rotate day"
+    assert found.rejections[0].hint.startswith("gpuops rotate day ends it")
     world.set("vm-1", attributes={"gpuops.rotation": "2026-11-19 desktop"})
     assert not plan(world).feasible, "the marker alone says so too"
+
+
+def test_an_open_night_is_one_line_however_much_it_took() -> None:
+    world = small_world()
+    for number in range(1, 6):
+        world._set_power(f"vm-{number}", PowerState.SUSPENDED)
+    found = plan(world, originals=tuple(taken("2026-11-19", world.vms[f"vm-{number}"]) for number in range(1, 6)))
+    assert [str(rejection) for rejection in found.rejections] == [
+        "night 2026-11-19: is not over: desktop-01, desktop-02, desktop-03 and 2 more not back yet"
+    ]
 
 
 def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> None:

@@ -38,9 +38,8 @@ def said(module):
     return Said(**{name: module.params[name] for name in CONNECTION})
 
 
-def vm_of(module):
+def vm_of(params):
     """The VM as gpuops names it; None = the task names none."""
-    params = module.params
     if params["moid"]:
         return f"moid:{params['moid']}"
     return f"uuid:{params['uuid']}" if params["uuid"] else params["vm"]

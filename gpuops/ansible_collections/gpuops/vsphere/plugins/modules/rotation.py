@@ -30,8 +30,9 @@ options:
         time.
       - V(resumed) - a night or a morning that was cut off is finished.
       - V(restored) - what the nights took is brought back now, all of it, or O(vms) alone.
+      - V(status) - nothing is done; RV(rotation) tells where everything is, as M(gpuops.vsphere.rotation_info) does.
     type: str
-    choices: [night, day, resumed, restored]
+    choices: [night, day, resumed, restored, status]
     required: true
   policy:
     description:
@@ -73,6 +74,12 @@ EXAMPLES = r"""
   gpuops.vsphere.rotation:
     state: restored
     vms: [vdi-07]
+
+- name: Is everybody back
+  gpuops.vsphere.rotation:
+    state: status
+  register: found
+  failed_when: found is failed or found.rotation.away > 0
 """
 
 RETURN = r"""
@@ -96,6 +103,10 @@ plan:
   description: The plan and its outcomes, with a reason for each VM, the document of C(gpuops rotate --output json).
   returned: when a plan was made
   type: dict
+rotation:
+  description: What is open, VM by VM with the command that closes it, the document of C(gpuops rotate status).
+  returned: with O(state=status)
+  type: dict
 diff:
   description: Each VM before and after, the fields that differ.
   returned: when a plan was made
@@ -105,6 +116,8 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+
+STATES = ["night", "day", "resumed", "restored", "status"]
 
 
 def ask(module):
@@ -125,7 +138,7 @@ def main():
     module = AnsibleModule(
         argument_spec={
             **CONNECTION,
-            "state": {"type": "str", "choices": ["night", "day", "resumed", "restored"], "required": True},
+            "state": {"type": "str", "choices": STATES, "required": True},
             "policy": {"type": "path"},
             "vms": {"type": "list", "elements": "str", "default": []},
             "from_markers": {"type": "bool", "default": False},

@@ -61,7 +61,7 @@ EXAMPLES = r"""
 RETURN = r"""
 rotation:
   description: What is open, VM by VM with the command that closes it, the document of C(gpuops rotate status).
-  returned: success
+  returned: when vCenter was read, also where the journal is damaged
   type: dict
   contains:
     away:
@@ -76,11 +76,11 @@ rotation:
       elements: dict
 night:
   description: The night to come, the document of C(gpuops rotate plan); V(null) if it was not asked for.
-  returned: success
+  returned: when vCenter was read
   type: dict
 reasons:
-  description: Why it failed.
-  returned: on failure
+  description: Why it failed. Empty when all could be told.
+  returned: always
   type: list
   elements: str
 exit_code:

@@ -106,6 +106,7 @@ options:
       - The host that the VM is to be on. Default its own, or with O(move) the best.
     type: str
 seealso:
+  - module: gpuops.vsphere.vm_gpus
   - module: gpuops.vsphere.vm_gpu_info
   - module: gpuops.vsphere.gpu_placement
 """
@@ -194,30 +195,13 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
-
-OPTIONS = {
-    "profile": {"type": "str"},
-    "count": {"type": "int"},
-    "device": {"type": "list", "elements": "str", "default": []},
-    "dynamic": {"type": "bool", "default": False},
-    "label": {"type": "str"},
-    "device_type": {"type": "list", "elements": "str", "default": []},
-    "device_group": {"type": "str"},
-    "all": {"type": "bool", "default": False},
-    "replace": {"type": "str"},
-    "add": {"type": "bool", "default": False},
-    "move": {"type": "str", "choices": ["cold"]},
-    "pin": {"type": "str", "choices": ["auto", "never"]},
-    "numa": {"type": "str", "choices": ["required", "preferred", "none"]},
-    "power": {"type": "str", "choices": ["refuse", "cycle", "off", "on"]},
-    "host": {"type": "str"},
-}
+from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
 
 def ask(module):
     from gpuops.tasks.changes import vm_gpu
 
-    options = {"vm": vm_of(module), **{name: module.params[name] for name in OPTIONS}}
+    options = {"vm": vm_of(module.params), **{name: module.params[name] for name in OPTIONS}}
     present = module.params["state"] == "present"
     return vm_gpu(said(module), present=present, options=options, apply=not module.check_mode)
 
@@ -227,7 +211,7 @@ def main():
         argument_spec={
             **CONNECTION,
             **VM,
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": STATE,
             **OPTIONS,
         },
         mutually_exclusive=[("vm", "moid", "uuid"), ("password", "password_file")],

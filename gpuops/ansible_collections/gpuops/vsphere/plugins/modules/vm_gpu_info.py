@@ -131,7 +131,7 @@ def ask(module):
     from gpuops.tasks.reads import vm_gpu_info
 
     params = module.params
-    return vm_gpu_info(said(module), vm=vm_of(module), host=params["host"], profile=params["profile"])
+    return vm_gpu_info(said(module), vm=vm_of(module.params), host=params["host"], profile=params["profile"])
 
 
 def main():

@@ -1,0 +1,62 @@
+"""When so much of a night has failed that it takes nothing more, over all of its runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.errors import Trouble
+from gpuops.model.inventory import Inventory
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.rotation.breaker import Setbacks, tripped
+from gpuops.plan.steps import SuspendVm
+from tests.execute.small_vcenter import small_world
+
+
+@pytest.fixture
+def inventory() -> Inventory:
+    """vm-1 to vm-5 and vm-91 are on esx-01, vm-92 is on esx-02."""
+    return small_world().snapshot()
+
+
+def ended(*refs: str, verdict: Verdict = Verdict.FAILED, trouble: Trouble = Trouble.CAPACITY) -> list[Outcome]:
+    return [Outcome(SuspendVm(ref), verdict, "no", trouble=trouble) for ref in refs]
+
+
+def told(*runs: list[Outcome], planned: int, inventory: Inventory) -> Setbacks:
+    """How a night went whose runs ended so."""
+    found = Setbacks().begun(planned)
+    for outcome in (outcome for run in runs for outcome in run):
+        failed = outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN)
+        refused = failed and outcome.trouble is Trouble.DENIED
+        found = found.with_end(failed=failed, refused=refused, host=inventory.vm(outcome.step.vm).host)
+    return found
+
+
+@pytest.mark.parametrize("split", range(4))
+def test_three_failures_on_one_host_stop_it_in_whatever_runs_they_were(inventory: Inventory, split: int) -> None:
+    failures = ended("vm-1", "vm-2", "vm-3")
+    before = told(failures[:split], planned=200, inventory=inventory)
+    assert tripped(before, failures[split:], inventory) == "3 steps failed on esx-01"
+    assert tripped(before, failures[split:][:-1], inventory) is None or split == 3
+
+
+def test_a_tenth_of_the_whole_nights_plan_stops_it(inventory: Inventory) -> None:
+    """A second run plans what is left: a share of that would be less than a share of the night."""
+    before = told(ended("vm-1", "vm-92", verdict=Verdict.UNKNOWN), planned=40, inventory=inventory).begun(20)
+    assert tripped(before, ended("vm-92"), inventory) is None, "3 of 40"
+    assert tripped(before, ended("vm-92", "vm-1"), inventory) == "4 of its steps failed"
+
+
+def test_few_failures_of_a_short_night_are_no_pattern(inventory: Inventory) -> None:
+    before = Setbacks().begun(5)
+    assert tripped(before, ended("vm-1", "vm-92"), inventory) is None
+    assert tripped(before, ended("vm-1", "vm-92", "vm-92"), inventory) == "3 of its steps failed"
+
+
+def test_two_refusals_in_a_row_stop_it_over_runs_too(inventory: Inventory) -> None:
+    refused = ended("vm-1", trouble=Trouble.DENIED)
+    done = ended("vm-2", verdict=Verdict.DONE)
+    before = told(refused, planned=200, inventory=inventory)
+    assert tripped(before, refused, inventory) == "vCenter refuses one step after the other"
+    assert tripped(before, [*done, *refused], inventory) is None
+    assert tripped(told(refused, done, planned=200, inventory=inventory), refused, inventory) is None
