@@ -8,6 +8,7 @@ host, I23 when all is well again everybody comes back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from gpuops.model.rotation import RETURN_FLOOR
@@ -27,11 +28,14 @@ def on_host(night: Played) -> Iterator[str]:
 
 
 def stays_where_it_is(night: Played) -> Iterator[str]:
-    """I7: only a VM of the queue that may be moved is moved."""
+    """I7: only a VM of the queue that may be moved is moved, and a desktop comes back where it is registered."""
     may_move = {queued.name for queued in night.site.policy.ml if queued.relocate}
     for entry in effects(night, MOVE):
         if night.names.get(entry.moid, entry.name) not in may_move:
             yield f"I7: {entry.name} was moved, and the policy does not let it"
+    for entry in effects(night, START):
+        if is_desktop(night, entry.moid, entry.name) and "host" in entry.after:
+            yield f"I7: {entry.name} came back on another host than the one it was on"
 
 
 def in_time(night: Played) -> Iterator[str]:
@@ -100,13 +104,15 @@ def second_night_is_empty(night: Played) -> Iterator[str]:
 
 
 def one_night(night: Played) -> Iterator[str]:
-    """I20: what was returned is not taken again in the same night."""
-    returned: set[str] = set()
+    """I20: when the return of a night has begun, nothing is taken any more in it: no desktop is suspended, and no ML VM
+    is started."""
+    began: datetime | None = None
     for entry in effects(night, START, SUSPEND):
+        asked = night.intents.get(entry.operation_id, entry.at)
         if entry.method == START and is_desktop(night, entry.moid, entry.name):
-            returned.add(entry.moid)
-        elif entry.moid in returned:
-            yield f"I20: {entry.name} was suspended again in the night that had returned it"
+            began = min(began or asked, asked)
+        elif began is not None and asked > began:
+            yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"
 
 
 def grace_is_kept(night: Played) -> Iterator[str]:
