@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench peers long soak lock clean
+.PHONY: help setup demo test lint format bench peers collections long soak lock clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with the locked packages and gpuops itself
 
@@ -39,6 +39,10 @@ format: setup  ## let ruff lay out the code
 peers: setup  ## govc against our simulator, gpuops against vcsim (needs Go)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m pytest -m peer
+
+collections: setup  ## gpuops's Ansible modules beside community.vmware: what works, seconds per VM (700 MB of packages)
+	$(MAKE) -C tests/peers --no-print-directory ansible
+	$(BIN)/python -m tests.peers.side_by_side
 
 bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures)
 	$(MAKE) -C tests/peers --no-print-directory

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
     from gpuops.model.audit import Audit
     from gpuops.model.inventory import Inventory
+    from gpuops.model.rolling import Rolling
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
     from gpuops.plan.capacity.question import Capacity
+    from gpuops.plan.change.report import ChangeReport, ChangeStatus
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.doctor.examination import Examination
@@ -47,6 +49,10 @@ __all__ = [
     "Site",
     "capacity",
     "catalog_of",
+    "change",
+    "change_abort",
+    "change_resume",
+    "change_status",
     "configure",
     "connect",
     "defrag",
@@ -118,6 +124,7 @@ def _usable(journal_url: str) -> str:
 
 
 def _simulated(where: Simulated, closing: ExitStack) -> Target:
+    from gpuops.model.secret import Secret
     from gpuops.model.target import Target
     from gpuops.sim.server import start
 
@@ -127,7 +134,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
         port=server.port,
         tls=server.ca_file is not None,
         username=server.username,
-        password=server.password,
+        password=Secret(server.password),
         ca_files=(server.ca_file,) if server.ca_file else (),
     )
 
@@ -225,6 +232,59 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
     from gpuops.execute.host_settings import configure as carry_out
 
     return carry_out(request, site, apply=apply)
+
+
+def change(
+    request: HostRequest,
+    verb: str,
+    rolling: Rolling,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport:
+    """The same brought into force by rolling reboots: hosts emptied, set, rebooted, looked at and filled again.
+
+    `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. An infeasible plan
+    is an answer. Raises UsageError, NotConnected, Refused while another change or a rotation is open, Locked.
+    """
+    from gpuops.execute.change.change import roll
+
+    return roll(request, verb, rolling, site, apply=apply, consent=consent, told=told)
+
+
+def change_resume(
+    site: Site,
+    *,
+    apply: bool = True,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport:
+    """Goes on with the change of hosts that did not end; an empty plan = there is none."""
+    from gpuops.execute.change.change import resume
+
+    return resume(site, apply=apply, consent=consent, told=told)
+
+
+def change_abort(
+    site: Site,
+    *,
+    apply: bool = True,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport:
+    """Gives the change up: hosts under way serve VMs again, with their own back; the others are left alone."""
+    from gpuops.execute.change.change import abort
+
+    return abort(site, apply=apply, consent=consent, told=told)
+
+
+def change_status(site: Site) -> ChangeStatus:
+    """The change of hosts that has not ended, host by host."""
+    from gpuops.execute.change.change import status
+
+    return status(site)
 
 
 def doctor(site: Site, scope: Scope) -> Examination:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gpuops import __version__
 from gpuops.cli import output
 from gpuops.cli.attach import attach
 from gpuops.cli.capacity import capacity
+from gpuops.cli.change import change
 from gpuops.cli.defrag import defrag
 from gpuops.cli.demo import demo
 from gpuops.cli.detach import detach
@@ -96,6 +98,7 @@ app.add_typer(rotate)
 app.add_typer(scheduler)
 app.add_typer(mode)
 app.add_typer(passthrough)
+app.add_typer(change)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)
@@ -103,6 +106,7 @@ app.command()(help)
 
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
+    _leave_no_core()
     signal.signal(signal.SIGTERM, _ended)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
         signal.signal(signal.SIGHUP, _ended)
@@ -111,6 +115,11 @@ def main() -> None:
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gpuops")
+
+
+def _leave_no_core() -> None:
+    """A crash of a C library must not write the password to a disk. Programs that we start inherit it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _open_missing_streams() -> None:

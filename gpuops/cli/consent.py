@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from gpuops.cli import output
 from gpuops.errors import Refused, UsageError
 from gpuops.plan.outcome import Report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class Consent:
@@ -20,14 +24,19 @@ class Consent:
             return
         from gpuops.report.plan_text import plan_text
 
-        output.note(plan_text(report.plan, report.before))
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "the plan above stops, moves or reboots something, and nobody is there to ask",
-                hint="look at it with --dry-run, then add --yes",
-            )
-        # not typer.confirm: it writes a blank to stdout, where only the result belongs
-        sys.stderr.write("Go ahead? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise Refused("not confirmed: nothing was changed")
+        confirm(plan_text(report.plan, report.before))
+
+
+def confirm(shown: RenderableType) -> None:
+    """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
+    output.note(shown)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "the plan above stops, moves or reboots something, and nobody is there to ask",
+            hint="look at it with --dry-run, then add --yes",
+        )
+    # not typer.confirm: it writes a blank to stdout, where only the result belongs
+    sys.stderr.write("Go ahead? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("not confirmed: nothing was changed")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Common
+from gpuops.cli.options import Common, Rebooting
 
 if TYPE_CHECKING:
+    from gpuops.model.rolling import Rolling
     from gpuops.plan.host_plan import HostRequest
 
+AS_THEY_ARE: Final = Rebooting()
 
-def carry_out(request: HostRequest, kind: str, common: Common, *, dry_run: bool) -> None:
+
+def carry_out(
+    request: HostRequest, kind: str, common: Common, rebooting: Rebooting = AS_THEY_ARE, *, dry_run: bool
+) -> None:
     """Runs it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    rolling = rebooting.rolling()
+    if rolling is not None:
+        _roll(request, kind, common, rolling, yes=rebooting.yes, dry_run=dry_run)
+        return
     from gpuops.api import configure
     from gpuops.cli.opening import open_site, remember
     from gpuops.report.host_plan import host_report_document, host_report_text
@@ -25,3 +34,15 @@ def carry_out(request: HostRequest, kind: str, common: Common, *, dry_run: bool)
     output.show(host_report_text(report), host_report_document(report, kind))
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def _roll(request: HostRequest, kind: str, common: Common, rolling: Rolling, *, yes: bool, dry_run: bool) -> None:
+    from gpuops.api import change
+    from gpuops.cli.change import asking, show
+    from gpuops.cli.opening import open_site, remember
+
+    verb = kind.replace("-", " ")
+    with open_site(common, guarded=True) as site:
+        report = change(request, verb, rolling, site, apply=not dry_run, consent=asking(yes=yes), told=output.note)
+    remember(common, report.before)
+    show(report)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Common, spread
+from gpuops.cli.options import Common, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
 from gpuops.model.gpu import AssignmentPolicy
@@ -49,6 +49,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
 @spread
 def set_(
     common: Common,
+    rebooting: Rebooting,
     default_type: Annotated[SharedType | None, typer.Option(help="What a GPU without a setting of its own is.")] = None,
     type: Annotated[SharedType | None, typer.Option("--type", help="How GPUs serve VMs: sharedDirect is vGPU.")] = None,
     vgpu_mode: Annotated[
@@ -88,4 +89,4 @@ def set_(
         host=host,
         cluster=cluster,
     )
-    carry_out(request, "mode-set", common, dry_run=dry_run)
+    carry_out(request, "mode-set", common, rebooting, dry_run=dry_run)

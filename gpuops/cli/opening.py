@@ -66,6 +66,7 @@ def _where(common: Common) -> Destination | Simulated:
     from gpuops.config.places import config_file
     from gpuops.config.sources import resolve
     from gpuops.config.targets import read_configuration
+    from gpuops.model.secret import Secret
 
     if common.password_stdin and common.password_file is not None:
         raise UsageError("--password-stdin and --password-file exclude each other", hint="give one of them")
@@ -73,7 +74,7 @@ def _where(common: Common) -> Destination | Simulated:
         vcenter=common.vcenter,
         username=common.username,
         password_file=common.password_file,
-        password=_first_line() if common.password_stdin else None,
+        password=Secret(_first_line()) if common.password_stdin else None,
         ca_file=common.ca_file,
         insecure=common.insecure,
         thumbprint=common.thumbprint,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
@@ -13,6 +14,8 @@ import typer
 
 from gpuops.cli import completion, output
 from gpuops.cli.output import OutputFormat
+from gpuops.errors import UsageError
+from gpuops.model.rolling import Displacement, Rolling, VsanMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,53 @@ class Acting:
     explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False
 
 
+class Reboot(StrEnum):
+    """What is done for a setting that waits for a reboot of its host."""
+
+    ROLLING = "rolling"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebooting:
+    """Whether hosts are rebooted for the change, and how."""
+
+    reboot: Annotated[
+        Reboot | None,
+        typer.Option(help="Bring it into force: empty, set and reboot one host after another, and fill it again."),
+    ] = None
+    max_hosts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many hosts are down at once at the most (1).")
+    ] = None
+    window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WINDOW", help="Begin a host only while it is open: 'Sat 22:00-04:00 Europe/Berlin'; no other day."
+        ),
+    ] = None
+    vms: Annotated[
+        Displacement | None, typer.Option(help="What is done to VMs that run there; move, by vMotion, is the default.")
+    ] = None
+    vsan_mode: Annotated[
+        VsanMode | None, typer.Option(help="What vSAN does with a host's data (ensureObjectAccessibility).")
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are rebooted.")] = False
+
+    def rolling(self) -> Rolling | None:
+        """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("reboot", "yes")}
+        told = {name: value for name, value in given.items() if value is not None}
+        if self.reboot is None:
+            stray = next(iter(told), "yes" if self.yes else None)
+            if stray is not None:
+                raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
+            return None
+        if self.window is not None:
+            from gpuops.config.change_window import parse_window
+
+            told["window"] = parse_window(self.window)
+        return Rolling(**told)
+
+
 VmName = Annotated[
     str, typer.Option(metavar="VM", help="Name, path, moid:vm-42 or uuid:...", autocompletion=completion.vms)
 ]
@@ -85,7 +135,7 @@ Saved = Annotated[
 
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 
-_GROUPS: Final = (Common, Acting)
+_GROUPS: Final = (Common, Acting, Rebooting)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

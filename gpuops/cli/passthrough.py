@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli.options import Common, spread
+from gpuops.cli.options import Common, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
 
@@ -28,6 +28,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change 
 @spread
 def on(
     common: Common,
+    rebooting: Rebooting,
     device: Devices,
     label: Annotated[
         str | None,
@@ -48,13 +49,20 @@ def on(
     from gpuops.cli.host_change import carry_out
     from gpuops.plan.graphics.passthrough import SetPassthrough
 
-    carry_out(SetPassthrough(True, tuple(device), label, host, cluster), "passthrough-on", common, dry_run=dry_run)
+    carry_out(
+        SetPassthrough(True, tuple(device), label, host, cluster), "passthrough-on", common, rebooting, dry_run=dry_run
+    )
 
 
 @passthrough.command()
 @spread
 def off(
-    common: Common, device: Devices, host: HostPattern = None, cluster: ClusterName = None, dry_run: DryRun = False
+    common: Common,
+    rebooting: Rebooting,
+    device: Devices,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Give GPUs back to their host; refused while a VM has one.
 
@@ -67,4 +75,6 @@ def off(
     from gpuops.cli.host_change import carry_out
     from gpuops.plan.graphics.passthrough import SetPassthrough
 
-    carry_out(SetPassthrough(False, tuple(device), None, host, cluster), "passthrough-off", common, dry_run=dry_run)
+    carry_out(
+        SetPassthrough(False, tuple(device), None, host, cluster), "passthrough-off", common, rebooting, dry_run=dry_run
+    )

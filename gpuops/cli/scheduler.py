@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import Common, spread
+from gpuops.cli.options import Common, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -52,6 +52,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
 @spread
 def set_(
     common: Common,
+    rebooting: Rebooting,
     policy: Annotated[SchedulerPolicy, typer.Option(help="Who gets the GPU's time.")],
     time_slice: Annotated[
         str | None,
@@ -98,4 +99,4 @@ def set_(
         cluster=cluster,
         driver_branch=driver_branch,
     )
-    carry_out(request, "scheduler-set", common, dry_run=dry_run)
+    carry_out(request, "scheduler-set", common, rebooting, dry_run=dry_run)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpuops.errors import TargetError
+from gpuops.model.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Address:
     port: int = 443
     tls: bool = True
     username: str | None = field(default=None, compare=False)
-    password: str | None = field(default=None, compare=False, repr=False)
+    password: Secret | None = field(default=None, compare=False)
 
     @classmethod
     def parse(cls, text: str, *, port: int | None = None) -> Address:
@@ -37,7 +38,7 @@ class Address:
             port=given_port or port or (443 if parts.scheme == "https" else 80),
             tls=parts.scheme == "https",
             username=_unquoted(parts.username),
-            password=_unquoted(parts.password),
+            password=Secret(unquote(parts.password)) if parts.password else None,
         )
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuops.config.password import read_password_file
 from gpuops.errors import TargetError
+from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 
 _CREDENTIAL: Final = "gpuops-guest-password"
@@ -25,13 +26,13 @@ def guest_login(environ: Mapping[str, str]) -> GuestLogin | None:
     return GuestLogin(username, _password(environ, username))
 
 
-def _password(environ: Mapping[str, str], username: str) -> str:
+def _password(environ: Mapping[str, str], username: str) -> Secret:
     file, folder = environ.get("GPUOPS_GUEST_PASSWORD_FILE"), environ.get("CREDENTIALS_DIRECTORY")
     if file:
         return read_password_file(Path(file), private=True)
     spoken = environ.get("GPUOPS_GUEST_PASSWORD")
     if spoken:
-        return spoken
+        return Secret(spoken)
     if folder and (path := Path(folder) / _CREDENTIAL).exists():
         return read_password_file(path)
     raise TargetError(

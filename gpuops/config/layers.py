@@ -14,6 +14,7 @@ from typing import Final
 
 from gpuops.config.address import Address
 from gpuops.errors import TargetError, UsageError
+from gpuops.model.secret import Secret
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", "f", "n"})
@@ -29,7 +30,7 @@ class Layer:
     address: Address | None = None
     """Read from `vcenter` already, in the families of other tools."""
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: Secret | None = None
     password_file: Path | None = None
     verify: bool | None = None
     verify_origin: str = ""
@@ -53,7 +54,7 @@ class Flags:
     vcenter: str | None = None
     username: str | None = None
     password_file: Path | None = None
-    password: str | None = field(default=None, repr=False)
+    password: Secret | None = None
     """Read from stdin (--password-stdin); there is no option that holds a password."""
     ca_file: Path | None = None
     insecure: bool = False
@@ -85,7 +86,7 @@ def gpuops_layer(environ: Mapping[str, str]) -> Layer:
         "GPUOPS_*",
         vcenter=environ.get("GPUOPS_VCENTER") or None,
         username=environ.get("GPUOPS_USERNAME") or None,
-        password=environ.get("GPUOPS_PASSWORD") or None,
+        password=_secret(environ, "GPUOPS_PASSWORD"),
         password_file=_file(environ.get("GPUOPS_PASSWORD_FILE")),
         verify=None if insecure is None else not insecure,
         verify_origin="GPUOPS_INSECURE",
@@ -106,7 +107,7 @@ def vmware_layer(environ: Mapping[str, str]) -> Layer:
         vcenter=host,
         address=_address("VMWARE_HOST", host, _port("VMWARE_PORT", port)),
         username=environ.get("VMWARE_USER") or None,
-        password=environ.get("VMWARE_PASSWORD") or None,
+        password=_secret(environ, "VMWARE_PASSWORD"),
         verify=_boolean(environ, "VMWARE_VALIDATE_CERTS"),
         verify_origin="VMWARE_VALIDATE_CERTS",
         proxy=f"{proxy_host}:{proxy_port or 8080}" if proxy_host else None,
@@ -123,7 +124,7 @@ def govc_layer(environ: Mapping[str, str]) -> Layer:
         vcenter=url,
         address=address,
         username=environ.get("GOVC_USERNAME") or (address.username if address else None),
-        password=environ.get("GOVC_PASSWORD") or (address.password if address else None),
+        password=_secret(environ, "GOVC_PASSWORD") or (address.password if address else None),
         verify=None if insecure is None else not insecure,
         verify_origin="GOVC_INSECURE",
         ca_files=_files(environ.get("GOVC_TLS_CA_CERTS")),
@@ -152,6 +153,11 @@ def merged(layers: tuple[Layer, ...]) -> Layer:
             journal_url=result.journal_url if result.journal_url is not None else layer.journal_url,
         )
     return result
+
+
+def _secret(environ: Mapping[str, str], variable: str) -> Secret | None:
+    text = environ.get(variable)
+    return Secret(text) if text else None
 
 
 def _boolean(environ: Mapping[str, str], variable: str) -> bool | None:

@@ -14,12 +14,13 @@ from typing import Final
 
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
+from gpuops.model.secret import Secret
 
 _CREDENTIAL: Final = "gpuops-password"
 _LIMIT_BYTES: Final = 65536
 
 
-def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> str:
+def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
     """The password, from the first source that has one; `ask` prompts a person, None = nobody is there.
 
     Raises TargetError for a source that is named and cannot be read, LoginRefused when there is none at all.
@@ -34,14 +35,14 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
     if found is not None:
         return found
     if ask is not None:
-        return ask(f"Password of {destination.username} at {destination.address}: ")
+        return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
     raise LoginRefused(
         f"no password for {destination.username} at {destination.address}",
         hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
     )
 
 
-def read_password_file(path: Path, *, private: bool = False) -> str:
+def read_password_file(path: Path, *, private: bool = False) -> Secret:
     """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError."""
     try:
         with path.open("rb") as stream:
@@ -61,7 +62,7 @@ def read_password_file(path: Path, *, private: bool = False) -> str:
             f"the password file {path} is {'empty' if not text else 'no password: it is too long'}",
             hint="it holds the password and nothing else",
         )
-    return text
+    return Secret(text)
 
 
 def _refuse_shared(path: Path, found: os.stat_result) -> None:
@@ -78,7 +79,7 @@ def _refuse_shared(path: Path, found: os.stat_result) -> None:
         )
 
 
-def _credential(destination: Destination, environ: Mapping[str, str]) -> str | None:
+def _credential(destination: Destination, environ: Mapping[str, str]) -> Secret | None:
     """systemd's LoadCredential=: the target's own, then the general one."""
     folder = environ.get("CREDENTIALS_DIRECTORY")
     if destination.credential is not None:
@@ -95,7 +96,7 @@ def _credential(destination: Destination, environ: Mapping[str, str]) -> str | N
     return None
 
 
-def _from_keyring(destination: Destination) -> str | None:
+def _from_keyring(destination: Destination) -> Secret | None:
     if not destination.keyring:
         return None
     try:
@@ -110,4 +111,4 @@ def _from_keyring(destination: Destination) -> str | None:
         found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
     except keyring.errors.KeyringError as error:
         raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
-    return found
+    return Secret(found) if found is not None else None

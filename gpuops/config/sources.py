@@ -19,6 +19,7 @@ from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.config.thumbprint import sha256_of
 from gpuops.errors import TargetError
+from gpuops.model.secret import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.targets import Configuration, NamedTarget
@@ -46,7 +47,7 @@ class Destination:
     """As the user names it; what caches and messages call it."""
     address: Address
     username: str | None
-    password: str | None = field(default=None, repr=False)
+    password: Secret | None = None
     password_file: Path | None = None
     verify: bool = True
     verify_origin: str = ""
@@ -227,7 +228,7 @@ def _served(path: Path) -> Destination:
             label=SERVED + str(path),
             address=Address.parse(ready["url"]),
             username=ready["username"],
-            password=ready["password"],
+            password=Secret(ready["password"]),
             ca_files=(Path(ready["ca_file"]),) if ready.get("ca_file") else (),
         )
     except (OSError, ValueError, KeyError, TypeError, TargetError) as error:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import StateDamaged
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination
+
+
+FILE_NAME: Final = "audit.jsonl"
 
 
 def unverified(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:
@@ -33,13 +36,14 @@ def unverified(where: Destination, state_dir: Path, at: str, command: list[str])
 
 def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
     """Adds one line, on disk before it returns. Raises StateDamaged: what cannot be audited is not done."""
-    from gpuops.execute.state import prepare_state_dir
+    from gpuops.execute.state import prepare_state_dir, private_file
 
     prepare_state_dir(state_dir)
-    path = state_dir / "audit.jsonl"
+    path = state_dir / FILE_NAME
+    private_file(path)
     line = json.dumps({"at": at, "event": event, **facts}) + "\n"
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.write(descriptor, line.encode("ascii"))
             os.fsync(descriptor)

@@ -36,6 +36,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -94,15 +95,20 @@ class Doer:
         self._guard = guard
         self._lease = lease
         self._company_at = planned.taken_at
+        self._steered: set[str] = set()
         self._ended: list[Outcome] = []
 
     def look(self, vms: Collection[str]) -> None:
-        """Reads these VMs, and the GPUs of their hosts, anew."""
+        """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
         self.inventory = self.vcenter.observe(self.inventory, vms)
+        steered = self._steered.intersection(vms)
+        if steered:
+            self.inventory = self.vcenter.with_drs(self.inventory, steered)
 
     def look_before(self, steps: Sequence[Step]) -> None:
         """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of."""
         vms = {step.vm for step in steps}
+        self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None and self.inventory.taken_at - self._company_at > FRESH:
             vms |= self._guard.company(steps, self.inventory)
             self._company_at = self.inventory.taken_at
@@ -201,7 +207,7 @@ class Doer:
         if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
             was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
             return was is not None and now_at is not None and was.host == now_at.host
-        return wanted_power(step) is not None or isinstance(step, SetAttribute | RunInGuest)
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest)
 
     def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
         """The changeVersion of the VM that a request went by, and the one it has now."""

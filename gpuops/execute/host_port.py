@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Protocol
 
 from gpuops.model.inventory import Inventory
-from gpuops.plan.steps import HostStep
+from gpuops.model.task import TaskRef
+from gpuops.plan.steps import HostStep, HostTask
 
 
 class Hosts(Protocol):
@@ -25,4 +27,16 @@ class Hosts(Protocol):
 
         Raises OutcomeUnknown when the reply was lost: the caller reads back, and never sends it again blind.
         """
+        ...
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        ...
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        """A task of this kind that runs on the step's host now, whoever asked for it; None = there is none."""
+        ...
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        """Those of these hosts that are connected and have booted at another moment than this, within the time."""
         ...

@@ -1,6 +1,7 @@
 """Lanes: which steps of a plan may be sent now, and how long those in flight have been.
 
-A step waits for all earlier waves of its own host and of its own VM. A marker waits for its VM alone.
+A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of
+DRS, wait for their VM alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -92,6 +94,7 @@ class Lanes:
         on_host = Counter(_host(flight.step, inventory) for flight in active)
         on_store = Counter(store for flight in active for store in _stores(flight.step, inventory))
         first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
+        overridden = {_cluster(flight.step, inventory) for flight in active}
         ready: list[Waiting] = []
         for waiting in self.waiting:
             if len(active) + len(ready) >= self._limits.in_flight:
@@ -101,10 +104,14 @@ class Lanes:
                 continue
             if any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory)):
                 continue
+            cluster = _cluster(waiting.step, inventory)
+            if cluster is not None and cluster in overridden:
+                continue
             stores = _stores(waiting.step, inventory)
             if any(on_store[store] >= self._limits.per_datastore for store in stores):
                 continue
             ready.append(waiting)
+            overridden.add(cluster)
             on_store.update(stores)
             busy_vms.add(vm)
             on_host[host] += 1
@@ -165,9 +172,16 @@ class Lanes:
 
 
 def _lanes(step: Step, inventory: Inventory) -> tuple[str, ...]:
-    """What a step waits in line for: its VM, and its host unless it is a marker."""
-    host = None if isinstance(step, SetAttribute) else _host(step, inventory)
+    """What a step waits in line for: its VM, and its host unless that has nothing to do with it."""
+    host = None if isinstance(step, SetAttribute | SetVmDrs) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
+
+
+def _cluster(step: Step, inventory: Inventory) -> str | None:
+    """The cluster whose configuration a step changes: one change at a time."""
+    vm = inventory.vms.get(step.vm) if isinstance(step, SetVmDrs) else None
+    cluster = inventory.cluster_of(vm) if vm is not None else None
+    return cluster.ref if cluster is not None else None
 
 
 def _stores(step: Step, inventory: Inventory) -> tuple[str, ...]:

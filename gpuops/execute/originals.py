@@ -26,6 +26,7 @@ class Originals:
                     "name": original.name,
                     "host": original.host,
                     "profiles": list(original.profiles),
+                    **({"drs": str(original.drs)} if original.drs is not None else {}),
                 }
                 for original in originals
             ]
@@ -50,6 +51,7 @@ class Originals:
                 # An effect that failed for certain did not take the VM; any other intent may have.
                 taken=book.takes.get(key, 0) > 0,
                 returned=saved.returned is not None,
+                drs=saved.drs,
             )
             for key, saved in book.originals.items()
             if saved.returned is None or saved.night == night

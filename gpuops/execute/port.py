@@ -53,6 +53,14 @@ class Vcenter(Protocol):
         """
         ...
 
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """The same of clusters."""
+        ...
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with what the clusters of these VMs say of DRS read anew."""
+        ...
+
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""
         ...

@@ -29,6 +29,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -43,6 +44,7 @@ _WORDS: Final[dict[type[Step], str]] = {
     PowerOffVm: "its power-off",
     ShutDownGuest: "its shutdown",
     RunInGuest: "its checkpoint hook",
+    SetVmDrs: "its override of DRS",
     SetAttribute: "its marker",
 }
 
@@ -57,7 +59,7 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     flight = [task for task in tasks.values() if task is not None]
     ended = doer.vcenter.wait(flight, timeout_s) if flight else ()
     ends = {end.task: end for end in ended}
-    doer.look({intent.step.vm for intent in intents})
+    doer.look_before([intent.step for intent in intents])
     outcomes = []
     for intent in intents:
         task = tasks[intent.op_id]
@@ -109,7 +111,7 @@ def _takes(step: Step, vm: Vm) -> bool:
     """Whether it is a night's step; a guest's shutdown is, for a desktop: its marker tells it from an ML VM."""
     if isinstance(step, ShutDownGuest):
         marks = (parse_marker(value) for value in vm.attributes.values())
-        return any(mark is not None and mark[1] is Role.SHUT_DOWN for mark in marks)
+        return any(mark is not None and mark.role is Role.SHUT_DOWN for mark in marks)
     return isinstance(step, SuspendVm | PowerOnVm)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
+from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
@@ -71,9 +72,13 @@ def rotate(
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
+            if not returning:
+                no_change_open(journal)
             turn = _Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
+        if not returning:
+            no_change_open(journal)
         obeyed = policy or remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
         _morning_first(half, left_open)
@@ -291,6 +296,8 @@ class _Turn:
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
         after = self.site.vcenter.observe(report.before, seen)
+        steered = {original.vm for original in originals if original.drs is not None}
+        after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
             if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)

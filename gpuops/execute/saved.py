@@ -12,7 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import HostStep, Step
+from gpuops.plan.steps import HostStep, HostTask, Step
 
 
 def _refuse() -> NoReturn:
@@ -29,6 +29,15 @@ class SavedHosts:
         return {}
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        _refuse()
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        _refuse()
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        return None
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
         _refuse()
 
 
@@ -63,6 +72,12 @@ class SavedVcenter:
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
     ) -> Mapping[str, Collection[str]]:
         return {}
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         return inventory

@@ -14,7 +14,7 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report
 from gpuops.plan.plan import Plan
-from gpuops.plan.privileges import attributes, needed, refused_without
+from gpuops.plan.privileges import attributes, needed, needed_on_clusters, refused_without
 from gpuops.plan.steps import Step
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Site:
         if not steps:
             return plan
         lacking = self.vcenter.lacking(needed((*steps, *later)), attributes(steps))
-        return refused_without(plan, lacking, inventory)
+        on_clusters = needed_on_clusters((*steps, *later), inventory)
+        edits = self.vcenter.lacking_on_clusters(on_clusters) if on_clusters else {}
+        return refused_without(plan, {**lacking, **edits}, inventory)
 
     @contextmanager
     def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:

@@ -21,13 +21,13 @@ def default_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def prepare_state_dir(path: Path) -> None:
-    """Makes the directory (0700) if there is none. Raises StateDamaged when others could write in it.
+    """Makes the directory (0700) if there is none. Raises StateDamaged when others could write in it, or replace it.
 
     A journal that others can write could make us resume or stop their VMs, so such a directory is refused,
     not repaired: whoever opened it may already have written.
     """
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(path)
         found = path.lstat()
     except OSError as error:
         raise StateDamaged(
@@ -43,12 +43,26 @@ def prepare_state_dir(path: Path) -> None:
         )
     if found.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
+    for parent in path.absolute().parents:
+        mode = parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise StateDamaged(
+                f"everybody can write in {parent}, and so put another directory in the place of {path}",
+                hint=f"chmod o-w {parent}, or set GPUOPS_STATE_DIR to a directory elsewhere",
+            )
+
+
+def _make(path: Path) -> None:
+    """As mkdir with `parents`, which would leave those to the umask."""
+    missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
 
 
 def private_file(path: Path) -> None:
     """Makes the file (0600) if there is none. Raises StateDamaged for a link, somebody else's file or a wide mode."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if path.is_symlink():
             raise _linked("file", path, hint=f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the "

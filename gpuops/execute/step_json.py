@@ -9,25 +9,28 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
-from gpuops.plan.steps import HostStep, Step
+from gpuops.plan.steps import EndTurn, HostStep, HostTask, Step
+
+Recorded = Step | HostStep | HostTask | EndTurn
+"""What a journal may be told before it happens."""
 
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
     """One adapter per kind: several kinds have the same fields, so the kind's name goes with them."""
-    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Step | HostStep)}
+    return {kind.__name__: TypeAdapter(kind) for kind in get_args(Recorded)}
 
 
-def dump_step(step: Step | HostStep) -> dict[str, Any]:
+def dump_step(step: Recorded) -> dict[str, Any]:
     kind = type(step).__name__
     return {kind: _adapters()[kind].dump_python(step, mode="json")}
 
 
-def load_step(body: Mapping[str, Any]) -> Step:
+def load_step(body: Mapping[str, Any]) -> Recorded:
     """The step that `dump_step` wrote. Raises StateDamaged."""
     try:
         [(kind, fields)] = body.items()
-        found: Step = _adapters()[kind].validate_python(fields)
+        found: Recorded = _adapters()[kind].validate_python(fields)
         return found
     except (ValidationError, ValueError, KeyError) as error:
         raise StateDamaged(f"the journal holds a step that this version cannot read: {str(body)[:80]}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host_settings import HostSettings
 from gpuops.model.numa import NumaNode
@@ -92,6 +94,8 @@ class Host:
     """Managed object id of its cluster; None for a standalone host."""
     connected: bool | None = None
     in_maintenance: bool | None = None
+    booted: datetime | None = None
+    """When it last booted, by its own clock."""
     version: str | None = None
     memory_mib: int | None = None
     memory_used_mib: int | None = None
@@ -125,6 +129,11 @@ class Host:
 
     def offers(self, profile: str) -> OfferedProfile | None:
         return next((offered for offered in self.profiles or () if offered.name == profile), None)
+
+
+def has_booted(now: datetime | None, before: datetime | None) -> bool:
+    """Whether a host's boot time is another one than before; an unknown one tells nothing. Whatever its clock shows."""
+    return now is not None and before is not None and abs((now - before).total_seconds()) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +198,19 @@ class Cluster:
     """Its enabled DRS rules; None = not read."""
     drs_excluded: tuple[str, ...] = ()
     """Refs of VMs whose DRS override says that DRS leaves them alone (ClusterDrsVmConfigInfo.enabled)."""
+
+    def drs_of(self, vm: str) -> VmDrs | None:
+        """What DRS does with a VM of this cluster; None = it cannot be read."""
+        if self.drs_enabled is None:
+            return None
+        if vm in self.drs_excluded:
+            return VmDrs.OFF
+        said = dict(self.drs_overrides).get(vm) or VmDrs.CLUSTER
+        return next((each for each in VmDrs if each == said), None)
+
+    def has_override(self, vm: str) -> bool:
+        """Whether the VM has one of its own, whatever it says."""
+        return vm in dict(self.drs_overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from functools import cached_property
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
+from gpuops.model.drs import VmDrs
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.vm import Vm
 
@@ -41,6 +42,20 @@ class Inventory:
 
     def host_of(self, vm: Vm) -> Host | None:
         return self.hosts.get(vm.host) if vm.host else None
+
+    def cluster_of(self, vm: Vm) -> Cluster | None:
+        host = self.host_of(vm)
+        return self.clusters.get(host.cluster) if host is not None and host.cluster else None
+
+    def drs_of(self, vm: Vm) -> VmDrs | None:
+        """What DRS does with the VM; on a host of its own, nothing beyond that host; None = it cannot be read."""
+        host = self.host_of(vm)
+        if host is None:
+            return None
+        cluster = self.cluster_of(vm)
+        if cluster is None:
+            return VmDrs.CLUSTER if host.cluster is None else None
+        return cluster.drs_of(vm.ref)
 
     def find_vm(self, text: str) -> Vm:
         """The one VM meant by a name, an inventory path, `moid:vm-42` or `uuid:...`. Raises VmNotFound, VmAmbiguous."""
@@ -99,6 +114,10 @@ class Inventory:
         """The same snapshot with these hosts replaced."""
         changed = replace(self, hosts={**self.hosts, **{host.ref: host for host in hosts}})
         return self._derived(changed, self.vms_by_host)
+
+    def with_cluster(self, cluster: Cluster) -> Inventory:
+        """The same snapshot with this cluster replaced."""
+        return self._derived(replace(self, clusters={**self.clusters, cluster.ref: cluster}), self.vms_by_host)
 
     def _derived(self, changed: Inventory, vms_by_host: Mapping[str, tuple[Vm, ...]]) -> Inventory:
         """The changed snapshot with what is known of this one: a plan for many VMs makes thousands of them.

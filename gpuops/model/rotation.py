@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
+from gpuops.model.drs import VmDrs
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import Vm
@@ -190,6 +191,8 @@ class Original:
     """Whether the suspend (or the start) happened, or may have: not merely intended."""
     returned: bool = False
     """Whether it was seen as it was, afterwards."""
+    drs: VmDrs | None = None
+    """What DRS did with it; None = the night left that alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +209,30 @@ class LockHolder:
         return f"pid {self.pid} since {self.since:%Y-%m-%d %H:%M:%S %Z}"
 
 
-def marker_value(night: str, role: Role) -> str:
+class Marker(NamedTuple):
     """What the marker attribute holds: enough to return a VM without any journal."""
-    return f"{night} {role}"
+
+    night: str
+    role: Role
+    drs: VmDrs | None = None
+    """What DRS did with the VM before; None = the night left that alone."""
 
 
-def parse_marker(text: str) -> tuple[str, Role] | None:
-    """(night, role) of a marker's value; None when gpuops did not write it."""
-    night, _, role = text.partition(" ")
+def marker_value(night: str, role: Role, drs: VmDrs | None = None) -> str:
+    """The marker as vCenter keeps it: `2026-11-20 ml`, or `2026-11-20 ml drs=cluster`."""
+    return f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
+
+
+def parse_marker(text: str) -> Marker | None:
+    """The marker of that value; None when gpuops did not write it."""
+    words = text.split(" ")
     try:
-        datetime.fromisoformat(night)
-        return night, Role(role)
+        datetime.fromisoformat(words[0])
+        match words:
+            case [night, role]:
+                return Marker(night, Role(role))
+            case [night, role, drs] if drs.startswith("drs="):
+                return Marker(night, Role(role), VmDrs(drs.removeprefix("drs=")))
     except ValueError:
-        return None
+        pass
+    return None

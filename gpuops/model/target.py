@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from gpuops.model.secret import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,7 @@ class GuestLogin:
     """A user of guests, by whom VMware Tools runs programs there."""
 
     username: str
-    password: str = field(repr=False)
+    password: Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class Target:
 
     host: str
     username: str
-    password: str = field(repr=False)
+    password: Secret
     port: int = 443
     tls: bool = True
     """False = plain HTTP: a simulated vCenter, never one across a network."""

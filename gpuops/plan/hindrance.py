@@ -20,6 +20,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -51,5 +52,5 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
             return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
         case RunInGuest():
             return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
-        case ReconfigureVm() | RelocateVm() | SetAttribute():
+        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs():
             return None

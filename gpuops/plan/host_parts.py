@@ -31,6 +31,8 @@ class HostPart:
     """Whether the step is not in force before a reboot."""
     warnings: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
+    due: HostStep | None = None
+    """What is configured already and waits for a reboot; None = nothing does, or `step` changes it."""
 
 
 def hosts_meant(verb: str, host: str | None, cluster: str | None, inventory: Inventory) -> tuple[Host, ...]:
@@ -49,12 +51,15 @@ def together(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) ->
     because = tuple(text for part in parts for text in part.because)
     if rejections:
         return HostPlan(rejections=rejections, withheld=steps)
+    due = tuple(part.due for part in parts if part.due is not None)
     if not steps:
-        return HostPlan(because=because)
+        return HostPlan(because=because, due=due)
     names = [part.name for part in parts if part.step is not None and part.reboots]
     return HostPlan(
         steps=steps,
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
         afterwards=(REBOOT.format(", ".join(names), noun),) if names else (),
+        due=due,
+        reboots=frozenset(part.step.host for part in parts if part.step is not None and part.reboots),
     )

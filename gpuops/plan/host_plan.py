@@ -31,6 +31,10 @@ class HostPlan:
     """What is left to do by hand, in order, before it is in force."""
     withheld: tuple[HostStep, ...] = ()
     """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
+    due: tuple[HostStep, ...] = ()
+    """What hosts without a step are configured as already, and what is not in force before their reboot."""
+    reboots: frozenset[str] = frozenset()
+    """Refs of the hosts whose step is not in force before a reboot."""
 
     @property
     def feasible(self) -> bool:

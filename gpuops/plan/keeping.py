@@ -21,7 +21,7 @@ def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
         marker = next((found for value in vm.attributes.values() if (found := parse_marker(value))), None)
         if marker is not None:
             hint = "gpuops rotate day brings it back; change the host then"
-            yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker[0]}", hint=hint)
+            yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
         elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
             what = "its devices cannot be read" if vm.devices is None else "with a vGPU"
             hint = f"resume {vm.name} or shut it down; change the host then"

@@ -20,6 +20,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -29,6 +30,9 @@ from gpuops.plan.steps import (
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
 """To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
 
+EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
+"""To change an override of DRS (vSphere API reference, ReconfigureComputeResource_Task)."""
+
 
 def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the VM (managed object id) they are needed on."""
@@ -36,6 +40,18 @@ def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     for step in steps:
         found.setdefault(step.vm, set()).update(_of_step(step))
     return {vm: frozenset(privileges) for vm, privileges in found.items()}
+
+
+def needed_on_clusters(steps: Iterable[Step], inventory: Inventory) -> Mapping[str, frozenset[str]]:
+    """Privilege ids by the cluster (managed object id) they are needed on, where its VMs are now or will be started."""
+    hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
+    found: dict[str, frozenset[str]] = {}
+    for step in steps:
+        vm = inventory.vms.get(step.vm) if isinstance(step, SetVmDrs) else None
+        host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "") if vm is not None else None
+        if host is not None and host.cluster is not None:
+            found[host.cluster] = EDIT_CLUSTER
+    return found
 
 
 def attributes(steps: Iterable[Step]) -> frozenset[str]:
@@ -50,17 +66,18 @@ def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
-    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs.
+    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs and clusters.
 
     What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
     """
     rejections = tuple(
         Rejection(
-            inventory.vm(vm).name,
+            inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
             f"this login lacks {', '.join(sorted(privileges))}",
-            hint="ask for a role with it on the VM, or log in as somebody who has it",
+            hint=f"ask for a role with it on the {'cluster' if ref in inventory.clusters else 'VM'}, "
+            "or log in as somebody who has it",
         )
-        for vm, privileges in lacking.items()
+        for ref, privileges in lacking.items()
         if privileges
     )
     return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
@@ -80,6 +97,8 @@ def _of_step(step: Step) -> tuple[str, ...]:
             return ("VirtualMachine.Interact.PowerOff",)
         case RunInGuest():
             return GUEST_PRIVILEGES
+        case SetVmDrs():
+            return ()  # of the cluster
         case SetAttribute():
             return ("Global.SetCustomField",)
         case _:

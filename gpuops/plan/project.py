@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.drs import VmDrs
+from gpuops.model.host import Cluster
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.plan.holding import release, take
@@ -25,6 +27,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -58,11 +61,26 @@ def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) ->
             return release(replace(vm, power=PowerState.OFF), inventory)
         case RunInGuest():
             return inventory
+        case SetVmDrs(drs=drs):
+            cluster = inventory.cluster_of(vm)
+            return inventory.with_cluster(_overridden(cluster, vm.ref, drs)) if cluster is not None else inventory
         case SetAttribute(name=name, value=value):
             others = {key: text for key, text in vm.attributes.items() if key != name}
             return inventory.with_vm(replace(vm, attributes={**others, name: value} if value else others))
         case _:
             assert_never(step)
+
+
+def _overridden(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
+    others = tuple(each for each in cluster.drs_overrides if each[0] != ref)
+    excluded = tuple(each for each in cluster.drs_excluded if each != ref)
+    match drs:
+        case VmDrs.CLUSTER:
+            return replace(cluster, drs_overrides=others, drs_excluded=excluded)
+        case VmDrs.OFF:
+            return replace(cluster, drs_overrides=(*others, (ref, "")), drs_excluded=(*excluded, ref))
+        case _:
+            return replace(cluster, drs_overrides=(*others, (ref, drs.value)), drs_excluded=excluded)
 
 
 def _reconfigured(vm: Vm, change: VmChange) -> Vm:

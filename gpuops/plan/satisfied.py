@@ -16,6 +16,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -43,6 +44,8 @@ def satisfied(step: Step, inventory: Inventory) -> bool:
             return vm.power is PowerState.OFF
         case RunInGuest():
             return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
+        case SetVmDrs(drs=drs):
+            return inventory.drs_of(vm) is drs
         case SetAttribute(name=name, value=value):
             return vm.attributes.get(name, "") == value
         case _:

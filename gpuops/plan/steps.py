@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings
+from gpuops.model.rolling import VsanMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,14 @@ class RunInGuest:
 
 
 @dataclass(frozen=True, slots=True)
+class SetVmDrs:
+    """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
+
+    vm: str
+    drs: VmDrs
+
+
+@dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
 
@@ -158,6 +169,7 @@ Step = (
     | PowerOffVm
     | ShutDownGuest
     | RunInGuest
+    | SetVmDrs
     | SetAttribute
 )
 
@@ -212,3 +224,38 @@ class ConfigurePassthrough:
 
 HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough
 """A change of a host's settings: one call that has no task, on a host alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnterMaintenance:
+    """Have a host enter maintenance mode; it waits for the VMs that DRS still moves away, `limit_s` at the most."""
+
+    host: str
+    vsan_mode: VsanMode = VsanMode.ENSURE
+    limit_s: int = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveMaintenance:
+    """Have a host serve VMs again."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebootHost:
+    """Reboot a host in maintenance mode; done when it is back, with another boot time than `booted`."""
+
+    host: str
+    booted: datetime | None
+
+
+HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
+"""A step of a host that vCenter makes a task of."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """A line in the journal and nothing in vCenter: all that a rolling change had to do with this host is done."""
+
+    host: str

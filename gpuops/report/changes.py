@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.plan.plan import Plan, Wave
@@ -22,6 +23,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -69,10 +71,9 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"reconfigure {vm}"
         case RelocateVm(host=host):
             return f"move {vm} from {_host_of(step.vm, inventory)} to {host_name(host, inventory)}"
-        case PowerOnVm(host=host):
-            return f"power on {vm}" + (f" on {host_name(host, inventory)}" if host else "")
-        case ResumeVm(host=host):
-            return f"resume {vm}" + (f" on {host_name(host, inventory)}" if host else "")
+        case PowerOnVm(host=host) | ResumeVm(host=host):
+            what = "resume" if isinstance(step, ResumeVm) else "power on"
+            return f"{what} {vm}" + (f" on {host_name(host, inventory)}" if host else "")
         case SuspendVm():
             return f"suspend {vm}"
         case PowerOffVm():
@@ -81,6 +82,8 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"shut down the guest of {vm}"
         case RunInGuest(program=program, limit_s=limit_s):
             return f"run {program} in {vm}, {limit_s} s at most"
+        case SetVmDrs(drs=drs):
+            return f"leave {vm} to DRS as its cluster says" if drs is VmDrs.CLUSTER else f"set DRS of {vm} to {drs}"
         case SetAttribute(name=name, value=value):
             return f"set attribute {name} of {vm} to {value!r}" if value else f"clear attribute {name} of {vm}"
         case _:
@@ -108,6 +111,8 @@ def changes(step: Step, inventory: Inventory) -> tuple[Change, ...]:
             return (Change("power", _power(vm), PowerState.OFF),)
         case RunInGuest():
             return ()
+        case SetVmDrs(drs=drs):
+            return (Change("DRS", inventory.drs_of(vm) if vm else None, drs),)
         case SetAttribute(name=name, value=value):
             before = vm.attributes.get(name) if vm else None
             return (Change(f"attribute {name}", before or None, value or None),)

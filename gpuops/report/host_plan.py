@@ -18,14 +18,14 @@ from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_d
 from gpuops.report.units import count
 from gpuops.report.visible import visible
 
-_STYLES: Final = {
+STYLES: Final = {
     Verdict.DONE: "green",
     Verdict.ALREADY: "green",
     Verdict.FAILED: "bold red",
     Verdict.UNKNOWN: "bold red",
     Verdict.SKIPPED: "yellow",
 }
-_NAMES: Final = {
+NAMES: Final = {
     Verdict.DONE: "done",
     Verdict.ALREADY: "already so",
     Verdict.FAILED: "failed",
@@ -150,7 +150,7 @@ def _lines(report: HostReport) -> Iterator[Text]:
 def _head(step: HostStep, outcome: HostOutcome | None, before: Inventory) -> Text:
     line = Text("  ")
     if outcome is not None:
-        line.append(f"{outcome.verdict:<8} ", _STYLES[outcome.verdict])
+        line.append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(visible(title(step, before)), "default")
     if outcome is not None and outcome.reason:
         line.append(f"  {visible(outcome.reason)}", "default")
@@ -178,7 +178,7 @@ def _summary(report: HostReport) -> str:
         return f"{count(len(plan.steps), 'step')} planned, nothing changed"
     numbers = {verdict: sum(outcome.verdict is verdict for outcome in report.outcomes) for verdict in Verdict}
     return ", ".join(
-        f"{count(number, 'step') if verdict is Verdict.DONE else number} {_NAMES[verdict]}"
+        f"{count(number, 'step') if verdict is Verdict.DONE else number} {NAMES[verdict]}"
         for verdict, number in numbers.items()
         if number
     )

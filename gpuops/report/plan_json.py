@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report
@@ -19,6 +19,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -73,7 +74,7 @@ def _wave(wave: Wave, before: Inventory) -> Document:
 
 def _step(step: Step, before: Inventory) -> Document:
     return {
-        "kind": _kind(step),
+        "kind": KINDS[type(step)],
         "title": title(step, before),
         "vm": {"ref": step.vm, "name": vm_name(step.vm, before)},
         "host": host_name(getattr(step, "host", None), before),
@@ -83,28 +84,19 @@ def _step(step: Step, before: Inventory) -> Document:
     }
 
 
-def _kind(step: Step) -> str:
-    match step:
-        case ReconfigureVm():
-            return "reconfigure"
-        case RelocateVm():
-            return "relocate"
-        case PowerOnVm():
-            return "power_on"
-        case ResumeVm():
-            return "resume"
-        case SuspendVm():
-            return "suspend"
-        case PowerOffVm():
-            return "power_off"
-        case ShutDownGuest():
-            return "shut_down_guest"
-        case RunInGuest():
-            return "run_in_guest"
-        case SetAttribute():
-            return "set_attribute"
-        case _:
-            assert_never(step)
+KINDS: Final[Mapping[type[Step], str]] = {
+    ReconfigureVm: "reconfigure",
+    RelocateVm: "relocate",
+    PowerOnVm: "power_on",
+    ResumeVm: "resume",
+    SuspendVm: "suspend",
+    PowerOffVm: "power_off",
+    ShutDownGuest: "shut_down_guest",
+    RunInGuest: "run_in_guest",
+    SetVmDrs: "set_vm_drs",
+    SetAttribute: "set_attribute",
+}
+"""What a kind of step is called in a document."""
 
 
 def rejection_document(rejection: Rejection) -> Document:
@@ -122,7 +114,7 @@ def rejection_document(rejection: Rejection) -> Document:
 
 def _outcome(outcome: Outcome, before: Inventory) -> Document:
     return {
-        "kind": _kind(outcome.step),
+        "kind": KINDS[type(outcome.step)],
         "title": title(outcome.step, before),
         "vm": {"ref": outcome.step.vm, "name": vm_name(outcome.step.vm, before)},
         "verdict": outcome.verdict.value,

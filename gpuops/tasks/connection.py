@@ -19,6 +19,7 @@ from gpuops.config.targets import Configuration, read_configuration
 from gpuops.config.trust import doubt
 from gpuops.errors import TargetError, UsageError
 from gpuops.execute.state import default_state_dir
+from gpuops.model.secret import Secret
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -52,7 +53,7 @@ def reach(said: Said, environ: Mapping[str, str] = os.environ) -> Destination | 
     flags = Flags(
         vcenter=_vcenter(said, configuration),
         username=said.username,
-        password=said.password,
+        password=Secret(said.password) if said.password is not None else None,
         password_file=_path(said.password_file),
         ca_file=_path(said.ca_file),
         insecure=said.validate_certs is False,

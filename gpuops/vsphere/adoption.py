@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, Step, SuspendVm
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
 from gpuops.vsphere.managed import vm
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ DESCRIPTIONS: Final[dict[type, str]] = {
     ResumeVm: "VirtualMachine.powerOn",
     SuspendVm: "VirtualMachine.suspend",
     PowerOffVm: "VirtualMachine.powerOff",
+    SetVmDrs: "ComputeResource.reconfigureEx",
 }
 """TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
 
@@ -33,8 +34,9 @@ HISTORY: Final = 100
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
-    """The newest task of this kind on the step's VM that still runs, or was queued at `since` (by vCenter) or later.
+    """The newest task of this kind that still runs, or was queued at `since` (by vCenter) or later.
 
+    On the step's VM, or on the cluster that the step changes.
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
     this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it. What
     runs needs no time: vCenter's clock may have been put back since.
@@ -46,11 +48,15 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
-    user = _user(session)
+    user, entity = _user(session), vm(session, step.vm)
+    if isinstance(step, SetVmDrs):
+        entity = _cluster(session, step.vm)
+        if entity is None:
+            return None
     for found in (_recent, _lost):
         alike = [
             (_asked_by(user, info.get("info.reason")), queued, ref)
-            for ref, info in found(session, step.vm)
+            for ref, info in found(session, entity)
             if info.get("info.descriptionId") == description
             and (queued := info.get("info.queueTime")) is not None
             and (queued >= since or info.get("info.state") in UNENDED)
@@ -60,19 +66,30 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     return None
 
 
-def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of the tasks the VM lists as recent; none for a VM that is gone."""
+def _cluster(session: Session, ref: str) -> Any:
+    """What the VM's host is in; None for a VM that is gone, or that this login cannot see the host of."""
+    try:
+        host = session.read(lambda: vm(session, ref).runtime.host, subject=ref)
+        return session.read(lambda: host.parent, subject=ref) if host is not None else None
+    except GpuopsError as error:
+        if _is_gone(error):
+            return None
+        raise
+
+
+def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of the tasks that a VM or cluster lists as recent; none for one that is gone."""
     from pyVmomi import vim, vmodl
 
     query = vmodl.query.PropertyCollector
-    tasks = query.TraversalSpec(name="tasks", type=vim.VirtualMachine, path="recentTask", skip=False)
+    tasks = query.TraversalSpec(name="tasks", type=type(entity), path="recentTask", skip=False)
     spec = query.FilterSpec(
-        objectSet=[query.ObjectSpec(obj=vm(session, ref), skip=True, selectSet=[tasks])],
+        objectSet=[query.ObjectSpec(obj=entity, skip=True, selectSet=[tasks])],
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     collector = session.content.propertyCollector
     try:
-        found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(), subject=ref)
+        found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(), subject=_name(entity))
     except GpuopsError as error:
         if _is_gone(error):
             return []
@@ -84,16 +101,14 @@ def _recent(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
     return recent
 
 
-def _lost(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of the VM's tasks that the history of vCenter has not seen end; none for a VM that is gone.
+def _lost(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of its tasks that the history of vCenter has not seen end; none for one that is gone.
 
     A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
     """
     from pyVmomi import vim
 
-    spec = vim.TaskFilterSpec(
-        entity=vim.TaskFilterSpec.ByEntity(entity=vm(session, ref), recursion="self"), state=list(UNENDED)
-    )
+    spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), state=list(UNENDED))
 
     def unended() -> list[Any]:
         collector = session.content.taskManager.CreateCollectorForTasks(spec)
@@ -103,7 +118,7 @@ def _lost(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
             collector.DestroyCollector()
 
     try:
-        found = session.read(unended, subject=ref)
+        found = session.read(unended, subject=_name(entity))
     except GpuopsError as error:
         if _is_gone(error):
             return []
@@ -111,6 +126,10 @@ def _lost(session: Session, ref: str) -> list[tuple[str, dict[str, Any]]]:
     return [
         (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS}) for each in found
     ]
+
+
+def _name(entity: Any) -> str:
+    return str(entity._moId)
 
 
 def _is_gone(error: GpuopsError) -> bool:

@@ -102,6 +102,18 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
     return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=now)
 
 
+def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
+    """The same snapshot with the clusters of these VMs read anew."""
+    found = (seen.cluster_of(seen.vms[ref]) for ref in vms if ref in seen.vms)
+    named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
+    refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
+    with reading(session) as reader:
+        fresh = reader.these(
+            {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
+        )
+    return replace(seen, clusters={**seen.clusters, **{cluster.ref: cluster for cluster in fresh}})
+
+
 def _named_as(seen: Vm | None, fresh: Vm) -> Vm:
     """The VM with what a read of the VM alone does not tell: the names of the places around it, and its tags."""
     if seen is None:

@@ -20,7 +20,7 @@ from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
-from gpuops.vsphere.privileges import lacking
+from gpuops.vsphere.privileges import lacking, lacking_on_clusters
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.targets import with_config_targets
@@ -81,6 +81,14 @@ class Connection:
     ) -> Mapping[str, Collection[str]]:
         """By VM, those of the needed privileges that this login does not have."""
         return lacking(self._session, needed, attributes)
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """The same of clusters."""
+        return lacking_on_clusters(self._session, needed)
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with what the clusters of these VMs say of DRS read anew."""
+        return collect.with_drs(self._session, inventory, vms)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any, Final, TypeVar
@@ -121,6 +122,15 @@ def pci_address(written: str | None) -> PciAddress | None:
         return PciAddress.parse(written)
     except UsageError:
         return None
+
+
+def moment(written: str | None) -> datetime | None:
+    """A moment in UTC; None for one without a zone, which could be any."""
+    try:
+        found = datetime.fromisoformat(written) if written is not None else None
+    except ValueError:
+        return None
+    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
 
 
 def mebibytes(byte_count: int | None) -> int | None:

@@ -116,5 +116,5 @@ class GuestPrograms:
         if guest is None:
             raise Refused(f"{name}: there is no login for programs in guests", hint=NO_LOGIN_HINT)
         return vim.vm.guest.NamePasswordAuthentication(
-            username=guest.username, password=guest.password, interactiveSession=False
+            username=guest.username, password=guest.password.reveal(), interactiveSession=False
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from gpuops.errors import GpuopsError, NotConnected, UsageError
@@ -21,8 +22,9 @@ from gpuops.model.host_settings import (
     PassthroughState,
     SoftwarePackage,
 )
-from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
-from gpuops.vsphere import managed
+from gpuops.model.task import TaskRef
+from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
+from gpuops.vsphere import host_tasks, managed
 from gpuops.vsphere.privileges import lacking_on_hosts
 from gpuops.vsphere.targets import AT_A_TIME
 
@@ -76,6 +78,18 @@ class HostConnection:
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
             case _:
                 assert_never(step)
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        return host_tasks.submit(self._session, step, inventory.hosts[step.host].name, op_id)
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        """A task of this kind that runs on the step's host now; None = there is none."""
+        return host_tasks.adopt(self._session, step)
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        """Those of these hosts that are connected and have booted since, within the time."""
+        return host_tasks.wait_for_boot(self._session, since, timeout_s)
 
     def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
         self._session.change(call, *arguments, subject=name, op_id=op_id)

@@ -29,6 +29,7 @@ HOST: Final = (
     "parent",
     "runtime.connectionState",
     "runtime.inMaintenanceMode",
+    "runtime.bootTime",
     "config.product.version",
     "hardware.memorySize",
     "hardware.cpuInfo",

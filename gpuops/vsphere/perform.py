@@ -15,12 +15,14 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
 )
 from gpuops.vsphere import managed
 from gpuops.vsphere.attributes import Attributes
+from gpuops.vsphere.overrides import overriding
 from gpuops.vsphere.specs import config_spec
 
 if TYPE_CHECKING:
@@ -54,10 +56,7 @@ class Performer:
             case RelocateVm():
                 spec = self._relocation(step, inventory)
                 return self._task(target.RelocateVM_Task, spec, None, vm=vm, op_id=op_id)
-            case PowerOnVm():
-                return self._start(step, vm, target, op_id)
-            case ResumeVm():
-                _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
+            case PowerOnVm() | ResumeVm():
                 return self._start(step, vm, target, op_id)
             case SuspendVm():
                 return self._task(target.SuspendVM_Task, vm=vm, op_id=op_id)
@@ -70,6 +69,8 @@ class Performer:
                 return None
             case RunInGuest():
                 return self._programs.start(step, vm.name, op_id)
+            case SetVmDrs():
+                return self._task(*overriding(self._session, step, inventory), vm=vm, op_id=op_id)
             case SetAttribute():
                 self.attributes.set(step.vm, step.name, step.value, subject=vm.name, op_id=op_id)
                 return None
@@ -77,6 +78,8 @@ class Performer:
                 assert_never(step)
 
     def _start(self, step: PowerOnVm | ResumeVm, vm: Vm, target: Any, op_id: str) -> TaskRef:
+        if isinstance(step, ResumeVm):
+            _require(vm, vm.power is PowerState.SUSPENDED, "not suspended: resuming it would boot it")
         return self._task(target.PowerOnVM_Task, managed.host(self._session, step.host), vm=vm, op_id=op_id)
 
     def _task(self, call: Callable[..., Any], *arguments: Any, vm: Vm, op_id: str) -> TaskRef:

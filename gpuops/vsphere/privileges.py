@@ -42,8 +42,19 @@ def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) ->
 
     A vCenter that does not tell lacks nothing here. Raises NotConnected in its kinds.
     """
+    return _lacking_on(session, "HostSystem", needed)
+
+
+def lacking_on_clusters(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
+    """By cluster, those of the needed privileges that vCenter says this login does not have."""
+    return _lacking_on(session, "ClusterComputeResource", needed)
+
+
+def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
     try:
-        missing = _missing(session, _login(session), {ref: managed.host(session, ref) for ref in needed}, needed)
+        missing = _missing(
+            session, _login(session), {ref: managed.managed(session, kind, ref) for ref in needed}, needed
+        )
     except NotConnected:
         raise
     except GpuopsError:

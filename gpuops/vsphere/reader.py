@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.elements import child, children, kind, text
@@ -20,6 +19,7 @@ from gpuops.vsphere.faults import named
 from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.reference import REFERENCE
+from gpuops.vsphere.transport.written import written
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, parsed
 
 DEADLINE_S: Final = 600
@@ -95,7 +95,7 @@ class Reader:
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
         types = "".join(f"<type>{name}</type>" for name in wanted if name != "Task")
-        container = f'<container type="{kind_of_root}">{escape(root)}</container>{types}<recursive>true</recursive>'
+        container = f'<container type="{kind_of_root}">{written(root)}</container>{types}<recursive>true</recursive>'
         made = child(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval")
         view = (made.text or "") if made is not None else ""
         found = [decode(each) for each in self._pages(wanted, _view_object(view, "Task" in wanted))]
@@ -140,7 +140,7 @@ class Reader:
                 yield from _objects(page)
             if token is None:
                 break
-            more = f"<token>{escape(token)}</token>"
+            more = f"<token>{written(token)}</token>"
             reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
 
 
@@ -177,7 +177,7 @@ _TASKS_OF_VM: Final = (
 def _view_object(view: str, with_tasks: bool) -> str:
     tasks = _TASKS_OF_VM if with_tasks else ""
     return (
-        f'<objectSet><obj type="ContainerView">{escape(view)}</obj><skip>true</skip>'
+        f'<objectSet><obj type="ContainerView">{written(view)}</obj><skip>true</skip>'
         '<selectSet xsi:type="TraversalSpec"><name>view</name><type>ContainerView</type><path>view</path>'
         f"<skip>false</skip>{tasks}</selectSet></objectSet>"
     )
@@ -185,4 +185,4 @@ def _view_object(view: str, with_tasks: bool) -> str:
 
 def _plain_object(type_name: str, ref: str, with_tasks: bool) -> str:
     tasks = _TASKS_OF_VM if with_tasks and type_name == "VirtualMachine" else ""
-    return f'<objectSet><obj type="{type_name}">{escape(ref)}</obj><skip>false</skip>{tasks}</objectSet>'
+    return f'<objectSet><obj type="{type_name}">{written(ref)}</obj><skip>false</skip>{tasks}</objectSet>'

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
-from xml.sax.saxutils import escape
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
@@ -22,6 +21,7 @@ from gpuops.vsphere.api_version import negotiate
 from gpuops.vsphere.elements import child, texts
 from gpuops.vsphere.faults import named, translate
 from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport.written import written
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
 
 Answer = TypeVar("Answer")
@@ -194,11 +194,10 @@ class Session:
         return managers, about
 
     def _login(self, wire: Wire) -> None:
-        who = f"<userName>{escape(self.target.username)}</userName>"
+        who = f"<userName>{written(self.target.username)}</userName>"
+        password = f"<password>{written(self.target.password.reveal())}</password>"
         try:
-            wire.ask(
-                "Login", self.service["sessionManager"], f"{who}<password>{escape(self.target.password)}</password>"
-            )
+            wire.ask("Login", self.service["sessionManager"], who + password)
         except SessionEnded as ended:
             raise self._refused("the session ends as it begins") from ended
         except WireFault as fault:

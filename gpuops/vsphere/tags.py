@@ -75,7 +75,7 @@ def _tagging(target: Target, http: requests.Session) -> Iterator[Any]:
         )
         return StubConfigurationFactory.new_std_configuration(connector)
 
-    password = create_user_password_security_context(target.username, target.password)
+    password = create_user_password_security_context(target.username, target.password.reveal())
     configuration = configured(create_session_security_context(LoginService(configured(password)).create()))
     try:
         yield StubFactory(configuration)

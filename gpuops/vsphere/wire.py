@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from http.cookies import SimpleCookie
 from typing import Any, Final
-from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError
 from gpuops.model.target import Target
@@ -19,6 +18,7 @@ from gpuops.vsphere.elements import kind
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
+from gpuops.vsphere.transport.written import reference
 
 CALL_S: Final = 120
 """For one call and its whole reply."""
@@ -82,9 +82,7 @@ class Wire:
         again: bool = True,
     ) -> bytes:
         """The reply as it came, for those who parse it their own way. Raises NotConnected in its kinds."""
-        kind_of_this, moid = this
-        call = f'<{method} xmlns="urn:vim25"><_this type="{kind_of_this}">{escape(moid)}</_this>{arguments}</{method}>'
-        body = _ENVELOPE.format(call).encode()
+        body = envelope(method, this, arguments)
         until = time.monotonic() + CALL_S if deadline is None else deadline
         try:
             return self._exchange(body, until)
@@ -118,6 +116,11 @@ class Wire:
             morsel = SimpleCookie(header).get(_COOKIE)
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
+
+
+def envelope(method: str, this: tuple[str, str], arguments: str = "") -> bytes:
+    """The request of a call. Raises ProtocolError for what is no id of an object."""
+    return _ENVELOPE.format(f'<{method} xmlns="urn:vim25">{reference(*this)}{arguments}</{method}>').encode()
 
 
 def parsed(received: bytes, address: str) -> Any:

@@ -2,7 +2,7 @@
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, batch, defrag,
-                                        numa, rotation, night, executor, journal
+                                        numa, rotation, night, executor, journal, vms
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ MODULES = {
     "executor": "tests.bench.executor",
     "numa": "tests.bench.numa_local",
     "journal": "tests.bench.journal",
+    "vms": "tests.bench.many_vms",
 }
 
 

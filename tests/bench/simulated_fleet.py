@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.recipe import recipe
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
@@ -119,7 +120,7 @@ def simulated_fleet(hosts: int, mode: str, policy: str) -> Iterator[SimulatedFle
     """So many hosts with nothing on them: 128 cores and 768 GiB in two nodes each."""
     world = build_declared(_declared(hosts, mode, policy))
     with SimServer(world, tls=False) as server:
-        target = Target("127.0.0.1", server.username, server.password, port=server.port, tls=False)
+        target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
         with Connection(target) as connection:
             yield SimulatedFleet(world, connection, catalog(), connection.inventory())
 

@@ -30,6 +30,8 @@ def test_the_manual_has_the_topics_people_ask_for() -> None:
     assert TOPICS == [
         "ansible",
         "attach",
+        "change",
+        "comparison",
         "defrag",
         "doctor",
         "journal",

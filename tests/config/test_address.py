@@ -6,6 +6,7 @@ import pytest
 
 from gpuops.config.address import Address
 from gpuops.errors import TargetError
+from gpuops.model.secret import Secret
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_https_and_sdk_are_implied(text: str, url: str) -> None:
 
 def test_user_and_password_are_decoded_and_kept_apart() -> None:
     address = Address.parse("https://svc%40vsphere.local:p%3Ass@vc.example.com")
-    assert (address.username, address.password) == ("svc@vsphere.local", "p:ss")
+    assert (address.username, address.password) == ("svc@vsphere.local", Secret("p:ss"))
     assert address == Address("vc.example.com")
     assert "p:ss" not in repr(address)
     assert "p:ss" not in str(address)

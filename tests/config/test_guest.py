@@ -8,6 +8,7 @@ import pytest
 
 from gpuops.config.guest import guest_login
 from gpuops.errors import TargetError
+from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 
 
@@ -31,7 +32,7 @@ def test_a_file_comes_first_then_the_environment_then_the_credential(tmp_path: P
         ("GPUOPS_GUEST_PASSWORD", "spoken"),
         ("CREDENTIALS_DIRECTORY", "of-systemd"),
     ):
-        assert guest_login(environ) == GuestLogin("ml", password)
+        assert guest_login(environ) == GuestLogin("ml", Secret(password))
         del environ[source]
     with pytest.raises(TargetError, match="no password for the guest user 'ml'"):
         guest_login(environ)

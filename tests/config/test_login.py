@@ -11,13 +11,14 @@ from gpuops.config.address import Address
 from gpuops.config.login import login
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 
 THERE = Destination(
     label="prod",
     address=Address("vc.example.com", 8443),
     username="me",
-    password="Cn4ry",
+    password=Secret("Cn4ry"),
     verify=False,
     ca_files=(Path("/ca.pem"),),
     proxy="proxy:3128",
@@ -25,7 +26,9 @@ THERE = Destination(
 
 
 def test_everything_arrives() -> None:
-    expected = Target("vc.example.com", "me", "Cn4ry", 8443, ca_files=("/ca.pem",), verify=False, proxy="proxy:3128")
+    expected = Target(
+        "vc.example.com", "me", Secret("Cn4ry"), 8443, ca_files=("/ca.pem",), verify=False, proxy="proxy:3128"
+    )
     assert login(THERE, {}, None) == expected
     assert "Cn4ry" not in repr(expected)
 

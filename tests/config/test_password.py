@@ -15,6 +15,7 @@ from gpuops.config.address import Address
 from gpuops.config.password import find_password, read_password_file
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
+from gpuops.model.secret import Secret
 
 THERE = Destination(label="prod", address=Address("vc.example.com"), username="me", name="prod")
 
@@ -32,16 +33,16 @@ def test_sources_in_their_order(tmp_path: Path) -> None:
     file(tmp_path, "gpuops-password", "of-systemd\n")
     file(tmp_path, "gpuops-password-prod", "of-systemd-for-prod\n")
     systemd = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
-    everything = replace(THERE, password="given", password_file=named, target_password_file=target)
-    assert find_password(everything, systemd, lambda prompt: "typed") == "given"
+    everything = replace(THERE, password=Secret("given"), password_file=named, target_password_file=target)
+    assert find_password(everything, systemd, lambda prompt: "typed") == Secret("given")
     everything = replace(everything, password=None)
-    assert find_password(everything, systemd, lambda prompt: "typed") == "of-file"
+    assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-file")
     everything = replace(everything, password_file=None)
-    assert find_password(everything, systemd, lambda prompt: "typed") == "of-target"
+    assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-target")
     everything = replace(everything, target_password_file=None)
-    assert find_password(everything, systemd, lambda prompt: "typed") == "of-systemd-for-prod"
-    assert find_password(replace(everything, name="other"), systemd, lambda prompt: "typed") == "of-systemd"
-    assert find_password(everything, {}, lambda prompt: "typed") == "typed"
+    assert find_password(everything, systemd, lambda prompt: "typed") == Secret("of-systemd-for-prod")
+    assert find_password(replace(everything, name="other"), systemd, lambda prompt: "typed") == Secret("of-systemd")
+    assert find_password(everything, {}, lambda prompt: "typed") == Secret("typed")
 
 
 def test_the_prompt_says_who_and_where() -> None:
@@ -63,8 +64,8 @@ def test_without_a_person_and_without_a_source_the_login_is_not_tried() -> None:
 
 
 def test_only_the_last_line_end_is_dropped(tmp_path: Path) -> None:
-    assert read_password_file(file(tmp_path, "a", " with blanks \n")) == " with blanks "
-    assert read_password_file(file(tmp_path, "b", "windows\r\n")) == "windows"
+    assert read_password_file(file(tmp_path, "a", " with blanks \n")) == Secret(" with blanks ")
+    assert read_password_file(file(tmp_path, "b", "windows\r\n")) == Secret("windows")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"x" * 70_000])
@@ -87,7 +88,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, where: 
     assert (caught.value.exit_code, caught.value.hint) == (2, f"chmod 600 {path}")
     assert "Cn4ry" not in str(caught.value)
     path.chmod(0o400)
-    assert find_password(there, {}, None) == "Cn4ry"
+    assert find_password(there, {}, None) == Secret("Cn4ry")
 
 
 def test_a_file_of_somebody_else_may_be_shared_with_our_group_but_not_with_all(
@@ -97,7 +98,7 @@ def test_a_file_of_somebody_else_may_be_shared_with_our_group_but_not_with_all(
     path.chmod(0o640)
     uid = path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    assert find_password(replace(THERE, password_file=path), {}, None) == "of-service"
+    assert find_password(replace(THERE, password_file=path), {}, None) == Secret("of-service")
     path.chmod(0o644)
     with pytest.raises(TargetError, match="by others"):
         find_password(replace(THERE, password_file=path), {}, None)
@@ -108,14 +109,14 @@ def test_a_pipe_is_not_asked_for_its_mode(tmp_path: Path) -> None:
     os.write(writing, b"piped\n")
     os.close(writing)
     try:
-        assert find_password(replace(THERE, password_file=Path(f"/dev/fd/{reading}")), {}, None) == "piped"
+        assert find_password(replace(THERE, password_file=Path(f"/dev/fd/{reading}")), {}, None) == Secret("piped")
     finally:
         os.close(reading)
 
 
 def test_a_systemd_credential_may_show_a_groups_right(tmp_path: Path) -> None:
     file(tmp_path, "gpuops-password", "of-systemd").chmod(0o440)
-    assert find_password(THERE, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == "of-systemd"
+    assert find_password(THERE, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == Secret("of-systemd")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_a_named_credential_needs_its_directory(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="CREDENTIALS_DIRECTORY"):
         find_password(there, {}, None)
     file(tmp_path, "vc", "of-credential")
-    assert find_password(there, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == "of-credential"
+    assert find_password(there, {"CREDENTIALS_DIRECTORY": str(tmp_path)}, None) == Secret("of-credential")
 
 
 def test_a_keyring_that_is_not_installed_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,5 +152,5 @@ def test_a_keyring_is_asked_for_user_and_host(monkeypatch: pytest.MonkeyPatch) -
     fake.get_password = get_password
     monkeypatch.setitem(sys.modules, "keyring", fake)
     monkeypatch.setitem(sys.modules, "keyring.errors", fake.errors)
-    assert find_password(replace(THERE, keyring=True), {}, None) == "of-keyring"
+    assert find_password(replace(THERE, keyring=True), {}, None) == Secret("of-keyring")
     assert asked == [("gpuops", "me@vc.example.com")]

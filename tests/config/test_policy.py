@@ -15,8 +15,9 @@ from pydantic import BaseModel
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
+from gpuops.model.drs import VmDrs
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm
-from gpuops.model.rotation import Limits, Role, marker_value, parse_marker
+from gpuops.model.rotation import Limits, Marker, Role, marker_value, parse_marker
 from gpuops.model.selector import Mark
 from gpuops.model.vm import Vm
 
@@ -193,8 +194,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_marker_alone_tells_night_and_role() -> None:
     for night in ("2026-11-20", "2026-11-20T13:05Z"):
         for role in Role:
-            assert parse_marker(marker_value(night, role)) == (night, role)
-    for foreign in ("", "maintenance", "2026-11-20", "2026-11-20 king", "soon desktop"):
+            assert parse_marker(marker_value(night, role)) == Marker(night, role)
+            for drs in VmDrs:
+                assert parse_marker(marker_value(night, role, drs)) == Marker(night, role, drs)
+    for foreign in ("", "maintenance", "2026-11-20", "2026-11-20 king", "soon desktop", "2026-11-20 ml drs=x"):
         assert parse_marker(foreign) is None
 
 

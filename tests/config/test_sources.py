@@ -12,6 +12,7 @@ from gpuops.config.layers import Flags
 from gpuops.config.sources import Destination, Simulated, journal_url, label, resolve
 from gpuops.config.targets import Configuration, NamedTarget
 from gpuops.errors import TargetError, UsageError
+from gpuops.model.secret import Secret
 
 PROD = NamedTarget(host="prod.example.com", username="of-target", ca_file=Path("target.pem"), proxy="target:1")
 CONFIGURATION = Configuration(default="prod", targets={"prod": PROD, "lab": NamedTarget(host="sim:lab")})
@@ -70,7 +71,7 @@ def test_families_of_variables_in_their_order(
     environ: dict[str, str], username: str, password: str, proxy: str | None, origin: str
 ) -> None:
     found = reach(Flags(), environ, CONFIGURATION)
-    assert (found.address.host, found.username, found.password) == ("vc.example.com", username, password)
+    assert (found.address.host, found.username, found.password) == ("vc.example.com", username, Secret(password))
     assert found.proxy == proxy
     assert found.verify is (origin == "")
     if origin:
@@ -80,7 +81,7 @@ def test_families_of_variables_in_their_order(
 def test_each_setting_is_looked_up_alone() -> None:
     environ = {"GPUOPS_VCENTER": "https://vc.example.com", "VMWARE_USER": "of-vmware", "GOVC_PASSWORD": "pw-govc"}
     found = reach(Flags(), environ)
-    assert (found.username, found.password) == ("of-vmware", "pw-govc")
+    assert (found.username, found.password) == ("of-vmware", Secret("pw-govc"))
 
 
 @pytest.mark.parametrize("family", [VMWARE, GOVC], ids=["vmware", "govc"])
@@ -165,7 +166,7 @@ def test_no_password_on_the_command_line() -> None:
         resolve(Flags(vcenter="https://me:Cn4ry@vc.example.com"), {}, Configuration())
     assert "Cn4ry" not in str(caught.value)
     assert reach(Flags(vcenter="https://me@vc.example.com"), {"GPUOPS_USERNAME": "you"}).username == "me"
-    assert reach(Flags(), {"GPUOPS_VCENTER": "https://me:pw@vc.example.com"}).password == "pw"
+    assert reach(Flags(), {"GPUOPS_VCENTER": "https://me:pw@vc.example.com"}).password == Secret("pw")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_a_served_simulator_is_reached_by_its_ready_file(tmp_path: Path) -> None
     path = tmp_path / "ready.json"
     path.write_text(json.dumps(ready), encoding="utf-8")
     found = reach(Flags(vcenter=f"sim@{path}"), {})
-    assert (found.address.port, found.username, found.password) == (4711, "u", "p")
+    assert (found.address.port, found.username, found.password) == (4711, "u", Secret("p"))
     assert found.ca_files == (Path("ca"),)
 
 

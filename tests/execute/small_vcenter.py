@@ -13,10 +13,11 @@ from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, VcenterUnreac
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.saved import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Datastore, Host, OfferedProfile
+from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.project import project
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
@@ -26,6 +27,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -103,6 +105,7 @@ class World:
     attributes: set[str] = field(default_factory=lambda: {"gpuops.rotation"})
     """Custom attributes that are defined."""
     tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    clusters: dict[str, Cluster] = field(default_factory=dict)
 
     def tick(self) -> datetime:
         self.now += timedelta(seconds=1)
@@ -111,14 +114,14 @@ class World:
     def snapshot(self) -> Inventory:
         hosts = {ref: replace(host, gpus=self._gpus(host)) for ref, host in self.hosts.items()}
         vms = {ref: replace(vm, tasks=self._running_tasks(ref)) for ref, vm in self.vms.items()}
-        return Inventory("vc-uuid", "8.0.3.0", self.now, hosts, vms, {}, dict(self.datastores))
+        return Inventory("vc-uuid", "8.0.3.0", self.now, hosts, vms, dict(self.clusters), dict(self.datastores))
 
     def _running_tasks(self, vm: str) -> tuple[RunningTask, ...]:
         others = self.vms[vm].tasks
         ours = [
             (ref, task)
             for ref, task in self.tasks.items()
-            if task.step.vm == vm and not task.ended and not isinstance(task.step, RunInGuest)
+            if task.step.vm == vm and not task.ended and not isinstance(task.step, RunInGuest | SetVmDrs)
         ]
         return (*others, *(RunningTask(ref.ref, METHODS[type(task.step)], "running") for ref, task in ours))
 
@@ -183,6 +186,8 @@ class World:
                 )
             case RunInGuest():
                 pass
+            case SetVmDrs():
+                self.clusters = dict(project(step, self.snapshot()).clusters)
             case SetAttribute(name=name, value=value):
                 kept = {key: old for key, old in vm.attributes.items() if key != name}
                 self.set(step.vm, attributes=kept | ({name: value} if value else {}))
@@ -258,6 +263,12 @@ class SmallVcenter:
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
     ) -> Mapping[str, Collection[str]]:
         return {}
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return replace(inventory, clusters=dict(self.world.clusters))
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
         now = self.world.snapshot()

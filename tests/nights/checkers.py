@@ -27,7 +27,8 @@ from tests.nights.limits import (
     second_night_is_empty,
     stays_where_it_is,
 )
-from tests.nights.night import Played
+from tests.nights.night import OVERRIDE, Played
+from tests.nights.overrides import only_the_queue, put_back
 from tests.nights.promises import done_was_done, failed_for_certain, intent_first, journal_keeps, marked, told_is_back
 from tests.nights.worlds import CLOSES, EVENING
 
@@ -107,7 +108,7 @@ def only_ours(night: Played) -> Iterator[str]:
     queue = {queued.name for queued in night.site.policy.ml}
     for entry in effects(night):
         name = night.names.get(entry.moid, entry.name)
-        if name in queue or entry.method == DEFINE:
+        if name in queue or entry.method in (DEFINE, OVERRIDE):
             continue
         if not name.startswith("desktop-"):
             yield f"I7: {entry.method} on {entry.name}, which no policy selects"
@@ -209,6 +210,8 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     second_night_is_empty,
     one_night,
     grace_is_kept,
+    only_the_queue,
+    put_back,
 )
 
 

@@ -35,17 +35,20 @@ from gpuops.plan.steps import (
     RelocateVm,
     ResumeVm,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
 )
 from gpuops.sim.call import Call
 from gpuops.sim.objects.task import Task, TaskState, description_id
+from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.sessions import Session
 from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.world import World
 from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
+from gpuops.vsphere.overrides import override_spec
 from gpuops.vsphere.specs import config_spec
 from tests.nights.showing import Showing
 
@@ -123,15 +126,22 @@ class DirectVcenter:
     ) -> Mapping[str, Collection[str]]:
         return {}
 
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return self._read(lambda: self._showing.with_drs(inventory))
+
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         description = DESCRIPTIONS.get(type(step))
 
         def look() -> TaskRef | None:
-            vm = self._world.find(step.vm)
+            vm: Any = self._world.find(step.vm)
             if vm is None:
                 return None
-            lost = [task for task in self._world.tasks.history() if task.entity is vm and not task.ended]
-            for found in (self._world.tasks.recent(vm), lost):
+            entity = vm.host().compute_resource() if isinstance(step, SetVmDrs) else vm
+            lost = [task for task in self._world.tasks.history() if task.entity is entity and not task.ended]
+            for found in (self._world.tasks.recent(entity), lost):
                 alike = [
                     (task.call.user == USER, task.queued_at + task.skew, task.moid)
                     for task in found
@@ -180,6 +190,8 @@ class DirectVcenter:
         if isinstance(step, SetAttribute):
             self._mark(step, op_id)
             return None
+        if isinstance(step, SetVmDrs):
+            return self._override(step, inventory, op_id)
         method = "ReconfigVM_Task" if isinstance(step, ReconfigureVm) else _METHODS[type(step)]
         power = inventory.vm(step.vm).power
         if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
@@ -191,6 +203,15 @@ class DirectVcenter:
             method, step.vm, lambda call: getattr(self._world.get(step.vm), method)(call, *arguments), op_id
         )
         return TaskRef(task.moid) if isinstance(task, Task) else None
+
+    def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
+        cluster = inventory.cluster_of(inventory.vm(step.vm))
+        assert cluster is not None
+        method, spec = "ReconfigureComputeResource_Task", override_spec(step, there=cluster.has_override(step.vm))
+        task = self._ask(
+            method, cluster.ref, lambda call: getattr(self._world.get(cluster.ref), method)(call, spec, True), op_id
+        )
+        return TaskRef(task.moid)
 
     def _arguments(self, step: Step, inventory: Inventory) -> tuple[Any, ...]:
         match step:
@@ -269,7 +290,7 @@ class DirectVcenter:
 
     def _asks(self, ref: str) -> bool:
         task = self._task(ref)
-        return task is not None and task.entity.state.question is not None
+        return task is not None and isinstance(task.entity, VirtualMachine) and task.entity.state.question is not None
 
     def _end(self, ref: str) -> TaskEnd:
         task = self._task(ref)

@@ -26,7 +26,6 @@ from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import agreed
-from gpuops.execute.step_json import load_step
 from gpuops.plan.outcome import Report
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
@@ -47,6 +46,7 @@ CRON: Final = timedelta(minutes=10)
 QUIET: Final = 2
 """After so many mornings in a row with nothing to do the next ones would have nothing to do either."""
 RESUMES: Final = 5
+OVERRIDE: Final = "ReconfigureComputeResource_Task"
 
 
 class Killed(BaseException):
@@ -299,7 +299,8 @@ class Nightly:
             if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
-        on_host = Counter(task.entity.state.host for task in ours if task.name != "RelocateVM_Task")
+        elsewhere = ("RelocateVM_Task", OVERRIDE)
+        on_host = Counter(task.entity.state.host for task in ours if task.name not in elsewhere)
         self.played.most_on_host = max([self.played.most_on_host, *on_host.values()])
 
     def _cut(self, name: str) -> None:
@@ -384,7 +385,7 @@ class Nightly:
         for record, _ in played.kept:
             if record.kind is Kind.INTENT:
                 played.intents[record.body["op"]] = record.at
-                steps[record.body["op"]] = load_step(record.body["step"]).vm
+                steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
@@ -404,7 +405,7 @@ def _may_resume(vm: VirtualMachine) -> bool:
 
 
 def _asks(vm: Any) -> bool:
-    return vm.state.question is not None
+    return isinstance(vm, VirtualMachine) and vm.state.question is not None
 
 
 def _wakes(vm: VirtualMachine) -> bool:

@@ -57,13 +57,18 @@ class Showing:
             taken_at=self.now,
             hosts={host.moid: self._host(host) for host in world.by_type("HostSystem")},
             vms={vm.moid: self._vm(vm) for vm in world.by_type("VirtualMachine")},
-            clusters={
-                each.moid: Cluster(each.moid, each.name, **_drs(each.drs))
-                for each in world.by_type("ClusterComputeResource")
-            },
+            clusters=self._clusters(),
             datastores={each.moid: self._datastore(each) for each in world.by_type("Datastore")},
             user="l1",
         )
+
+    def _clusters(self) -> dict[str, Cluster]:
+        found = self._world.by_type("ClusterComputeResource")
+        return {each.moid: Cluster(each.moid, each.name, **_drs(each.drs)) for each in found}
+
+    def with_drs(self, seen: Inventory) -> Inventory:
+        """The same snapshot with its clusters as they are now."""
+        return replace(seen, clusters=self._clusters())
 
     def observed(self, seen: Inventory, refs: Collection[str]) -> Inventory:
         """The same snapshot with these VMs and their hosts' GPUs as they are now."""
@@ -166,7 +171,7 @@ class Showing:
         state, seats = host.state, host.seats()
         used = sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in host.running_vms())
         key = (
-            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy,
+            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy, state.boot_time,
             tuple(vm.state.held for vm in host.running_vms()),
         )  # fmt: skip
         known = self._hosts.get(host.moid)
@@ -177,6 +182,7 @@ class Showing:
             still,
             connected=state.connection == "connected",
             in_maintenance=state.in_maintenance,
+            booted=state.boot_time,
             memory_used_mib=used,
             gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
             profiles=self._profiles(host, seats),
@@ -259,7 +265,11 @@ def _nodes(host: HostSystem) -> tuple[NumaNode, ...]:
 
 def _drs(drs: Any) -> dict[str, Any]:
     """As ClusterConfigInfoEx tells it; a cluster always tells of DRS."""
-    from gpuops.sim.drs import Behavior
-
     assert not drs.rules, "these nights have no rules"
-    return {"rules": (), "drs_enabled": drs.behavior is not None, "drs_behavior": (drs.behavior or Behavior.FULL).value}
+    return {
+        "rules": (),
+        "drs_enabled": drs.enabled,
+        "drs_behavior": drs.behavior.value,
+        "drs_overrides": tuple((vm, one.behavior.value if one.behavior else "") for vm, one in drs.overrides.items()),
+        "drs_excluded": tuple(vm for vm, one in drs.overrides.items() if not one.enabled),
+    }

@@ -17,7 +17,7 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
-from tests.nights.night import Played, play
+from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.worlds import CLOSES, EVENING
 
 SEED = 106
@@ -66,6 +66,17 @@ def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
         more = replace(seen, **changes)
         entries = [each for entry in night.world.ledger for each in ([entry, more] if entry is seen else [entry])]
         return with_ledger(night, entries)
+
+    return doctored
+
+
+def kept_off(*, desktop: bool) -> Doctor:
+    """DRS is kept off a VM in the end."""
+
+    def doctored(night: Played) -> Played:
+        seen = first(night, START, desktop=desktop)
+        more = replace(seen, method=OVERRIDE, before={"overrides": {}}, after={"overrides": {seen.moid: "manual"}})
+        return with_ledger(night, [*night.world.ledger, more])
 
     return doctored
 
@@ -198,6 +209,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I23", "nobody_left_behind", lambda night: replace(
         without(START, desktop=True)(night), left_behind=frozenset(night.names))),
     ("I23", "ml_stops", left_running),
+    ("I7", "only_the_queue", kept_off(desktop=True)),
+    ("I23", "put_back", kept_off(desktop=False)),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
 ]  # fmt: skip

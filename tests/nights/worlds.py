@@ -182,12 +182,22 @@ def _policy(size: Size, rng: random.Random) -> Policy:
         in_flight=rng.choice([1, 2, 8]),
         per_host=rng.choice([1, 2, 4]),
         zone=rng.choice(list(_WINDOWS)),
+        drs=rng.choice(["none", "none", "none", "manual"]),
     )
 
 
 @lru_cache(maxsize=4096)
 def _parsed(
-    *, floor: int, owner: bool, ml: int, relocate: int | None, then: str, in_flight: int, per_host: int, zone: str
+    *,
+    floor: int,
+    owner: bool,
+    ml: int,
+    relocate: int | None,
+    then: str,
+    in_flight: int,
+    per_host: int,
+    zone: str,
+    drs: str,
 ) -> Policy:
     pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                             "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
@@ -201,6 +211,7 @@ def _parsed(
                "stop": {"grace_s": 120, "then": then}},
         "window": {"opens": _WINDOWS[zone][0], "closes": _WINDOWS[zone][1], "zone": zone},
         "limits": {"in_flight": in_flight, "per_host": per_host},
+        "drs_override": drs,
     })  # fmt: skip
     # JSON is YAML too, and is read a hundred times as fast
     with patch.object(policy, "parse_yaml", lambda written, name: json.loads(written)):

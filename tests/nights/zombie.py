@@ -21,6 +21,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.rotation import Half, restore, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.rotation.lease import TTL_S
 from gpuops.sim.server import USERNAME
@@ -54,7 +55,7 @@ class Sleeper:
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1])) if stop else Sleeper("", 0)
-    target = Target("127.0.0.1", USERNAME, sys.stdin.readline().strip(), port=int(port), ca_files=(ca_file,))
+    target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     try:
         with Connection(target) as connection:
             site = Site(Watched(connection, sleeper), Path(state_dir), lambda: datetime.now(UTC))  # noqa: TID251

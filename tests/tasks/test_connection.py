@@ -9,6 +9,7 @@ import pytest
 
 from gpuops.config.sources import Destination
 from gpuops.errors import GpuopsError, NotTrusted, Refused, TargetError, UsageError
+from gpuops.model.secret import Secret
 from gpuops.tasks.connection import Said, open_site, reach
 
 CONFIGURATION = """
@@ -54,7 +55,7 @@ def test_a_target_of_the_configuration_file_goes_by_its_name(tmp_path: Path) -> 
 def test_what_is_left_out_comes_from_the_variables_of_the_vmware_collections() -> None:
     environ = {"VMWARE_HOST": "vc", "VMWARE_PORT": "444", "VMWARE_USER": "u", "VMWARE_PASSWORD": "p"}
     found = destination(Said(), {**environ, "VMWARE_VALIDATE_CERTS": "false", "VMWARE_PROXY_HOST": "proxy"})
-    assert (str(found.address), found.username, found.password) == ("https://vc:444", "u", "p")
+    assert (str(found.address), found.username, found.password) == ("https://vc:444", "u", Secret("p"))
     assert (found.verify, found.proxy) == (False, "proxy:8080")
     said = destination(Said(username="other", validate_certs=True, proxy_host="mine", proxy_port=3128), environ)
     assert (said.username, said.verify, said.proxy) == ("other", True, "mine:3128")

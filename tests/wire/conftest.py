@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
@@ -15,7 +16,7 @@ from gpuops.sim.server import SimServer
 def target_of(server: SimServer) -> Target:
     """The way to a simulated vCenter, its certificate verified."""
     assert server.ca_file is not None
-    return Target("127.0.0.1", server.username, server.password, port=server.port, ca_files=(server.ca_file,))
+    return Target("127.0.0.1", server.username, Secret(server.password), port=server.port, ca_files=(server.ca_file,))
 
 
 @pytest.fixture

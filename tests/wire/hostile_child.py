@@ -9,6 +9,7 @@ import resource
 import sys
 
 from gpuops.cli.failure import guarded
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 
 MEMORY_BYTES = 512 * 1024 * 1024
@@ -23,7 +24,7 @@ def main() -> None:
     from gpuops.vsphere.transport import door, stub
 
     port, parser, username = sys.argv[1:]
-    target = Target("127.0.0.1", username, sys.stdin.readline().strip(), port=int(port), tls=False)
+    target = Target("127.0.0.1", username, Secret(sys.stdin.readline().strip()), port=int(port), tls=False)
     for module, name, seconds in [
         (door, "SILENCE_S", PATIENCE_S / 2),
         (reader, "DEADLINE_S", PATIENCE_S),

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, NotTrusted
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim.handler import Incoming, Outgoing
 from gpuops.sim.scenario import build
@@ -92,7 +93,9 @@ def watched(one_server: Watched) -> Watched:
 
 def target_of(watched: Watched, pin: str | None) -> Target:
     server = watched.server
-    return Target("127.0.0.1", server.username, CANARY, port=server.port, ca_files=(str(server.ca_file),), pin=pin)
+    return Target(
+        "127.0.0.1", server.username, Secret(CANARY), port=server.port, ca_files=(str(server.ca_file),), pin=pin
+    )
 
 
 def _pin(watched: Watched, pin: str, rightful: str) -> str | None:

@@ -15,6 +15,7 @@ from gpuops.api import Site, rotate_day, rotate_night, wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
 from gpuops.model.rotation import Policy
+from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.steps import RunInGuest, Step
@@ -25,7 +26,7 @@ from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML
 
-LOGIN = GuestLogin("ml", "Kept4now")
+LOGIN = GuestLogin("ml", Secret("Kept4now"))
 PROGRAMS = (Program("/opt/keep", 30.0), Program("/opt/fails", 1.0, 3), Program("/opt/stays", None))
 
 
@@ -134,7 +135,7 @@ def test_the_exit_code_is_all_that_is_told(guests: SimServer, running: str) -> N
 
 def test_a_wrong_password_is_refused_and_never_shown(guests: SimServer, running: str) -> None:
     with pytest.raises(GpuopsError) as refused:
-        submit(guests, GuestLogin("ml", "Wr0ngKept"), running)
+        submit(guests, GuestLogin("ml", Secret("Wr0ngKept")), running)
     assert "refuses the user or the password" in refused.value.message
     assert "Wr0ngKept" not in repr(refused.value) + str(refused.value) + repr(refused.value.__cause__)
     assert "Kept4now" not in repr(replace(target_of(guests), guest=LOGIN))

@@ -13,6 +13,7 @@ from xml.parsers.expat import ExpatError
 import pytest
 
 from gpuops.errors import NotConnected, ProtocolError
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import door
@@ -114,7 +115,7 @@ def test_a_session_says_so_and_logs_out(hostile_server: HostileServer, name: str
 
     honest = hostile_server.honest
     hostile_server.strikes = {"RetrievePropertiesEx": small()[name]}
-    target = Target("127.0.0.1", honest.username, honest.password, port=hostile_server.port, tls=False)
+    target = Target("127.0.0.1", honest.username, Secret(honest.password), port=hostile_server.port, tls=False)
     with pytest.raises(NotConnected), Session(target) as session:
         collect.inventory(session)
     assert list(honest.world.sessions) == []

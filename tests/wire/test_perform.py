@@ -11,6 +11,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 from gpuops.model.gpu import PciAddress
+from gpuops.model.secret import Secret
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.steps import (
@@ -266,7 +267,7 @@ def test_a_task_of_this_login_is_adopted_before_somebody_elses(bench: Bench) -> 
     ref, since = bench.ref("ml-01"), bench.inventory.taken_at
     server = bench.server
     server.world.sessions.passwords["somebody@vsphere.local"] = "else"
-    stranger = replace(target_of(server), username="somebody@vsphere.local", password="else")
+    stranger = replace(target_of(server), username="somebody@vsphere.local", password=Secret("else"))
     assert bench.perform(PowerOnVm(ref)) is None
     assert bench.perform(PowerOffVm(ref)) is None
     own = bench.connection.adopt(PowerOnVm(ref), since)

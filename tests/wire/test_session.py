@@ -16,6 +16,7 @@ from pytest_mock import MockerFixture
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim import certificates
 from gpuops.sim.scenario import build
@@ -50,7 +51,7 @@ def expired(tmp_path: Path) -> Iterator[SimServer]:
 
 def test_an_expired_certificate_is_refused_before_the_password_is_sent(tmp_path: Path) -> None:
     with expired(tmp_path) as server:
-        target = Target("127.0.0.1", "u", "p", port=server.port, ca_files=(str(server.ca_file),))
+        target = Target("127.0.0.1", "u", Secret("p"), port=server.port, ca_files=(str(server.ca_file),))
         with pytest.raises(NotTrusted, match="has expired"):
             Session(target)
         assert list(server.world.sessions) == []
@@ -58,7 +59,7 @@ def test_an_expired_certificate_is_refused_before_the_password_is_sent(tmp_path:
 
 def test_a_certificate_made_out_to_another_name_is_refused() -> None:
     with SimServer(build("lab"), host="127.0.0.2") as server:
-        target = Target("127.0.0.2", "u", "p", port=server.port, ca_files=(str(server.ca_file),))
+        target = Target("127.0.0.2", "u", Secret("p"), port=server.port, ca_files=(str(server.ca_file),))
         with pytest.raises(NotTrusted, match="made out to another name"):
             Session(target)
         assert list(server.world.sessions) == []
@@ -67,7 +68,7 @@ def test_a_certificate_made_out_to_another_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"password": "wrong"}, LoginRefused, "user name or password refused"),
+        ({"password": Secret("wrong")}, LoginRefused, "user name or password refused"),
         ({"ca_files": ()}, NotTrusted, "issuer that is not trusted"),
         ({"ca_files": ("/nowhere/ca.pem",)}, NotTrusted, "/nowhere/ca.pem"),
         ({"tls": False}, GpuopsError, "127.0.0.1"),
@@ -82,14 +83,14 @@ def test_a_barred_door_says_why_and_what_next(
         Session(replace(lab_target, **change))  # type: ignore[arg-type]
     assert raised.value.hint
     assert raised.value.exit_code == 5
-    assert lab_target.password not in str(raised.value)
+    assert lab_target.password.reveal() not in str(raised.value)
 
 
 def test_nothing_listening_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(VcenterUnreachable, match="refused"):
-            Session(Target("127.0.0.1", "u", "p", port=taken.getsockname()[1], tls=False))
+            Session(Target("127.0.0.1", "u", Secret("p"), port=taken.getsockname()[1], tls=False))
 
 
 def test_a_server_that_is_no_vcenter_is_a_protocol_error() -> None:
@@ -104,7 +105,7 @@ def test_a_server_that_is_no_vcenter_is_a_protocol_error() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(ProtocolError, match="is not a vCenter"):
-            Session(Target("127.0.0.1", "u", "p", port=listener.getsockname()[1], tls=False))
+            Session(Target("127.0.0.1", "u", Secret("p"), port=listener.getsockname()[1], tls=False))
         thread.join()
 
 

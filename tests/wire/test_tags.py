@@ -14,6 +14,7 @@ import pytest
 from gpuops.errors import LoginRefused, NotTrusted, ProtocolError, Refused
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.model.workload import Workload
 from gpuops.plan.place import Place
@@ -95,7 +96,7 @@ def test_verification_switched_off_holds_for_tags_too(session: Session, inventor
 
 
 def test_a_password_changed_meanwhile_is_a_refused_login(session: Session, inventory: Inventory) -> None:
-    session.target = replace(session.target, password="old")
+    session.target = replace(session.target, password=Secret("old"))
     with pytest.raises(LoginRefused, match="for tags"):
         with_tags(session, inventory)
 
@@ -110,7 +111,7 @@ def test_an_answer_that_is_no_list_of_tags_is_a_protocol_error(
 
 def test_tags_are_not_read_in_the_clear() -> None:
     with SimServer(build("lab"), tls=False) as server:
-        target = Target("127.0.0.1", server.username, server.password, port=server.port, tls=False)
+        target = Target("127.0.0.1", server.username, Secret(server.password), port=server.port, tls=False)
         with Session(target) as session, pytest.raises(Refused, match="https only"):
             with_tags(session, collect.inventory(session))
 

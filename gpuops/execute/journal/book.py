@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
@@ -52,6 +53,8 @@ class Run:
     started: datetime
     vms: tuple[str, ...] = ()
     """Names of the VMs that it is of; empty = of all that its kind is about."""
+    order: str = ""
+    """What a change is about, as JSON; empty for a run that is none."""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,7 @@ class Saved:
     host: str | None
     profiles: tuple[str, ...]
     returned: datetime | None = None
+    drs: VmDrs | None = None
 
 
 class DurationKey(NamedTuple):
@@ -156,7 +160,8 @@ class Book:
     def _begun(self, record: Record) -> None:
         body = record.body
         vms = tuple(body.get("vms", ()))
-        run = Run(record.run, self.vcenter, body["kind"], body["night"], body["policy"], body["pid"], record.at, vms)
+        kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
+        run = Run(record.run, self.vcenter, kind, night, policy, pid, record.at, vms, body.get("order", ""))
         self.runs[run.id] = OpenRun(run)
         if run.policy:
             self.policies.pop(run.kind, None)
@@ -186,8 +191,9 @@ class Book:
         key = (body["night"], body["vm"])
         if key in self.originals:  # what is saved of a night stays as it was saved
             return
+        drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
-            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"])
+            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs
         )
 
     def _intent(self, record: Record) -> None:

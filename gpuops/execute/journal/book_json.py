@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.execute.journal.record import Record
+from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 3
+FOLD: Final = 4
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -44,9 +45,10 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.seq = book.checkpoint = record.seq
     book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
     book.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, count in body["originals"]:
+    for night, vm, role, uuid, name, host, profiles, returned, drs, count in body["originals"]:
         came = datetime.fromisoformat(returned) if returned is not None else None
-        book.originals[night, vm] = Saved(night, vm, Role(role), uuid, name, host, tuple(profiles), came)
+        before = VmDrs(drs) if drs is not None else None
+        book.originals[night, vm] = Saved(night, vm, Role(role), uuid, name, host, tuple(profiles), came, before)
         if count:
             book.takes[night, vm] = count
     book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
@@ -70,6 +72,7 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
         "pid": run.pid,
         "started": run.started.isoformat(),
         "vms": run.vms,
+        "order": run.order,
         "intents": [
             [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
             for one in each.intents.values()
@@ -80,7 +83,8 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
 def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
     started = datetime.fromisoformat(body["started"])
     vms = tuple(body.get("vms", ()))
-    run = Run(body["id"], vcenter, body["kind"], body["night"], body["policy"], body["pid"], started, vms)
+    kind, night, policy, pid = (body[key] for key in ("kind", "night", "policy", "pid"))
+    run = Run(body["id"], vcenter, kind, night, policy, pid, started, vms, body.get("order", ""))
     intents = {
         op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
         for op_id, step, seen, before, state, task in body["intents"]
@@ -91,7 +95,8 @@ def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
 def _dump_saved(saved: Saved, count: int) -> list[Any]:
     returned = _moment(saved.returned)
     return [
-        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, count
+        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs,
+        count,
     ]  # fmt: skip
 
 

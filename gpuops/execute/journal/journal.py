@@ -18,10 +18,10 @@ from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
-from gpuops.execute.step_json import dump_step, load_step
+from gpuops.execute.step_json import Recorded, dump_step, load_step
 from gpuops.model.inventory import Inventory
 from gpuops.plan.rotation.breaker import Setbacks
-from gpuops.plan.steps import HostStep, Step
+from gpuops.plan.steps import Step
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
@@ -136,9 +136,13 @@ class Journal:
         policy: str = "",
         policy_digest: str = "",
         vms: Sequence[str] = (),
+        order: str = "",
         steps: int = 0,
     ) -> Run:
-        """A run that is open until `end`. `steps`: how many its plan has, when it is a night's."""
+        """A run that is open until `end`. `order` is what a change needs to go on after a crash.
+
+        `steps`: how many its plan has, when it is a night's.
+        """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
             "kind": kind,
@@ -149,6 +153,8 @@ class Journal:
         }
         if vms:
             body["vms"] = list(vms)
+        if order:
+            body["order"] = order
         if steps:
             body["steps"] = steps
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
@@ -178,7 +184,7 @@ class Journal:
 
     # intents
 
-    def intend(self, run: Run, step: Step | HostStep, before: Inventory) -> str:
+    def intend(self, run: Run, step: Recorded, before: Inventory) -> str:
         """The op id of an effect about to be sent. The caller sends nothing when this raises.
 
         Raises Locked when another gpuops has ended this run meanwhile: whoever took over must not be disturbed.
@@ -222,12 +228,13 @@ class Journal:
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:
-        """Effects of the run whose end nobody saw, in order."""
+        """Effects of the run on VMs whose end nobody saw, in order."""
         mine = self.book.runs.get(run.id)
         if mine is None:
             return ()
         try:
-            return tuple(_intent(each) for each in mine.intents.values() if each.state in OPEN_STATES)
+            found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
+            return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
         except StateDamaged as damaged:
             self._abandon(damaged)
             self._book = Book(self.vcenter)
@@ -284,9 +291,9 @@ class Journal:
         )
 
 
-def _as_seen(step: Step | HostStep, before: Inventory) -> Mapping[str, Any]:
+def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """What the step is about, as it was."""
-    if isinstance(step, HostStep):
+    if not isinstance(step, Step):
         return {"host": step.host, "name": before.hosts[step.host].name}
     vm = before.vms.get(step.vm)
     return {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
@@ -296,5 +303,5 @@ def _run_of(op_id: str) -> str:
     return op_id.split("-")[1]
 
 
-def _intent(each: Intended) -> Intent:
-    return Intent(each.op_id, load_step(each.step), each.state, each.task, each.seen)
+def _intent(each: Intended, step: Step) -> Intent:
+    return Intent(each.op_id, step, each.state, each.task, each.seen)

@@ -12,6 +12,8 @@ from gpuops.execute.journal.store import Store
 from gpuops.execute.state import prepare_state_dir, private_file
 
 FILE_NAME: Final = "journal.sqlite"
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
+"""Files that SQLite keeps beside it, and would follow a link to."""
 
 
 def open_file(state_dir: Path, vcenter: str, *, writing: bool) -> Store | None:
@@ -22,6 +24,7 @@ def open_file(state_dir: Path, vcenter: str, *, writing: bool) -> Store | None:
     if writing:
         prepare_state_dir(state_dir)
         private_file(state_dir / FILE_NAME)
+        _private_companions(state_dir)
     database = file_database(state_dir)
     if database is None:
         return None
@@ -35,4 +38,12 @@ def file_database(state_dir: Path) -> Database | None:
         return None
     prepare_state_dir(state_dir)
     private_file(path)
+    _private_companions(state_dir)
     return Database(sqlite_engine(str(path)), str(path))
+
+
+def _private_companions(state_dir: Path) -> None:
+    for suffix in COMPANIONS:
+        path = state_dir / f"{FILE_NAME}{suffix}"
+        if os.path.lexists(path):
+            private_file(path)

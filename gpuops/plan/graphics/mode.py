@@ -67,8 +67,9 @@ class SetMode:
         if rejections:
             return HostPart(host.name, rejections)
         if after == before:
-            pending = "; a reboot is pending" if types_pending(host) else ""
-            return HostPart(host.name, because=(f"{host.name} is configured so already{pending}",))
+            due = ConfigureGraphics(host.ref, before, before) if types_pending(host) else None
+            pending = "; a reboot is pending" if due else ""
+            return HostPart(host.name, because=(f"{host.name} is configured so already{pending}",), due=due)
         types_change = before.default_type != after.default_type or any(
             old.graphics_type != new.graphics_type for old, new in _pairs(before, after)
         )

@@ -67,7 +67,8 @@ class SetPassthrough:
             return HostPart(host.name, missing)
         changes = {address: change for address in addresses if (change := self._change(states[address])) is not None}
         if not changes:
-            return HostPart(host.name, because=(self._already(host, [states[each] for each in addresses]),))
+            there = [states[address] for address in addresses]
+            return HostPart(host.name, because=(self._already(host, there),), due=self._due(host, there))
         rejections = (*self._labels(host, settings), *self._against(host, changes, states, inventory))
         if rejections:
             return HostPart(host.name, rejections)
@@ -92,6 +93,10 @@ class SetPassthrough:
         pending = "; a reboot is pending" if any(state.enabled != state.active for state in states) else ""
         names = ", ".join(str(state.address) for state in states)
         return f"DirectPath I/O of {names} is {'on' if self.on else 'off'} on {host.name} already{pending}"
+
+    def _due(self, host: Host, states: list[PassthroughState]) -> ConfigurePassthrough | None:
+        waiting = tuple(PassthroughChange(each.address, self.on) for each in states if each.active != self.on)
+        return ConfigurePassthrough(host.ref, waiting) if waiting else None
 
     def _labels(self, host: Host, settings: HostSettings) -> Iterator[Rejection]:
         if self.label is not None and settings.takes_labels is not True:

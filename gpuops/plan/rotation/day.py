@@ -8,11 +8,13 @@ from datetime import datetime
 from shlex import quote
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import MorningOrder, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.keeping import keeping
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
@@ -50,6 +52,7 @@ class RotateDay:
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
+            Wave("leave the ML VMs to DRS as before", put_back(_returnable(found), inventory)),
             Wave("clear the markers", tuple(self._unmark(found))),
         )
         return Plan(
@@ -79,17 +82,20 @@ class RotateDay:
         return canaries, _without(seeds, early), _without(others, early)
 
     def _unmark(self, found: Iterable[Ours]) -> list[SetAttribute]:
-        returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
         return [
             SetAttribute(mine.vm.ref, self.policy.marker, "")
-            for mine in found
+            for mine in _returnable(found)
             if mine.vm is not None
-            and mine.whereabouts in returnable
             and (mine.vm.attributes.get(self.policy.marker) or mine.whereabouts is Whereabouts.AWAY)
         ]
 
 
 _NAMED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
+
+
+def _returnable(found: Iterable[Ours]) -> list[Ours]:
+    returnable = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
+    return [mine for mine in found if mine.whereabouts in returnable]
 
 
 def _unmet(mine: Ours) -> Rejection:
@@ -114,6 +120,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if vm is None or vm.power is None or changing(vm) is not None:
         return False
     if original.role is Role.ML:
+        if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
+            return False
         return vm.power is not PowerState.ON or not original.taken
     return vm.power is PowerState.ON or not original.taken
 

@@ -19,7 +19,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.ours import stays_running
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 
 _TAKING: Final = (SuspendVm, ShutDownGuest)
 """What makes a desktop give up its GPUs; a night shuts down nothing else."""
@@ -54,7 +54,7 @@ class Guard:
 
         `ended`: this run's outcomes so far; `leaving`: VMs that are on their way out, whatever the inventory shows.
         """
-        if not isinstance(step, SetAttribute | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm):
+        if not isinstance(step, SetAttribute | SetVmDrs | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm):
             return None
         night = self.policy.night_at(now)
         if self.policy.windows and not (night is not None and night.takes_at(now)):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import DrsOverride, Original, Policy, Role
+from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.desktops import Survey, survey
+from gpuops.plan.rotation.drs import drs_before, kept_off, unreadable
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.evening import evening
 from gpuops.plan.rotation.hours import closed
@@ -92,7 +94,19 @@ class RotateNight:
             priority=found.priority,
             proposals=propose(evening(queue, found.free_to_take, inventory, room, bounds, found.priority)),
         )
-        return Prospect(self.policy, night, found, served, bounds)
+        unknown = tuple(unreadable(self.policy, served.starts, inventory))
+        drs = self._drs(night, ((start.vm, start.host.ref) for start in served.starts), inventory)
+        overrides = kept_off(drs, served.starts, inventory)
+        return Prospect(self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides)
+
+    def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
+        """What DRS does with the VMs that start on these hosts, where it is kept off them."""
+        told = {
+            vm.ref: drs_before(self.policy, night, vm, inventory.hosts[host], inventory)
+            for vm, host in starts
+            if host in inventory.hosts
+        }
+        return {ref: drs for ref, drs in told.items() if drs is not None}
 
     def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
         """The snapshot as the return will find it: the ML VMs that this night has started are stopped."""
@@ -139,8 +153,13 @@ class RotateNight:
         night = self.night(inventory, now)
         roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
         found = [(inventory.vms[ref], role) for ref, role in roles.items()]
+        started = (
+            (inventory.vms[step.vm], step.host) for step in plan.steps if isinstance(step, PowerOnVm) and step.host
+        )
+        drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
         return tuple(
-            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles) for vm, role in found
+            Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref))
+            for vm, role in found
         )
 
     def _away(self, inventory: Inventory) -> list[Ours]:
@@ -151,9 +170,6 @@ class RotateNight:
         shut = closed(self.policy, now, self.durations)
         if shut:
             return [Rejection(self.policy.name, shut, hint=f"{RETURN_COMMAND} brings back what a night took")]
-        if self.policy.drs_override is not DrsOverride.NONE:
-            rule = f"drs_override: {self.policy.drs_override}: gpuops cannot keep DRS off a VM yet"
-            return [Rejection(self.policy.name, rule, hint="say `drs_override: none`")]
         earlier = [mine for mine in self._away(inventory) if mine.original.night != night]
         open_nights = sorted({mine.original.night for mine in earlier})
         not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]

@@ -66,8 +66,17 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
         if marked is not None and vm.ref not in known:
-            night, role = marked
-            known[vm.ref] = Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True)
+            known[vm.ref] = Original(
+                marked.night,
+                marked.role,
+                vm.ref,
+                vm.instance_uuid,
+                vm.name,
+                vm.host,
+                vm.profiles,
+                taken=True,
+                drs=marked.drs,
+            )
     found = [_judge(policy, original, inventory.vms.get(original.vm)) for original in known.values()]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
@@ -136,7 +145,7 @@ def _taken_elsewhere(policy: Policy | None, original: Original, vm: Vm) -> bool:
     if policy is None or policy.lock_vm is None:
         return False
     marked = parse_marker(vm.attributes.get(policy.marker, ""))
-    return marked is not None and marked[1] is original.role
+    return marked is not None and marked.role is original.role
 
 
 def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:

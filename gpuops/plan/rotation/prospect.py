@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
@@ -14,7 +15,7 @@ from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.queue import Served
 from gpuops.plan.rotation.taking import role_of, taking
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 
 NO_NIGHT: Final = "there is no night now"
 
@@ -34,6 +35,9 @@ class Prospect:
     """There is nothing to take any more, or `skipped` nothing at all."""
     skipped: bool = False
     """Somebody said that it is not to be taken."""
+    drs: Mapping[str, VmDrs] = field(default_factory=dict)
+    """ML VM ref -> what DRS does with it now, where DRS is kept off it for the night."""
+    overrides: tuple[SetVmDrs, ...] = ()
 
     def plan(self) -> Plan:
         """The steps: mark, make room, move, start."""
@@ -93,6 +97,9 @@ class Prospect:
             yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
             moves = (RelocateVm(start.vm.ref, start.host.ref) for start in stage if start.moves)
             yield Wave("move ML VMs to their hosts", tuple(moves))
+            started = {start.vm.ref for start in stage}
+            overrides = tuple(step for step in self.overrides if step.vm in started)
+            yield Wave("keep DRS off the ML VMs", overrides)
             yield Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in stage))
 
     def _marks(self) -> Iterator[SetAttribute]:
@@ -102,7 +109,7 @@ class Prospect:
             *((start.vm, Role.ML) for start in self.served.starts),
         ]
         for vm, role in taken:
-            value = marker_value(self.night, role)
+            value = marker_value(self.night, role, self.drs.get(vm.ref))
             if vm.attributes.get(self.policy.marker) != value:
                 yield SetAttribute(vm.ref, self.policy.marker, value)
 

@@ -138,8 +138,9 @@ def _change(
     round_robin = branch.round_robin if branch else None
     before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in meant}
     if all(reading == wanted for reading in before.values()):
-        pending = "; a reboot is pending" if found.settings.reboot_pending else ""
-        return HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",))
+        due = ConfigureModule(host.ref, options, options) if found.settings.reboot_pending else None
+        pending = "; a reboot is pending" if due else ""
+        return HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",), due=due)
     after = module_options.written(options, encode(wanted, round_robin), gpus)
     changed = tuple(
         GpuDifference(address, str(reading), str(wanted)) for address, reading in before.items() if reading != wanted

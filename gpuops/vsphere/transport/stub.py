@@ -21,6 +21,7 @@ from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import Reply, exchange
 from gpuops.vsphere.transport.reference import REFERENCE
 from gpuops.vsphere.transport.reply import ENCODING, checked
+from gpuops.vsphere.transport.written import checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
     from gpuops.model.target import Target
@@ -66,11 +67,13 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         raise answer
 
     def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
-        """Raises ProtocolError for an object whose id is none: pyVmomi would write it as it is."""
+        """Raises ProtocolError for what is no id of an object, UsageError for a text that XML cannot carry."""
         if REFERENCE.fullmatch(mo._moId) is None:
             raise ProtocolError(f"{mo._moId!r} is not the id of an object", hint="gpuops inventory reads the ids anew")
-        written: bytes = super().SerializeRequest(mo, info, args)
-        return written
+        try:
+            return checked_request(super().SerializeRequest(mo, info, args))
+        except UnicodeEncodeError:
+            raise unwritable_surrogate() from None
 
     def DropConnections(self) -> None:  # noqa: N802
         """Close what is idle."""

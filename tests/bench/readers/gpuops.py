@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import lxml.etree  # noqa: F401 - gpuops imports it where it is used first; here imports are over before the count begins
 
 from gpuops.model.host import Host
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.model.vm import Vm
 from gpuops.vsphere.collect import inventory
@@ -28,7 +29,7 @@ def target_of(question: Question) -> Target:
         host=at.hostname or "",
         port=at.port or 443,
         username=question.username,
-        password=question.password,
+        password=Secret(question.password),
         ca_files=(question.ca_file,),
     )
 

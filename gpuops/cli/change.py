@@ -1,0 +1,103 @@
+"""`gpuops change`: rolling changes that did not end: where they stand, on with them, or enough of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.options import Acting, Common, spread
+from gpuops.cli.repeated import Once
+
+if TYPE_CHECKING:
+    from gpuops.plan.change.report import ChangeReport
+
+change = typer.Typer(
+    name="change",
+    cls=Once,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="See, finish or give up a rolling change of hosts that did not end.",
+)
+
+
+@change.command()
+@spread
+def status(common: Common) -> None:
+    """Show the change that has not ended: which hosts are done, and which VMs are not back. Changes nothing.
+
+    \b
+    Example:
+      gpuops change status --vcenter prod
+    """
+    from gpuops.api import change_status
+    from gpuops.cli.opening import open_site
+    from gpuops.report.change import status_document, status_text
+
+    with open_site(common) as site:
+        found = change_status(site)
+    output.show(status_text(found), status_document(found))
+
+
+@change.command()
+@spread
+def resume(common: Common, acting: Acting) -> None:
+    """Go on with the change that was cut off or has stopped, as it was begun.
+
+    A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
+
+    \b
+    Example:
+      gpuops change resume --yes --vcenter prod
+    """
+    from gpuops.api import change_resume
+
+    _carry_out(change_resume, common, acting)
+
+
+@change.command()
+@spread
+def abort(common: Common, acting: Acting) -> None:
+    """Give the change up: hosts under way serve VMs again and get their own back; the others are left alone.
+
+    What was set on a host and is not in force yet stays set, for its next reboot.
+
+    \b
+    Example:
+      gpuops change abort --yes --vcenter prod
+    """
+    from gpuops.api import change_abort
+
+    _carry_out(change_abort, common, acting)
+
+
+def _carry_out(corridor: Callable[..., ChangeReport], common: Common, acting: Acting) -> None:
+    from gpuops.cli.opening import open_site
+
+    with open_site(common, guarded=True) as site:
+        report = corridor(site, apply=not acting.dry_run, consent=asking(yes=acting.yes), told=output.note)
+    show(report)
+
+
+def asking(*, yes: bool) -> Callable[[ChangeReport], None]:
+    """Asks before hosts are taken out of service."""
+
+    def ask(report: ChangeReport) -> None:
+        from gpuops.cli.consent import confirm
+        from gpuops.report.change import change_text
+
+        if not yes:
+            confirm(change_text(report))
+
+    return ask
+
+
+def show(report: ChangeReport) -> None:
+    """Prints it; ends with its exit code."""
+    from gpuops.report.change import change_document, change_text
+
+    output.show(change_text(report), change_document(report))
+    if report.exit_code:
+        raise typer.Exit(report.exit_code)

@@ -1,0 +1,1 @@
+"""Rolling changes, done: host by host, each effect in the journal before it is sent, to go on after a crash."""

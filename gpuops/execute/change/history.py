@@ -1,0 +1,98 @@
+"""History: what the journal says of a change under way: which hosts are done, and what was taken from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuops.execute.journal.book import Intended, IntentState
+from gpuops.execute.step_json import load_step
+from gpuops.plan.steps import (
+    EndTurn,
+    EnterMaintenance,
+    HostStep,
+    LeaveMaintenance,
+    PowerOffVm,
+    PowerOnVm,
+    RebootHost,
+    RelocateVm,
+    ShutDownGuest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A VM that was taken from its host and is not back for certain."""
+
+    vm: str
+    name: str
+    stopped: bool
+    """It was shut down; else it runs on another host."""
+
+
+@dataclass(slots=True)
+class History:
+    """What the intents of a run come to, in order."""
+
+    ended: set[str] = field(default_factory=set)
+    """Hosts whose turn is over."""
+    begun: set[str] = field(default_factory=set)
+    """Hosts whose turn has begun, those that are done too."""
+    reboots: dict[str, RebootHost] = field(default_factory=dict)
+    """The reboot that was asked of a host."""
+    taken: dict[str, dict[str, Taken]] = field(default_factory=dict)
+
+    @property
+    def left_open(self) -> frozenset[str]:
+        """Hosts whose turn began and is not over."""
+        return frozenset(self.begun - self.ended)
+
+    def _note(self, intended: Intended) -> None:
+        step, failed = load_step(intended.step), intended.state is IntentState.FAILED
+        match step:
+            case EndTurn(host=host):
+                self.ended.add(host)
+                self.taken.pop(host, None)
+            case RebootHost(host=host):
+                self.begun.add(host)
+                if not failed:
+                    self.reboots[host] = step
+            case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
+                self.begun.add(host)
+            case _ if isinstance(step, HostStep):
+                self.begun.add(step.host)
+            case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
+                self._returned(host, vm, intended)
+            case PowerOnVm(vm=vm, host=host) if host is not None:
+                self._returned(host, vm, intended)
+            case RelocateVm(vm=vm):
+                self._took(vm, intended, stopped=False)
+            case ShutDownGuest(vm=vm) | PowerOffVm(vm=vm):
+                self._took(vm, intended, stopped=True)
+            case _:
+                pass
+
+    def _took(self, vm: str, intended: Intended, *, stopped: bool) -> None:
+        host = str(intended.before.get("host") or "")
+        self.begun.add(host)
+        # one that failed counts too: a guest that was asked may shut down after all, and who runs where it belongs
+        # is left alone anyway
+        name = str(intended.before.get("name", vm))
+        self.taken.setdefault(host, {})[vm] = Taken(vm, name, stopped)
+
+    def _returned(self, host: str, vm: str, intended: Intended) -> None:
+        if intended.state is IntentState.DONE:
+            self.taken.get(host, {}).pop(vm, None)
+
+
+def history_of(intents: Iterable[Intended]) -> History:
+    """What these intents come to. Raises StateDamaged for a step that this version cannot read."""
+    history = History()
+    for intended in intents:
+        history._note(intended)
+    return history
+
+
+def taken_from(host: str, history: History) -> Mapping[str, Taken]:
+    """By ref, the VMs that belong to the host and are not back."""
+    return history.taken.get(host, {})

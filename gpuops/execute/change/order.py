@@ -1,0 +1,86 @@
+"""Order: what a change is about, as the journal keeps it from before its first effect on: who goes on needs no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from gpuops.config.change_window import parse_window
+from gpuops.errors import StateDamaged, UsageError
+from gpuops.execute.step_json import dump_step, load_step
+from gpuops.model.gpu import PciAddress
+from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.plan.steps import HostStep
+
+KIND: Final = "change"
+"""The kind of run that a rolling change is, in journals."""
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which hosts are set to what, in which order, and how they are rebooted."""
+
+    verb: str
+    """The command: `scheduler set`."""
+    steps: tuple[HostStep, ...]
+    names: dict[str, str]
+    """Of each host, by ref."""
+    gpus: dict[str, tuple[PciAddress, ...]]
+    """The GPUs that each host's driver listed before."""
+    rolling: Rolling = field(default_factory=Rolling)
+    lock_vm: str | None = None
+    """The lock VM of the rotation, whose lease keeps rotations away."""
+
+    def but(self, ended: frozenset[str]) -> tuple[HostStep, ...]:
+        """The steps of the hosts that are left."""
+        return tuple(step for step in self.steps if step.host not in ended)
+
+
+def dump_order(order: Order) -> str:
+    """The order as JSON."""
+    window = order.rolling.window
+    rolling = asdict(replace(order.rolling, window=None)) | {"window": window.name if window is not None else None}
+    body = {
+        "format": _FORMAT,
+        "verb": order.verb,
+        "steps": [dump_step(step) for step in order.steps],
+        "names": order.names,
+        "gpus": {ref: [str(each) for each in gpus] for ref, gpus in order.gpus.items()},
+        "rolling": rolling,
+        "lock_vm": order.lock_vm,
+    }
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+
+
+def load_order(text: str) -> Order:
+    """The order that `dump_order` wrote. Raises StateDamaged."""
+    try:
+        body = json.loads(text)
+        if body["format"] != _FORMAT:
+            raise ValueError(body["format"])
+        rolling = body["rolling"]
+        return Order(
+            verb=body["verb"],
+            steps=tuple(_host_step(each) for each in body["steps"]),
+            names=dict(body["names"]),
+            gpus={ref: tuple(PciAddress.parse(each) for each in gpus) for ref, gpus in body["gpus"].items()},
+            rolling=Rolling(
+                max_hosts=int(rolling["max_hosts"]),
+                window=parse_window(rolling["window"]) if rolling["window"] else None,
+                vms=Displacement(rolling["vms"]),
+                vsan_mode=VsanMode(rolling["vsan_mode"]),
+            ),
+            lock_vm=body["lock_vm"],
+        )
+    except (ValueError, KeyError, TypeError, UsageError) as error:
+        raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
+
+
+def _host_step(body: Mapping[str, Any]) -> HostStep:
+    step = load_step(body)
+    if not isinstance(step, HostStep):
+        raise TypeError(type(step).__name__)
+    return step

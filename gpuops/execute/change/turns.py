@@ -1,0 +1,185 @@
+"""Turns: some hosts, once: emptied, set, rebooted, looked at, and filled again.
+
+Every part is skipped that vCenter shows as done, so a turn that was cut off is gone on with by going through it again.
+A host that is not as it should be ends the change: it stays as it is, with what to do; nothing is tried twice on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuops.execute.change.history import History, history_of, taken_from
+from gpuops.execute.change.host_doer import HostDoer
+from gpuops.execute.change.order import Order
+from gpuops.execute.doer import Doer
+from gpuops.execute.executor import execute
+from gpuops.execute.journal import IntentState
+from gpuops.execute.site import Site, catalog_of
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Limits
+from gpuops.plan.change.in_force import not_in_force, task_satisfied, undriven
+from gpuops.plan.change.returning import leaving, returning
+from gpuops.plan.change.roll import Turn, turns_of
+from gpuops.plan.host_plan import HostOutcome
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.plan import Plan, Rejection
+from gpuops.plan.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
+
+DRIVER_S: Final = 600.0
+"""So long after its boot a host's driver may take to list its GPUs."""
+
+DRIVER_LOOK_S: Final = 30.0
+
+Told = Callable[[str], None]
+"""Called with a line for people as the change goes on."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """The turns of one change, on one site."""
+
+    site: Site
+    order: Order
+    doer: HostDoer
+    told: Told = lambda line: None
+    wrong: dict[str, str] = field(default_factory=dict)
+    """By host, what went wrong on it."""
+
+    def take(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
+        """What became of these hosts. Raises NotConnected and StateDamaged: the change can be gone on with."""
+        history = self.history()
+        going = [step for step in steps if not self._rebooted(step, history)]
+        fresh = [step for step in going if step.host not in history.reboots]
+        refused = self._empty(fresh) if fresh else None
+        if refused is not None:
+            return [HostOutcome(step, Verdict.SKIPPED, refused) for step in steps]
+        asked = self._set([step for step in fresh if step.host not in self.wrong])
+        again = [history.reboots[step.host] for step in going if step.host in history.reboots]
+        self._tasks([*asked, *again], "reboots")
+        self._look_at([step for step in steps if step.host not in self.wrong])
+        return [self._end(step) for step in steps]
+
+    def give_up(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
+        """These hosts in service again as they are, their VMs back on them; whatever was to be set on them."""
+        return [self._end(step) for step in steps]
+
+    def history(self) -> History:
+        """What the journal says has happened so far."""
+        return history_of(self.doer.journal.book.runs[self.doer.run.id].intents.values())
+
+    # its parts
+
+    def _empty(self, steps: Sequence[HostStep]) -> str | None:
+        """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now."""
+        inventory = self.doer.look()
+        found = turns_of(steps, self.order.rolling, inventory, catalog_of(inventory))
+        refusals = [str(each) for each in found if isinstance(each, Rejection)]
+        if refusals:
+            return "; ".join(refusals)
+        turns = [each for each in found if isinstance(each, Turn)]
+        away = [each for turn in turns for each in turn.away]
+        self._say(steps, f"{len(away)} VMs leave" if away else "no VM is in the way")
+        for outcome in self._vms(leaving(away), inventory):
+            if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY):
+                vm = inventory.vm(outcome.step.vm)
+                self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
+        return None
+
+    def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
+        """Sets these hosts, out of service; the reboots that this calls for."""
+        inventory = self.doer.look()
+        booted = {step.host: inventory.hosts[step.host].booted for step in steps}
+        mode = self.order.rolling.vsan_mode
+        self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
+        for step in steps:
+            if step.host not in self.wrong and (reason := self.doer.set(step)) is not None:
+                self.wrong[step.host] = f"it was not set: {reason}"
+        return [RebootHost(step.host, booted[step.host]) for step in steps if step.host not in self.wrong]
+
+    def _look_at(self, steps: Sequence[HostStep]) -> None:
+        """Waits for the GPUs' driver, and then sees whether the setting is in force."""
+        for step in steps:
+            waited_s, name = 0.0, self.order.names[step.host]
+            missing = self._undriven(step)
+            while missing and waited_s < DRIVER_S:
+                self.doer.rest(step.host, DRIVER_LOOK_S)
+                waited_s += DRIVER_LOOK_S
+                missing = self._undriven(step)
+            if missing:
+                self.wrong[step.host] = f"its driver does not list GPU {', '.join(missing)} since its reboot"
+            elif (reason := not_in_force(step, self.doer.inventory.hosts[step.host])) is not None:
+                self.wrong[step.host] = f"it is back, and {reason}"
+            else:
+                self.told(f"{name}: back, and as it was set")
+
+    def _undriven(self, step: HostStep) -> list[str]:
+        inventory = self.doer.look()
+        self.doer.inventory = self.doer.vcenter.hosts.with_settings(inventory, [step.host])
+        found = undriven(step, self.order.gpus.get(step.host, ()), self.doer.inventory.hosts[step.host])
+        return [str(each) for each in found]
+
+    def _end(self, step: HostStep) -> HostOutcome:
+        """The host serves VMs again, and has its own back; one that was rebooted and is wrong stays out of service."""
+        reason = self.wrong.get(step.host)
+        if reason is not None and self._rebooted(step, self.history()):
+            return HostOutcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
+        self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
+        late = self.wrong.get(step.host)
+        if late is not None and reason is None:
+            return HostOutcome(step, Verdict.FAILED, late)
+        missing, notes = self._bring_back(step.host)
+        if reason is not None or missing:
+            return HostOutcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
+        op_id = self.doer.journal.intend(self.doer.run, EndTurn(step.host), self.doer.inventory)
+        self.doer.journal.settled(op_id, IntentState.DONE)
+        self._say([step], "done")
+        return HostOutcome(step, Verdict.DONE, "; ".join(notes))
+
+    def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
+        """(each VM that is not back, and why; what was left as somebody made it)."""
+        taken, inventory = taken_from(host, self.history()), self.doer.look()
+        there = {ref: vm for ref in taken if (vm := inventory.vms.get(ref)) is not None}
+        plan, notes = returning(
+            inventory.hosts[host],
+            [vm for ref, vm in there.items() if taken[ref].stopped],
+            [vm for ref, vm in there.items() if not taken[ref].stopped],
+            inventory,
+            catalog_of(inventory),
+        )
+        gone = tuple(f"{taken[ref].name} is gone from vCenter" for ref in taken if ref not in there)
+        return [
+            f"{inventory.vm(outcome.step.vm).name} is not back: {outcome.reason}"
+            for outcome in self._vms(plan, inventory)
+            if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)
+        ], (*notes, *gone)
+
+    # the doers
+
+    def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
+        if not plan.steps:
+            return ()
+        doer = Doer(
+            self.site.vcenter,
+            self.doer.journal,
+            self.doer.run,
+            inventory,
+            lease=self.doer.lease,
+            passed_s=self.site.passed_s,
+        )
+        return execute(plan, doer, Limits(), self.site.progress)
+
+    def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:
+        wanted = list(tasks)
+        if wanted:
+            self.told(f"{', '.join(self.order.names[each.host] for each in wanted)}: {what}")
+            self.wrong.update(self.doer.tasks(wanted))
+
+    def _rebooted(self, step: HostStep, history: History) -> bool:
+        """Whether the reboot that was asked for is over, as the host's boot time tells."""
+        reboot = history.reboots.get(step.host)
+        return reboot is not None and task_satisfied(reboot, self.doer.look().hosts[step.host])
+
+    def _say(self, steps: Sequence[HostStep], what: str) -> None:
+        self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {what}")

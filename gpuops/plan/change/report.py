@@ -1,0 +1,65 @@
+"""What became of a rolling change, host by host, or what would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.rolling import Rolling
+from gpuops.plan.change.roll import Roll
+from gpuops.plan.host_plan import HostOutcome
+from gpuops.plan.outcome import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """One run, whole. `applied` False = dry run."""
+
+    verb: str
+    """The command whose change it is: `scheduler set`."""
+    rolling: Rolling
+    before: Inventory
+    plan: Roll
+    outcomes: tuple[HostOutcome, ...] = ()
+    applied: bool = False
+    afterwards: tuple[str, ...] = ()
+    """What is left to do, in order."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether a host was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.plan.feasible and bool(self.plan.rounds)
+        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
+        if not self.plan.feasible:
+            return 3
+        good = {Verdict.DONE, Verdict.ALREADY}
+        return 0 if all(outcome.verdict in good for outcome in self.outcomes) else 4
+
+
+@dataclass(frozen=True, slots=True)
+class HostProgress:
+    """One host of a change under way."""
+
+    ref: str
+    name: str
+    state: str
+    """`done`, `under way` or `to do`."""
+    away: tuple[str, ...] = ()
+    """Names of its VMs that are not back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStatus:
+    """The change that has not ended. `verb` empty = there is none."""
+
+    verb: str = ""
+    began: datetime | None = None
+    holder: str = ""
+    """Who is at it now; empty = it was cut off, or it stopped."""
+    hosts: tuple[HostProgress, ...] = field(default=())

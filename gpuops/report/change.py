@@ -1,0 +1,173 @@
+"""Rolling changes: the plan round by round, what became of each host, and where a change stands; text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from gpuops.plan.change.emptying import Away, Leaving
+from gpuops.plan.change.report import ChangeReport, ChangeStatus
+from gpuops.plan.change.roll import Turn
+from gpuops.plan.host_plan import HostOutcome
+from gpuops.plan.outcome import Verdict
+from gpuops.report.host_plan import NAMES, STYLES, changes
+from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.units import count
+from gpuops.report.visible import visible
+
+_STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim"}
+
+
+def change_text(report: ChangeReport) -> RenderableType:
+    """One run: refusals, or each round with its hosts and VMs and, once applied, what became of each host."""
+    return Group(*_lines(report), Text(_summary(report), "bold"))
+
+
+def change_document(report: ChangeReport) -> Document:
+    """One run."""
+    plan, before = report.plan, report.before
+    rolling = report.rolling
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "change",
+        "vcenter": before.vcenter,
+        "read_at": before.taken_at.isoformat(),
+        "verb": report.verb,
+        "max_hosts": rolling.max_hosts,
+        "window": rolling.window.name if rolling.window is not None else None,
+        "vms": rolling.vms.value,
+        "vsan_mode": rolling.vsan_mode.value,
+        "feasible": plan.feasible,
+        "applied": report.applied,
+        "changed": report.changed,
+        "exit_code": report.exit_code,
+        "rounds": [[_turn(turn) for turn in turns] for turns in plan.rounds],
+        "rejections": [rejection_document(rejection) for rejection in plan.rejections],
+        "warnings": list(plan.warnings),
+        "because": list(plan.because),
+        "outcomes": [
+            {
+                "host": {"ref": each.step.host, "name": _name(each, report)},
+                "verdict": each.verdict.value,
+                "reason": each.reason,
+            }
+            for each in report.outcomes
+        ],
+        "afterwards": list(report.afterwards),
+    }
+
+
+def status_text(status: ChangeStatus) -> RenderableType:
+    """Where the change stands, host by host."""
+    if not status.verb or status.began is None:
+        return Text("no change of hosts is under way", "bold")
+    lines = [
+        Text("  ").append(f"{host.state:<10}", _STATES[host.state]).append(visible(host.name), "default").append(
+            f"  not back: {visible(', '.join(host.away))}" if host.away else "", "default"
+        )
+        for host in status.hosts
+    ]  # fmt: skip
+    done = sum(host.state == "done" for host in status.hosts)
+    at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
+    closing = (
+        f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.hosts), 'host')} done"
+    )
+    return Group(*lines, Text(f"{closing}; {at_it}", "bold"))
+
+
+def status_document(status: ChangeStatus) -> Document:
+    """Where the change stands."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "change-status",
+        "verb": status.verb or None,
+        "began": status.began.isoformat() if status.began is not None else None,
+        "holder": status.holder or None,
+        "hosts": [plain(host) for host in status.hosts],
+    }
+
+
+def _turn(turn: Turn) -> Document:
+    return {
+        "host": {"ref": turn.host.ref, "name": turn.host.name},
+        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(turn.step)],
+        "vms": [
+            {
+                "vm": {"ref": each.vm.ref, "name": each.vm.name},
+                "leaves_by": each.leaving.name.lower(),
+                "target": each.target.name if each.target is not None else None,
+                "why": list(each.why),
+            }
+            for each in turn.away
+        ],
+    }
+
+
+def _lines(report: ChangeReport) -> Iterator[Text]:
+    plan = report.plan
+    for rejection in plan.rejections:
+        yield Text("refused: ", "bold red").append(visible(str(rejection)), "default")
+        if rejection.hint:
+            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+    if not report.applied:
+        for number, turns in enumerate(plan.rounds, 1):
+            yield Text(f"round {number}", "bold")
+            for turn in turns:
+                yield from _of_turn(turn)
+    yield from (_of_outcome(outcome, report) for outcome in report.outcomes)
+    yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
+    if plan.rounds or report.outcomes:
+        yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
+    yield from (Text(f"next: {visible(text)}", "yellow") for text in report.afterwards)
+
+
+def _of_turn(turn: Turn) -> Iterator[Text]:
+    yield Text(f"  {visible(turn.host.name)}: out of service, set and rebooted")
+    rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(turn.step)]
+    rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
+    rows += [(each.vm.name, _goes(each)) for each in turn.away]
+    width = max((len(visible(what)) for what, _ in rows), default=0)
+    for what, how in rows:
+        yield Text(f"      {visible(what):<{width}}  ").append(visible(how), "default")
+
+
+def _goes(away: Away) -> str:
+    why = f": {'; '.join(away.why)}" if away.why else ""
+    match away.leaving:
+        case Leaving.VMOTION:
+            return f"to {away.target.name if away.target else 'another host'} by vMotion, and back"
+        case Leaving.DRS:
+            return "moved by vCenter itself"
+        case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
+            return f"{away.leaving}, and started again{why}"
+
+
+def _of_outcome(outcome: HostOutcome, report: ChangeReport) -> Text:
+    line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
+    line.append(visible(_name(outcome, report)), "default")
+    return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "", "default")
+
+
+def _name(outcome: HostOutcome, report: ChangeReport) -> str:
+    host = report.before.hosts.get(outcome.step.host)
+    return host.name if host is not None else outcome.step.host
+
+
+def _summary(report: ChangeReport) -> str:
+    plan = report.plan
+    if not plan.feasible:
+        return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
+    if report.outcomes:
+        numbers = {verdict: sum(each.verdict is verdict for each in report.outcomes) for verdict in Verdict}
+        told = [(verdict, number) for verdict, number in numbers.items() if number]
+        return ", ".join(
+            f"{count(number, 'host') if not at else number} {NAMES[verdict]}"
+            for at, (verdict, number) in enumerate(told)
+        )
+    if not plan.rounds:
+        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
+    hosts, rounds = count(len(plan.turns), "host"), count(len(plan.rounds), "round")
+    return f"{hosts} in {rounds} planned, nothing changed"

@@ -1,0 +1,54 @@
+"""Written: text on its way into a request. What is sent is read by the other end as the text it was, or not sent.
+
+XML 1.0 has no way to write most control characters, and a parser reads a bare carriage return as a line feed (sections
+2.2 and 2.11). Escaping "&", "<" and ">" is not enough: pyVmomi and the standard library write the rest as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from xml.sax.saxutils import escape
+
+from gpuops.errors import ProtocolError, UsageError
+from gpuops.vsphere.transport.reference import REFERENCE
+
+_UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_UNWRITABLE_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]")
+_TYPE: Final = re.compile(r"[A-Za-z]{1,80}")
+
+
+def written(text: str) -> str:
+    """The text as XML carries it. Raises UsageError, without the text, for one that XML cannot carry."""
+    found = _UNWRITABLE.search(text)
+    if found is not None:
+        raise _unwritable(f"U+{ord(found[0]):04X}")
+    return escape(text, {"\r": "&#13;"})
+
+
+def checked_request(request: bytes) -> bytes:
+    """A request that pyVmomi has written, its values as they were. Raises UsageError."""
+    found = _UNWRITABLE_BYTES.search(request)
+    if found is not None:
+        raise _unwritable(f"U+{ord(found[0].decode()):04X}")
+    return request.replace(b"\r", b"&#13;")  # its own markup has none
+
+
+def reference(kind: str, moid: str) -> str:
+    """An object as `_this`. Raises ProtocolError for what names none: a server could write its elements into ours."""
+    if REFERENCE.fullmatch(moid) is None or _TYPE.fullmatch(kind) is None:
+        raise ProtocolError(
+            f"{moid[:80]!r} of {kind[:80]!r} is not the id of an object", hint="gpuops inventory reads the ids anew"
+        )
+    return f'<_this type="{kind}">{moid}</_this>'
+
+
+def unwritable_surrogate() -> UsageError:
+    """For half a character, of which no encoding makes bytes."""
+    return _unwritable("half a character")
+
+
+def _unwritable(what: str) -> UsageError:
+    return UsageError(
+        f"a text holds {what}, which a request to vCenter cannot carry", hint="write names and passwords without it"
+    )

@@ -1,0 +1,201 @@
+"""A password that must be seen nowhere: not printed, not in a traceback, not in a file, not in a command line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+
+CANARY: Final = "Cn4ry&<é\"'>"
+POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+_BYTES: Final = CANARY.encode()
+FORMS: Final = frozenset(
+    {
+        CANARY,
+        escape(CANARY, quote=False),
+        escape(CANARY),
+        quote(CANARY),
+        quote_plus(CANARY),
+        json.dumps(CANARY)[1:-1],
+        repr(CANARY)[1:-1],
+        ascii(CANARY)[1:-1],
+        base64.b64encode(_BYTES).decode(),
+        base64.b64encode(b"administrator@vsphere.local:" + _BYTES).decode(),
+        "Cn4ry",
+    }
+)
+SWEPT: Final = (
+    "inventory",
+    "inventory --vms --output json",
+    "inventory --output yaml",
+    "capacity",
+    "doctor",
+    "attach --vm ml-07 --profile a100-3-20c",
+    "attach --vm ml-70 --profile a100-3-20c",
+    "attach --vm ml-07 --profile l40s-48q --output json",
+    "detach --vm ml-07 --all",
+    "place --profile a100-3-20c --vcpu 4 --memory 16GiB",
+    "defrag",
+    "scheduler show",
+    "scheduler set --policy fixed-share --host esx-01*",
+    "mode show",
+    "mode set --default-type shared --host esx-01*",
+    "passthrough on --device 0000:3b:00.0 --host esx-01*",
+    f"rotate init --policy {POLICY}",
+    f"rotate plan --policy {POLICY}",
+    f"rotate night --policy {POLICY} --yes",
+    "rotate status",
+    "rotate status --output json",
+    f"rotate day --policy {POLICY} --yes",
+    "rotate resume --yes",
+    f"rotate skip-next --policy {POLICY}",
+    f"rotate restore --policy {POLICY} --yes",
+    "rotate unlock --id 0123456789abcdef",
+    "rotate audit verify",
+    "rotate night --policy /nowhere.yaml",
+    "sim ledger --ready-file /nowhere.json",
+)
+UNLIKE: Final = {
+    "wrong user": ({"GPUOPS_USERNAME": "nobody@vsphere.local"}, 5),
+    "untrusted": ({"GPUOPS_CA_FILE": "/etc/ssl/certs/ca-certificates.crt"}, 5),
+    "down": ({"GPUOPS_VCENTER": "https://127.0.0.1:1"}, 5),
+    "no address": ({"GPUOPS_VCENTER": f"https://u:{quote(CANARY)}@vc:port"}, 2),
+    "another scheme": ({"GPUOPS_VCENTER": f"ftp://u:{quote(CANARY)}@vc"}, 2),
+    "in the clear": ({"GPUOPS_VCENTER": "http://vc.invalid"}, 5),
+    "a proxy that is none": ({"GPUOPS_PROXY": f"u:{CANARY}@proxy"}, 2),
+    "a journal that is none": ({"GPUOPS_JOURNAL_URL": f"mysql://u:{quote(CANARY)}@db/j"}, 2),
+    "a journal that is away": ({"GPUOPS_JOURNAL_URL": f"postgresql://u:{quote(CANARY, safe='')}@127.0.0.1:1/j"}, None),
+    "a boolean that is none": ({"GPUOPS_INSECURE": CANARY}, 2),
+}
+"""What is wrong in the environment, and the exit code; None: whatever it is."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SimServer]:
+    with SimServer(build("lab"), password=CANARY) as running:
+        yield running
+
+
+@pytest.fixture
+def environ(server: SimServer, clean: Path) -> dict[str, str]:
+    """The password in files, a debugging switch that shows tracebacks, and nothing in the environment itself."""
+    for name in ("vcenter", "guest"):
+        (clean / name).write_text(CANARY, encoding="utf-8")
+        (clean / name).chmod(0o600)
+    return {
+        "GPUOPS_VCENTER": f"https://127.0.0.1:{server.port}",
+        "GPUOPS_USERNAME": server.username,
+        "GPUOPS_PASSWORD_FILE": str(clean / "vcenter"),
+        "GPUOPS_CA_FILE": str(server.ca_file),
+        "GPUOPS_GUEST_USERNAME": "ml",
+        "GPUOPS_GUEST_PASSWORD_FILE": str(clean / "guest"),
+        "GPUOPS_DEBUG": "1",
+    }
+
+
+def require_hidden(where: str, shown: str) -> None:
+    found = sorted(form for form in FORMS if form in shown)
+    assert not found, f"{where} shows the password, as {found[0]!r}"
+
+
+def require_no_file(home: Path) -> None:
+    """None of ours holds it: journal, audit, lock, cache."""
+    for path in home.rglob("*"):
+        if path.is_file() and path not in (home / "vcenter", home / "guest"):
+            require_hidden(str(path), path.read_bytes().decode("utf-8", "replace"))
+            require_hidden(str(path), path.read_bytes().decode("latin-1"))
+
+
+@pytest.fixture
+def typed(environ: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Types a command: what it prints, on either stream and by any other way, is looked through."""
+
+    def run(words: str, **more: str) -> Result:
+        result = CliRunner().invoke(app, words.split(), env={**environ, **more})
+        by_other_ways = capfd.readouterr()
+        for shown in (result.stdout, result.stderr, by_other_ways.out, by_other_ways.err):
+            require_hidden(f"gpuops {words}", shown)
+        return result
+
+    return run
+
+
+def test_every_command_hides_it(
+    typed: Callable[..., Result], clean: Path, server: SimServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    codes = {words: typed(words).exit_code for words in SWEPT}
+    assert codes["inventory"] == 0, "the login is right"
+    assert codes[f"rotate night --policy {POLICY} --yes"] == 0
+    assert 1 not in codes.values(), codes
+    require_hidden("logging", caplog.text)
+    require_no_file(clean)
+    assert [entry for entry in server.world.ledger if "Cn4ry" in repr(entry)] == []
+    assert list(server.world.sessions) == []
+
+
+@pytest.mark.parametrize("wrong", UNLIKE)
+def test_no_error_shows_it(typed: Callable[..., Result], clean: Path, wrong: str) -> None:
+    more, code = UNLIKE[wrong]
+    result = typed("rotate status", **more)
+    assert result.exit_code not in (0, 1)
+    assert code in (None, result.exit_code), result.stderr
+    require_no_file(clean)
+
+
+def test_a_wrong_password_is_not_repeated(typed: Callable[..., Result], clean: Path) -> None:
+    (clean / "vcenter").write_text(CANARY + "x", encoding="utf-8")
+    result = typed("inventory")
+    assert (result.exit_code, "user name or password refused" in result.stderr) == (5, True)
+
+
+def test_no_process_shows_it(environ: dict[str, str]) -> None:
+    """While it waits for the password on stdin its command line and environment are read, as `ps` does."""
+    command = [sys.executable, "-m", "gpuops", "inventory", "--password-stdin"]
+    environ.pop("GPUOPS_PASSWORD_FILE")
+    with subprocess.Popen(
+        command, env={**os.environ, **environ}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            proc = Path(f"/proc/{process.pid}")
+            shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+            out, err = process.communicate(f"{CANARY}\n".encode(), timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    require_hidden("/proc", shown.decode("utf-8", "replace"))
+    require_hidden("its output", (out + err).decode("utf-8", "replace"))
+
+
+def test_a_crash_leaves_no_core() -> None:
+    """The limit as the kernel has it for the process and whatever it starts, after `main` has begun."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    code = (
+        "import resource, sys; from gpuops.cli import app; app.app = lambda **_: None; app.main();"
+        " print(resource.getrlimit(resource.RLIMIT_CORE))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "(0, 0)\n"
+    assert resource.getrlimit(resource.RLIMIT_CORE) == (soft, hard), "of that process alone"
+
+
+def test_tracebacks_never_show_locals() -> None:
+    assert app.pretty_exceptions_show_locals is False
+    assert app.pretty_exceptions_enable is False

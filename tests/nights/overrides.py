@@ -1,0 +1,36 @@
+"""Overrides of DRS: a night makes them for ML VMs of its queue alone, and leaves none behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuops.model.rotation import DrsOverride
+from gpuops.sim.vm_state import Power
+from tests.nights.doings import effects
+from tests.nights.night import OVERRIDE, Played
+
+
+def only_the_queue(night: Played) -> Iterator[str]:
+    """I7: an override that is changed is one of a VM of the queue, under a policy that wants them."""
+    wanted = night.site.policy.drs_override is not DrsOverride.NONE
+    queue = {queued.name for queued in night.site.policy.ml}
+    for entry in effects(night, OVERRIDE):
+        before, after = entry.before["overrides"], entry.after["overrides"]
+        changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
+        for ref in sorted(changed):
+            if not wanted or night.names.get(ref) not in queue:
+                yield f"I7: DRS of {night.names.get(ref)} was changed, and the policy does not want that"
+
+
+def put_back(night: Played) -> Iterator[str]:
+    """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
+    cluster says."""
+    left: dict[str, Any] = {}
+    for entry in night.world.ledger:
+        if entry.method == OVERRIDE:
+            left[entry.moid] = entry.after["overrides"]
+    for ref in sorted(ref for overrides in left.values() for ref in overrides):
+        vm: Any = night.world.find(ref)
+        if vm is not None and vm.state.power is not Power.ON:
+            yield f"I23: DRS is still kept off {night.names.get(ref)}"

@@ -1,0 +1,34 @@
+"""community.vmware and gpuops with the same wishes: none of ours crashes, and each of ours is as it should be.
+
+What the peer does is asserted too: where it has learnt better, the table in the manual is to be measured anew.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .plays import PEER
+from .side_by_side import LOOPS, compared, names, timed
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not PEER.binaries.exists(), reason="no community.vmware: type `make collections`"),
+]
+
+
+def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
+    found = list(compared())
+    ours = {wish.what: ours.partition(":")[0] for wish, _, ours in found}
+    assert ours == {wish.what: wish.should if wish.ours is not None else "no module" for wish, _, _ in found}
+    peers = [(wish.what, peer.partition(":")[0]) for wish, peer, _ in found]
+    assert [what for what, came in peers if came == "crashes"] == [
+        "taken away where there is none",
+        "vGPU for a running VM, restarted for it",
+    ]
+    assert ("check mode, another VM", "skipped") in peers
+    assert ("host graphics, check mode", "unchanged") in peers
+
+
+def test_every_loop_ends_well() -> None:
+    assert all(timed(side, task(names(2))) > 0 for side, _, task in LOOPS)

@@ -1,0 +1,83 @@
+"""A cluster of like hosts with work on them and room for one host's VMs, on a simulated vCenter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gpuops.sim.scenario import build_declared
+from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.world import World
+
+START: Final = datetime(2026, 11, 7, 21, 30, tzinfo=UTC)
+"""A Saturday evening."""
+
+DESKTOP: Final = "nvidia_a40-8q"
+
+
+def cluster(hosts: int, vms: Sequence[dict[str, Any]], *, drs: str = "manual", hot_migrate: bool = True) -> World:
+    """`hosts` like hosts esx-01... of one A40 each, and these VMs."""
+    world = build_declared(
+        ScenarioFile.model_validate(
+            {
+                "description": "a cluster",
+                "start": START,
+                "options": {"vgpu.hotmigrate.enabled": hot_migrate},
+                "datacenter": "dc",
+                "models": {
+                    "server": {
+                        "vendor": "Dell Inc.",
+                        "model": "R750xa",
+                        "cpu": "Xeon",
+                        "cores_per_socket": 32,
+                        "cpu_mhz": 2000,
+                        "memory_gib": 512,
+                    }
+                },
+                "guests": {
+                    "windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
+                    "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False},
+                },
+                "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}],
+                "networks": ["VM Network"],
+                "clusters": [
+                    {
+                        "name": "c",
+                        "drs": drs,
+                        "hosts": [
+                            {
+                                "name": "esx-{:02}",
+                                "count": hosts,
+                                "model": "server",
+                                "driver": "550.90.05",
+                                "gpus": [{"board": "a40", "at": "0000:3b:00.0", "node": 0}],
+                            }
+                        ],
+                    }
+                ],
+                "vms": list(vms),
+            }
+        )
+    )
+    world.patience_s = 0  # there is one client: nobody else acts while it waits
+    return world
+
+
+def desktops(host: int, count: int, *, first: int, **more: Any) -> dict[str, Any]:
+    """Running desktops on one host."""
+    return {
+        "name": "vdi-{:03}",
+        "first": first,
+        "count": count,
+        "folder": "vdi",
+        "on": f"esx-{host:02}",
+        "guest": "windows",
+        "cpus": 4,
+        "memory_gib": 8,
+        "disk_gib": 80,
+        "devices": [{"vgpu": DESKTOP}],
+        "power": "on",
+        "cpu_usage_mhz": 900,
+        **more,
+    }
