@@ -56,6 +56,7 @@ __all__ = [
     "configure",
     "connect",
     "defrag",
+    "defrag_execute",
     "doctor",
     "offline",
     "place",
@@ -216,11 +217,21 @@ def capacity(
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
-    """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is ever moved.
+    """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is moved.
 
     Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
     """
     return request.planned(inventory, catalog_of(inventory))
+
+
+def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """The same moves, and with `apply` what became of each: one after another, each asked about again before it.
+
+    Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
+    """
+    from gpuops.execute.change.moves import carry_out
+
+    return carry_out(request, site, apply=apply, consent=consent)
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
@@ -260,8 +271,8 @@ def change_resume(
     apply: bool = True,
     consent: Callable[[ChangeReport], None] = lambda report: None,
     told: Callable[[str], None] = lambda line: None,
-) -> ChangeReport:
-    """Goes on with the change of hosts that did not end; an empty plan = there is none."""
+) -> ChangeReport | Report:
+    """Goes on with the change that did not end, of hosts or of moves; an empty plan = there is none."""
     from gpuops.execute.change.change import resume
 
     return resume(site, apply=apply, consent=consent, told=told)
@@ -273,7 +284,7 @@ def change_abort(
     apply: bool = True,
     consent: Callable[[ChangeReport], None] = lambda report: None,
     told: Callable[[str], None] = lambda line: None,
-) -> ChangeReport:
+) -> ChangeReport | Report:
     """Gives the change up: hosts under way serve VMs again, with their own back; the others are left alone."""
     from gpuops.execute.change.change import abort
 

@@ -6,7 +6,7 @@ is counted wherever it may be: a GPU may be thought fuller than it is, never emp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.model.catalog import Catalog
@@ -105,9 +105,14 @@ class _Known:
 def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState, ...]:
     gpus = sorted(host.gpus, key=lambda gpu: gpu.address)
     tenants: list[list[Tenant]] = [[] for _ in gpus]
+    listed: dict[str, list[int]] = {}
+    for index, gpu in enumerate(gpus):
+        for ref in gpu.vms or ():
+            listed.setdefault(ref, []).append(index)
     for vm in inventory.vms_on(host):
-        if vm.vgpus and _runs(vm):
-            for index, tenant in _seats(vm, gpus, catalog):
+        profiles = vm.profiles if _runs(vm) else ()
+        if profiles:
+            for index, tenant in _seats(vm, profiles, listed.get(vm.ref, ()), gpus, catalog):
                 tenants[index].append(tenant)
     return tuple(
         GpuState(gpu, tuple(there), _unclear(gpu, inventory.vms)) for gpu, there in zip(gpus, tenants, strict=True)
@@ -131,16 +136,17 @@ def _runs(vm: Vm) -> bool:
     return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
 
 
-def _seats(vm: Vm, gpus: list[PhysicalGpu], catalog: Catalog) -> Iterable[tuple[int, Tenant]]:
+def _seats(
+    vm: Vm, profiles: Sequence[str], where: Sequence[int], gpus: Sequence[PhysicalGpu], catalog: Catalog
+) -> Iterable[tuple[int, Tenant]]:
     """Each (GPU, vGPU) there may be of a running VM: on the GPUs that list it, or on all of its model if none does."""
-    where = [index for index, gpu in enumerate(gpus) if vm.ref in (gpu.vms or ())]
     listed = bool(where)
     for index in where or range(len(gpus)):
-        here = [profile for profile in vm.profiles if may_run(gpus[index], profile, catalog) is not False]
+        here = [profile for profile in profiles if may_run(gpus[index], profile, catalog) is not False]
         alike = len(set(here)) == 1
         if listed and alike:
             # Every GPU that lists the VM has at least one, so this one has no more than the others leave.
-            here = here[: max(1, len(vm.profiles) - len(where) + 1)]
+            here = here[: max(1, len(profiles) - len(where) + 1)]
         for number, profile in enumerate(here):
             certain = listed and (len(where) == 1 or (alike and number == 0))
             yield index, Tenant(vm.ref, vm.name, profile, certain)

@@ -13,6 +13,7 @@ from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
     from gpuops.plan.change.report import ChangeReport
+    from gpuops.plan.outcome import Report
 
 change = typer.Typer(
     name="change",
@@ -73,7 +74,7 @@ def abort(common: Common, acting: Acting) -> None:
     _carry_out(change_abort, common, acting)
 
 
-def _carry_out(corridor: Callable[..., ChangeReport], common: Common, acting: Acting) -> None:
+def _carry_out(corridor: Callable[..., ChangeReport | Report], common: Common, acting: Acting) -> None:
     from gpuops.cli.opening import open_site
 
     with open_site(common, guarded=True) as site:
@@ -94,10 +95,16 @@ def asking(*, yes: bool) -> Callable[[ChangeReport], None]:
     return ask
 
 
-def show(report: ChangeReport) -> None:
+def show(report: ChangeReport | Report) -> None:
     """Prints it; ends with its exit code."""
+    from gpuops.plan.outcome import Report
     from gpuops.report.change import change_document, change_text
+    from gpuops.report.plan_json import report_document
+    from gpuops.report.plan_text import report_text
 
-    output.show(change_text(report), change_document(report))
+    if isinstance(report, Report):
+        output.show(report_text(report), report_document(report, "defrag-execute"))
+    else:
+        output.show(change_text(report), change_document(report))
     if report.exit_code:
         raise typer.Exit(report.exit_code)

@@ -172,7 +172,7 @@ def _last_that_fits(rising: Sequence[_Wish], trial: Trial) -> str:
 
 def _smaller_profiles(base: _Wish, trial: Trial) -> Iterator[_Wish]:
     """Profiles of the same GPU and series with less memory, the largest first."""
-    asked = parse(_offered(base.workload, trial))
+    asked = parse(offered(base.workload, trial))
     if asked is None:
         return
     alike = [(parse(name), name) for name in trial.inventory.offered_profiles]
@@ -188,7 +188,7 @@ def _smaller_profiles(base: _Wish, trial: Trial) -> Iterator[_Wish]:
         yield base.less(f"as {name}", replace(base.workload, profile=name))
 
 
-def _offered(workload: Workload, trial: Trial) -> str:
+def offered(workload: Workload, trial: Trial) -> str:
     """The ESXi name of the one profile it asks for; empty = it asks for none that means anything, or for several."""
     if workload.profile is None or workload.more or unknown_profiles(workload, trial.inventory, trial.catalog):
         return ""

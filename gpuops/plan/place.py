@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpuops.errors import UsageError
@@ -21,6 +21,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.batch.whole import Optimum, place_whole
 from gpuops.plan.claims import Claim, Return, SuspendedPolicy, later_returns, with_claims
+from gpuops.plan.making_room import MakingRoom
 from gpuops.plan.options import word
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue import Queue
@@ -118,7 +119,13 @@ class Place:
             queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
-        answers = tuple(known.get(answer.workload.name, answer) for answer in queue.answers)
+        room = MakingRoom(queue.inventory, inventory)
+        answers = tuple(
+            replace(answer, moves=room.after_moves(queue.trial(answer.workload)))
+            if isinstance(answer, Refusal) and answer.workload.affinity is None
+            else known.get(answer.workload.name, answer)
+            for answer in queue.answers
+        )
         doubts = (*unclear, *in_turn(tuple(known.values()), waiting, inventory, catalog))
         return Placements(inventory, answers, waiting, doubts, tuple(_bound(known.values())), optimum, later)
 

@@ -51,7 +51,7 @@ class Queue:
         return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
 
     def _alone(self, workload: Workload) -> Queue:
-        trial = self._trial(workload)
+        trial = self.trial(workload)
         answer = trial.answer()
         if isinstance(answer, Refusal):
             return self._with(replace(answer, nearest=nearest(trial, answer.rejections)))
@@ -68,7 +68,7 @@ class Queue:
             queue = self
             host: str | None = None
             for workload in unit:
-                answer = replace(queue._trial(workload, only=host, without=tried), every_reason=False).answer()
+                answer = replace(queue.trial(workload, only=host, without=tried), every_reason=False).answer()
                 queue = queue._with(answer)
                 if isinstance(answer, Refusal):
                     reasons |= dict.fromkeys(answer.rejections)
@@ -84,7 +84,7 @@ class Queue:
         self, unit: Sequence[Workload], contradicted: Sequence[Rejection], reasons: Sequence[Rejection] = ()
     ) -> Queue:
         """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts."""
-        alone = {workload.name: self._trial(workload).answer() for workload in unit}
+        alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
         about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
         queue, instead = self, self._apart(unit)
@@ -98,7 +98,7 @@ class Queue:
                 *(Rejection(workload.name, f"{name}, of the same affinity, has no place by itself") for name in others),
                 *(() if impossible else reasons),
             )
-            near = nearest(self._trial(workload), own) if own else instead
+            near = nearest(self.trial(workload), own) if own else instead
             if isinstance(itself, Placed) and not near:
                 near = f"without affinity {workload.affinity} it fits on {itself.placement.host.name}"
             queue = queue._with(Refusal(workload, tuple(dict.fromkeys(found)), nearest=near))
@@ -113,7 +113,7 @@ class Queue:
         """Where they would fit each on its own; empty where not even so."""
         queue = self
         for workload in unit:
-            queue = queue._with(queue._trial(replace(workload, affinity=None)).answer())
+            queue = queue._with(queue.trial(replace(workload, affinity=None)).answer())
         found = queue.answers[len(self.answers) :]
         if any(isinstance(answer, Refusal) for answer in found):
             return ""
@@ -122,7 +122,8 @@ class Queue:
         )
         return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
-    def _trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
+    def trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
+        """The question where this one goes, in the room that the workloads so far leave."""
         known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
         return Trial(workload, *known, only, without)
 

@@ -31,7 +31,7 @@ def without_devices(vm: Vm, reach: Reach, inventory: Inventory) -> tuple[Rejecti
 def on_their_gpus(
     vm: Vm, reach: Reach, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
-    """What the GPUs lack on the hosts that are refused for something else. `hosts` are those that are meant."""
+    """What hosts that are refused for something else lack too, and their GPUs. `hosts` are those that are meant."""
     demands = demands_of(vm.devices or (), {})
     if any(getattr(device, "group", None) is not None for device in vm.devices or ()):
         return  # who offers no such group is asked for no part of it
@@ -39,6 +39,9 @@ def on_their_gpus(
         wanted = Wanted(vm, demands, (host.ref,))
         refused = refusals(wanted, host, inventory)
         # Without a number it is no want of size: what a host without such profiles lacks beside them helps nobody.
-        asked = host.ref not in reach.hosts or refused
-        if asked and all(reason.needed is not None for reason in refused):
+        if any(reason.needed is None for reason in refused):
+            continue
+        if host.ref not in reach.hosts:
+            yield from refused  # nobody has asked it yet
+        if host.ref not in reach.hosts or refused:
             yield from seat(vm, demands, host, inventory, catalog).rejections

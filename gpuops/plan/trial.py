@@ -57,6 +57,8 @@ class Refusal:
     rejections: tuple[Rejection, ...]
     nearest: str = ""
     """What little less would have found a place, and where; empty = nothing near."""
+    moves: str = ""
+    """The few vMotions after which it would have one, and where; empty = none are known."""
     choices: tuple[Choice, ...] = ()
 
 

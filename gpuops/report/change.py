@@ -68,12 +68,12 @@ def status_text(status: ChangeStatus) -> RenderableType:
         Text("  ").append(f"{host.state:<10}", _STATES[host.state]).append(visible(host.name), "default").append(
             f"  not back: {visible(', '.join(host.away))}" if host.away else "", "default"
         )
-        for host in status.hosts
+        for host in status.parts
     ]  # fmt: skip
-    done = sum(host.state == "done" for host in status.hosts)
+    done = sum(part.state == "done" for part in status.parts)
     at_it = f"{status.holder} is at it" if status.holder else "nobody is at it: gpuops change resume, or abort"
     closing = (
-        f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.hosts), 'host')} done"
+        f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.parts), status.noun)} done"
     )
     return Group(*lines, Text(f"{closing}; {at_it}", "bold"))
 
@@ -86,7 +86,7 @@ def status_document(status: ChangeStatus) -> Document:
         "verb": status.verb or None,
         "began": status.began.isoformat() if status.began is not None else None,
         "holder": status.holder or None,
-        "hosts": [plain(host) for host in status.hosts],
+        f"{status.noun}s": [plain(part) for part in status.parts],
     }
 
 

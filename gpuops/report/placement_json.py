@@ -67,6 +67,7 @@ def _answer(answer: Placed | Refusal, found: Placements, catalog: Catalog) -> Do
         "warnings": list(answer.warnings) if isinstance(answer, Placed) else [],
         "rejections": [] if isinstance(answer, Placed) else [rejection_document(one) for one in answer.rejections],
         "nearest": "" if isinstance(answer, Placed) else answer.nearest,
+        "after_moves": "" if isinstance(answer, Placed) else answer.moves,
         "choices": [_choice(choice) for choice in answer.choices],
     }
 

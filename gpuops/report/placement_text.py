@@ -134,6 +134,8 @@ def _refused(refusal: Refusal) -> Iterator[Text]:
         yield Text(f"          {visible(line)}")
         if hint:
             yield Text(f"          next: {visible(hint)}", "dim")
+    if refusal.moves:
+        yield Text(f"          next: {visible(refusal.moves)}", "green")
     if refusal.nearest:
         yield Text(f"          next: {visible(refusal.nearest)}", "green")
 

@@ -20,7 +20,7 @@ import numpy as np
 from gpuops.plan.placement.fleet.ask import Seat
 from tests.bench.profiles import HOSTS_EACH, OURS, STEP, Outcome, scenarios
 from tests.bench.verdict import Figure, Result
-from tests.bench.vgpu_across import Hosts
+from tests.bench.vgpu_across import Engine, Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
 from tests.bench.vgpu_world import GB, Mig, SameSize, Scenario
 
@@ -45,7 +45,7 @@ def _figures(folder: Path) -> Iterator[Figure]:
     local = []
     known = _known(os.environ.get("BASELINES"))
     for of in scenarios(folder):
-        rules: dict[str, tuple[type[Hosts], str]] = {**RULES, OURS: (Hosts, "")}
+        rules: dict[str, tuple[type[Hosts], str]] = {**RULES, OURS: (Engine, "")}
         for name, (kind, word) in rules.items():
             outcomes = [churned(of, kind, seed) for seed in SEEDS]
             placed.setdefault(name, []).append(mean(outcome.allocated for outcome in outcomes))

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tests.bench.verdict import Figure, Result
-from tests.bench.vgpu_across import Hosts
+from tests.bench.vgpu_across import Engine, Hosts
 from tests.bench.vgpu_rules import RULES, pool_of
 from tests.bench.vgpu_world import GB, HOSTS, TRACES, Request, Scenario, scenario
 
@@ -59,7 +59,7 @@ def _figures(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     behind = []
     for of in scenarios(folder):
         reached = {name: [inflated(of, kind, seed) for seed in SEEDS] for name, (kind, _) in RULES.items()}
-        reached[OURS] = [inflated(of, Hosts, seed) for seed in SEEDS]
+        reached[OURS] = [inflated(of, Engine, seed) for seed in SEEDS]
         local += [outcome.local for outcome in reached[OURS]]
         share = {name: mean(outcome.allocated for outcome in outcomes) for name, outcomes in reached.items()}
         best = max(value for name, value in share.items() if name != OURS)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gpuops.model.numa import NumaPolicy
 from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
 from gpuops.plan.placement.fleet.pool import FULL, Pool
+from tests.bench.vgpu_world import numa_of
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Flags, Ints
@@ -129,3 +131,12 @@ class Hosts(Pool):
         """In steps."""
         loss, destroyed = self.loss(seat.parts)
         return float(self.total(np.array([loss]), destroyed[None, :])[0])
+
+
+class Engine(Hosts):
+    """Where locality is required, a VM that would have to go across is refused."""
+
+    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
+        seat = super().choose(ask, among)
+        allowed = seat is None or seat.local or numa_of(ask) is not NumaPolicy.REQUIRED
+        return seat if allowed else None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from gpuops.model.numa import NumaPolicy
 from gpuops.plan.placement.fleet.ask import Ask
 from gpuops.plan.placement.fleet.boards import SLACK
 from gpuops.plan.placement.fleet.prices import prices
@@ -143,6 +144,12 @@ def _fillings(state: int) -> frozenset[tuple[int, ...]]:
             for rest in _fillings(then):
                 found.add(tuple(count + (number == kind) for number, count in enumerate(rest)))
     return frozenset(found or {(0,) * 5})
+
+
+def numa_of(ask: Ask) -> NumaPolicy:
+    """How the VMs here ask for locality, as the manual advises: one vGPU finds room beside some GPU sooner or later,
+    several GPUs at once are too scarce to wait for it."""
+    return NumaPolicy.REQUIRED if ask.count == 1 else NumaPolicy.PREFERRED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,23 +10,26 @@ from typing import Any
 
 import pytest
 
+from gpuops.config.change_window import parse_window
 from gpuops.execute.change import change
-from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.site import Site
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.change.report import ChangeReport
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.sim.operations import maintenance
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.hosts import HostConnection
-from gpuops.vsphere.perform import Performer
 from tests.wire.clusters import cluster, desktops
 from tests.wire.conftest import target_of
+from tests.wire.points import Killed, Points
 
+BEST = SetScheduler(SchedulerPolicy.BEST_EFFORT, host="*")
 EQUAL = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="*")
 OPTIONS = "NVreg_RegistryDwords=RmPVMRL=0x01"
 
@@ -50,14 +53,18 @@ class Bench:
         ))  # fmt: skip
 
     def resume(self) -> ChangeReport:
-        return self._with(lambda site: change.resume(
-            site, apply=True, consent=lambda report: None, told=self.told.append
-        ))  # fmt: skip
+        return self._taken_up(change.resume)
 
     def abort(self) -> ChangeReport:
-        return self._with(lambda site: change.abort(
-            site, apply=True, consent=lambda report: None, told=self.told.append
-        ))  # fmt: skip
+        return self._taken_up(change.abort)
+
+    def _taken_up(self, act: Callable[..., Any]) -> ChangeReport:
+        def begin(site: Site) -> ChangeReport:
+            report = act(site, apply=True, consent=lambda report: None, told=self.told.append)
+            assert isinstance(report, ChangeReport)
+            return report
+
+        return self._with(begin)
 
     def is_open(self) -> bool:
         """Whether the journal holds a change that has not ended."""
@@ -130,41 +137,6 @@ def two() -> World:
 ONE = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="esx-01")
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Points:
-    """Counts the moments at which a process may be killed, and kills at one of them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.passed, self.last = 0, 0
-        for kind, name in (
-            (SqlStore, "append"),
-            (HostConnection, "submit"),
-            (HostConnection, "configure"),
-            (Performer, "submit"),
-        ):
-            monkeypatch.setattr(kind, name, self._around(getattr(kind, name)))
-
-    def _around(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
-            self._point()
-            answer = real(*arguments)
-            self._point()
-            return answer
-
-        return watched
-
-    def _point(self) -> None:
-        self.passed += 1
-        if self.passed == self.last:
-            raise Killed
-
-    def kill_at(self, number: int) -> None:
-        self.passed, self.last = 0, number
-
-
 def check_switched(bench: Bench, before: dict[str, tuple[str, Power]], hosts: int) -> None:
     """Every VM is where it was, every host serves, none was rebooted twice, and no guest was powered off hard."""
     assert bench.places() == before
@@ -220,3 +192,152 @@ def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
                 assert report.exit_code == 0, (number, report.outcomes)
             check_switched(bench, before, hosts=1)
     assert number > 50
+
+
+def failing(report: ChangeReport) -> str:
+    """What is said of the host at which the change stopped."""
+    assert report.exit_code == 4
+    assert report.afterwards
+    [failed, *others] = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
+    assert failed.verdict is Verdict.FAILED
+    assert {each.verdict for each in others} <= {Verdict.SKIPPED}
+    return failed.reason
+
+
+STAYS_DOWN = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.stays_down", phase=Phase.AFTER)
+
+
+def test_the_change_stops_at_a_host_that_does_not_come_back_and_goes_on_when_it_does(
+    start: Callable[[World], Bench],
+) -> None:
+    bench = start(three())
+    before = bench.places()
+    bench.world.injector.add(STAYS_DOWN)
+    report = bench.roll()
+    assert [each.verdict for each in report.outcomes] == [Verdict.DONE, Verdict.FAILED, Verdict.SKIPPED]
+    assert "did not come back within 60 min of its reboot; it stays in maintenance mode" in failing(report)
+    assert report.outcomes[-1].reason == "not begun, because of esx-01"
+    assert {bench.places()[name][0] for name in ("vdi-001", "vdi-002")} == {"esx-03"}, "they run elsewhere"
+    maintenance.boot(bench.host("esx-01"), somebody(bench.world, "PowerButton"))
+    assert [each.verdict for each in bench.resume().outcomes] == [Verdict.ALREADY, Verdict.DONE, Verdict.DONE]
+    check_switched(bench, before, hosts=3)
+    assert not bench.is_open()
+
+
+def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Callable[[World], Bench]) -> None:
+    bench = start(three())
+    before = bench.places()
+    bench.world.injector.add(
+        Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.reverted", phase=Phase.AFTER)
+    )
+    assert "it is back, and its module nvidia was loaded with '', not with" in failing(bench.roll())
+    assert bench.host("esx-01").state.in_maintenance
+    report = bench.abort()
+    assert ([each.verdict for each in report.outcomes], report.exit_code) == ([Verdict.DONE], 0)
+    assert (bench.places(), bench.is_open()) == (before, False)
+    assert not bench.host("esx-01").state.in_maintenance
+    assert bench.host("esx-02").state.module_options == "", "it was left alone"
+
+
+@pytest.mark.parametrize(("late_s", "comes"), [(120, True), (0, False)])
+def test_a_host_is_waited_for_until_its_driver_lists_its_gpus(
+    start: Callable[[World], Bench], late_s: int, comes: bool
+) -> None:
+    bench = start(cluster(1, []))
+    bench.world.injector.add(
+        Rule(Effect.HAPPEN, "RebootHost_Task", happening="host.driverless", phase=Phase.AFTER, for_s=late_s)
+    )
+    report = bench.roll(ONE)
+    if comes:
+        assert report.exit_code == 0, report.outcomes
+    else:
+        assert failing(report).startswith("its driver does not list GPU 0000:3b:00.0 since its reboot")
+
+
+def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start: Callable[[World], Bench]) -> None:
+    bench = start(three())
+    before = bench.places()
+    bench.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", "vdi-002", fault="GenericVmConfigFault", times=1))
+    assert "vdi-002 did not leave it" in failing(bench.roll())
+    assert bench.places() == before
+    assert bench.host("esx-01").state.module_options == ""
+    assert bench.resume().exit_code == 0
+    check_switched(bench, before, hosts=3)
+
+
+def test_no_host_is_begun_once_the_window_has_closed(start: Callable[[World], Bench]) -> None:
+    bench = start(three())
+    window = parse_window("Sat 21:00-21:50 UTC")  # it is half past nine, and a reboot takes ten minutes
+    report = bench.roll(window=window)
+    verdicts = [each.verdict for each in report.outcomes]
+    assert (verdicts[0], verdicts[-1], report.exit_code) == (Verdict.DONE, Verdict.SKIPPED, 4)
+    assert "window Sat 21:00-21:50 UTC: is closed: it opens at 2026-11-14 21:00 UTC" in report.outcomes[-1].reason
+    before = len(list(bench.world.ledger))
+    assert bench.resume().exit_code == 4
+    assert len(list(bench.world.ledger)) == before, "nothing new is begun"
+    bench.world.clock.advance(7 * 24 * 3600 - 1500)
+    assert bench.resume().exit_code == 0
+    closed = bench.roll(window=parse_window("Sun 21:00-22:00 UTC"), request=BEST)
+    assert (closed.exit_code, closed.outcomes) == (3, ())
+
+
+@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task"])
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_lost_reply_is_answered_by_looking(
+    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, method: str, phase: Phase
+) -> None:
+    bench = start(two())
+    before = bench.places()
+    bench.world.injector.add(Rule(Effect.RESET, method, phase=phase))
+    report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    if report.exit_code:
+        assert "the reply was lost" in failing(report)
+        assert bench.resume().exit_code == 0
+    check_switched(bench, before, hosts=1)
+
+
+def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Callable[[World], Bench]) -> None:
+    bench = start(three())
+    assert [len(turns) for turns in bench.roll(apply=False).plan.rounds] == [1, 1, 1]
+    assert list(bench.world.ledger) == []
+    bench.roll(max_hosts=2)
+    assert bench.most_down() == 2
+    written = len(list(bench.world.ledger))
+    again = bench.roll()
+    assert (again.changed, again.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
+
+
+def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Callable[[World], Bench]) -> None:
+    bench = start(two())
+    authority = bench.world.authority
+    reads = authority.add_role("reads hosts", ["Host.Config.Settings", "Host.Config.Image"])
+    authority.permit(bench.server.username, reads)
+    report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    told = [str(each) for each in report.plan.rejections]
+    assert (report.exit_code, list(bench.world.ledger)) == (3, [])
+    assert "esx-01: this login lacks Host.Config.Maintenance" in told
+    assert "vdi-001: this login lacks Resource.HotMigrate" in told
+    assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in told
+
+
+def sixteen() -> World:
+    """Sixteen hosts, four or five of six slots taken on each but one, by desktops of which three cannot be moved."""
+    work = [desktops(host, 4, first=host * 10) for host in range(1, 16)]
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    return cluster(16, [*work, *(desktops(host, 1, first=host * 10 + 5, **pinned) for host in (3, 7, 11))])
+
+
+@pytest.mark.long
+def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
+    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = start(sixteen())
+    before = bench.places()
+    bench.world.injector.add(Rule(Effect.RESET, "R*_Task", phase=Phase.AFTER, every=29, times=3))
+    kills = kill_and_resume(bench, Points(monkeypatch), 61, EQUAL, vms=Displacement.SHUT_DOWN, max_hosts=2)
+    assert kills > 8
+    check_switched(bench, before, hosts=16)
+    assert bench.most_down() == 2
+    stopped = {entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"}
+    assert stopped == {"vdi-035", "vdi-075", "vdi-115"}, "nobody else lost a session"
+    assert {host.state.loaded_module_options for host in bench.world.by_type("HostSystem")} == {OPTIONS}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected
-from gpuops.execute.change.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
-from gpuops.execute.change.history import history_of
+from gpuops.execute.change import moves
+from gpuops.execute.change.exclusion import in_rotation, lock_vm, no_change_open, no_rotation_open, open_change
+from gpuops.execute.change.history import History, history_of, taken_from
 from gpuops.execute.change.host_doer import HostDoer
 from gpuops.execute.change.order import KIND, Order, dump_order, load_order
 from gpuops.execute.change.turns import Told, Turns
@@ -23,11 +23,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
 from gpuops.plan.change.in_force import driven
-from gpuops.plan.change.report import ChangeReport, ChangeStatus, HostProgress
+from gpuops.plan.change.report import ChangeReport, ChangeStatus, Progress
 from gpuops.plan.change.roll import Roll, needed, rolled, shut, turns_of
 from gpuops.plan.host_plan import HostOutcome, HostRequest
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.plan import Rejection
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.steps import HostStep
 
 Agreed = Callable[[ChangeReport], None]
@@ -52,19 +52,19 @@ def roll(
     with site.changing(report.before.vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
-        lock_vm = _lock_vm(journal)
-        with leased(site, lock_vm, returning=False) as lease:
+        lock = lock_vm(journal)
+        with leased(site, lock, returning=False) as lease:
             # what came to pass while this waited for an answer is seen
             report = _look(request, verb, rolling, site, journal)
             if not report.plan.feasible or not report.plan.rounds:
                 return replace(report, applied=True)
-            order = _order(report, lock_vm)
+            order = _order(report, lock)
             run = journal.begin(KIND, order=dump_order(order))
-            done = _gone_on_with(run, order, site, journal, lease.held, told)
+            done = _gone_on_with(_turns(run, order, site, journal, lease.held, told))
             return replace(done, plan=replace(report.plan, because=()))
 
 
-def resume(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport:
+def resume(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport | Report:
     """Goes on with the change that did not end; an empty plan when there is none.
 
     A host whose turn has begun is finished at any hour; no other is begun while the window is closed.
@@ -72,27 +72,31 @@ def resume(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeRep
     return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=False)
 
 
-def abort(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport:
+def abort(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport | Report:
     """Ends the change: hosts whose turn has begun serve VMs again, with their own back; the others are left alone."""
     return _taken_up(site, apply=apply, consent=consent, told=told, giving_up=True)
 
 
 def status(site: Site) -> ChangeStatus:
-    """The change that has not ended, host by host."""
+    """The change that has not ended, part by part."""
     with site.remembering(site.vcenter.uuid) as journal:
         run = open_change(journal)
         if journal is None or run is None:
             return ChangeStatus()
+        holder = rotating(site.state_dir, site.vcenter.uuid)
+        at_it = str(holder) if holder is not None else ""
+        hops = moves.load_hops(run.order)
+        if hops is not None:
+            return moves.standing_of(run, hops, site.vcenter.inventory(), at_it)
         order = load_order(run.order)
         history = history_of(journal.book.runs[run.id].intents.values())
-        hosts = []
-        for step in order.steps:
-            state = "to do" if step.host not in history.begun else "under way"
-            away = tuple(sorted(taken.name for taken in history.taken.get(step.host, {}).values()))
-            done = step.host in history.ended
-            hosts.append(HostProgress(step.host, order.names[step.host], "done" if done else state, away))
-    holder = rotating(site.state_dir, site.vcenter.uuid)
-    return ChangeStatus(order.verb, run.started, str(holder) if holder is not None else "", tuple(hosts))
+    return ChangeStatus(order.verb, run.started, at_it, tuple(_progress(step, order, history) for step in order.steps))
+
+
+def _progress(step: HostStep, order: Order, history: History) -> Progress:
+    state = "to do" if step.host not in history.begun else "under way"
+    away = tuple(sorted(taken.name for taken in taken_from(step.host, history).values()))
+    return Progress(step.host, order.names[step.host], "done" if step.host in history.ended else state, away)
 
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
@@ -119,7 +123,7 @@ def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection
         yield Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
 
 
-def _order(report: ChangeReport, lock_vm: str | None) -> Order:
+def _order(report: ChangeReport, lock: str | None) -> Order:
     turns = report.plan.turns
     return Order(
         verb=report.verb,
@@ -127,17 +131,11 @@ def _order(report: ChangeReport, lock_vm: str | None) -> Order:
         names={turn.host.ref: turn.host.name for turn in turns},
         gpus={turn.host.ref: driven(turn.host) for turn in turns},
         rolling=report.rolling,
-        lock_vm=lock_vm,
+        lock_vm=lock,
     )
 
 
-def _lock_vm(journal: Journal) -> str | None:
-    """The lock VM of the last night's policy: its lease keeps rotations of other machines away."""
-    text = journal.last_policy("rotate night")
-    return parse_policy(text, "the journal", accepted_before=True).lock_vm if text else None
-
-
-def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport:
+def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
     with site.remembering(site.vcenter.uuid) as seen:
         run = open_change(seen)
     before = site.vcenter.inventory()
@@ -146,55 +144,64 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is cut off", hint="gpuops change status shows it")
-    order = load_order(run.order)
-    report = ChangeReport(order.verb, order.rolling, before, Roll(because=(f"goes on with: {order.verb}",)))
+    report = _what_is_open(run, before)
     if not apply:
         return report
     consent(report)
     with site.changing(site.vcenter.uuid, alone=True) as journal:
         run = open_change(journal)
         if run is None:
-            return replace(report, plan=NO_CHANGE, applied=True)
-        order = load_order(run.order)
-        with leased(site, order.lock_vm, returning=giving_up) as lease:
-            if giving_up:
-                return _given_up(run, order, site, journal, lease.held, told, report)
-            return replace(_gone_on_with(run, order, site, journal, lease.held, told), plan=report.plan)
+            return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
+        hops, order = moves.load_hops(run.order), None
+        if hops is None:
+            order = load_order(run.order)
+        with leased(site, order.lock_vm if order else lock_vm(journal), returning=giving_up) as lease:
+            if order is None:
+                finished = Report(None, before, Plan())
+                if giving_up:
+                    return moves.given_up(run, site, journal, lease.held, finished)
+                return moves.gone_on_with(run, hops or (), site, journal, lease.held, finished)
+            turns = _turns(run, order, site, journal, lease.held, told)
+            return _given_up(turns, before) if giving_up else _gone_on_with(turns)
 
 
-def _turns(
-    run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told = lambda line: None
-) -> Turns:
+def _what_is_open(run: Run, before: Inventory) -> ChangeReport:
+    """For people to agree to: what is gone on with, or given up."""
+    if moves.load_hops(run.order) is not None:
+        return ChangeReport(moves.VERB, Rolling(), before, Roll(because=(f"cut off: {moves.VERB}",)))
+    order = load_order(run.order)
+    return ChangeReport(order.verb, order.rolling, before, Roll(because=(f"not ended: {order.verb}",)))
+
+
+def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
     return Turns(site, order, HostDoer(site.vcenter, journal, run, lease, site.passed_s), told)
 
 
-def _gone_on_with(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> ChangeReport:
+def _gone_on_with(turns: Turns) -> ChangeReport:
     """The turns that are left, round by round, until one goes wrong or the window closes."""
-    turns = _turns(run, order, site, journal, lease, told)
     try:
-        outcomes = _Rounds(turns, site, order).all()
+        outcomes = _Rounds(turns).all()
     except NotConnected as lost:
         lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
         raise
-    left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
-    if not left:
-        journal.end(run)
-    afterwards = (RESUME,) if left else ()
-    before = turns.doer.inventory
-    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards)
+    return _ended(turns, outcomes, turns.doer.inventory)
 
 
-def _given_up(
-    run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told, report: ChangeReport
-) -> ChangeReport:
-    turns = _turns(run, order, site, journal, lease, told)
+def _given_up(turns: Turns, before: Inventory) -> ChangeReport:
     _settle(turns)
     open_hosts = turns.history().left_open
-    outcomes = turns.give_up([step for step in order.steps if step.host in open_hosts])
-    left = [outcome for outcome in outcomes if outcome.verdict is not Verdict.DONE]
+    outcomes = turns.give_up([step for step in turns.order.steps if step.host in open_hosts])
+    return _ended(turns, outcomes, before)
+
+
+def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory) -> ChangeReport:
+    """The report; where nothing is left to do, the change is over."""
+    order = turns.order
+    left = any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in outcomes)
     if not left:
-        journal.end(run)
-    return replace(report, outcomes=tuple(outcomes), applied=True, afterwards=(RESUME,) if left else ())
+        turns.doer.journal.end(turns.doer.run)
+    afterwards = (RESUME,) if left else ()
+    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards)
 
 
 @dataclass(slots=True)
@@ -202,8 +209,10 @@ class _Rounds:
     """The rounds that are left of a change."""
 
     turns: Turns
-    site: Site
-    order: Order
+
+    @property
+    def order(self) -> Order:
+        return self.turns.order
 
     def all(self) -> list[HostOutcome]:
         _settle(self.turns)
@@ -227,7 +236,7 @@ class _Rounds:
 
     def _closed(self) -> str:
         """Why no other host may be begun; empty = one may."""
-        closed = next(shut(self.order.rolling, self.site.clock()), None)
+        closed = next(shut(self.order.rolling, self.turns.site.clock()), None)
         return self.turns.doer.objection() or (str(closed) if closed is not None else "")
 
     def _fit(self, waiting: Sequence[HostStep]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.change.order import KIND
 from gpuops.execute.journal import Journal, Run
@@ -39,6 +40,12 @@ def no_rotation_open(journal: Journal | None) -> None:
             "did not end",
             hint="gpuops rotate resume finishes it, or gpuops rotate day",
         )
+
+
+def lock_vm(journal: Journal) -> str | None:
+    """The lock VM of the last night's policy: its lease keeps rotations of other machines away."""
+    text = journal.last_policy(ROTATION_KINDS[0])
+    return parse_policy(text, "the journal", accepted_before=True).lock_vm if text else None
 
 
 def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Inventory) -> Iterator[Rejection]:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuops.execute.journal.book import Intended, IntentState
-from gpuops.execute.step_json import load_step
+from gpuops.execute.step_json import Recorded, load_step
 from gpuops.plan.steps import (
+    ConfigureGraphics,
+    ConfigureModule,
+    ConfigurePassthrough,
     EndTurn,
     EnterMaintenance,
-    HostStep,
     LeaveMaintenance,
     PowerOffVm,
     PowerOnVm,
@@ -59,12 +61,18 @@ class History:
                     self.reboots[host] = step
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
                 self.begun.add(host)
-            case _ if isinstance(step, HostStep):
-                self.begun.add(step.host)
+            case ConfigureModule(host=host) | ConfigureGraphics(host=host) | ConfigurePassthrough(host=host):
+                self.begun.add(host)
+            case _:
+                self._note_vm(step, intended)
+
+    def _note_vm(self, step: Recorded, intended: Intended) -> None:
+        match step:
             case RelocateVm(vm=vm, host=host) if vm in self.taken.get(host, {}):
                 self._returned(host, vm, intended)
-            case PowerOnVm(vm=vm, host=host) if host is not None:
-                self._returned(host, vm, intended)
+            case PowerOnVm(vm=vm):
+                for host in self.taken:
+                    self._returned(host, vm, intended)
             case RelocateVm(vm=vm):
                 self._took(vm, intended, stopped=False)
             case ShutDownGuest(vm=vm) | PowerOffVm(vm=vm):
@@ -78,7 +86,8 @@ class History:
         # one that failed counts too: a guest that was asked may shut down after all, and who runs where it belongs
         # is left alone anyway
         name = str(intended.before.get("name", vm))
-        self.taken.setdefault(host, {})[vm] = Taken(vm, name, stopped)
+        already = self.taken.setdefault(host, {}).get(vm)
+        self.taken[host][vm] = Taken(vm, name, stopped or (already is not None and already.stopped))
 
     def _returned(self, host: str, vm: str, intended: Intended) -> None:
         if intended.state is IntentState.DONE:

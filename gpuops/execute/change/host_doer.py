@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
+from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lease import Held
 from gpuops.execute.port import Vcenter
@@ -112,20 +112,29 @@ class HostDoer:
     def _sent(self, step: HostTask) -> _Sent:
         """The step under way: as a run that was cut off left it, or sent now."""
         before = self._open(step)
-        task = self.vcenter.hosts.adopt(step)
-        if task is not None or (before is not None and isinstance(step, RebootHost) and self._goes_down(step)):
-            return _Sent(before or self.journal.intend(self.run, step, self.inventory), step, task)
-        reason = self.objection()
+        if before is not None:
+            task = self.vcenter.hosts.adopt(step)
+            if task is not None or self._comes_about(step):
+                return _Sent(before, step, task)
         op_id = before or self.journal.intend(self.run, step, self.inventory)
+        return self._submitted(op_id, step, may_repeat=True)
+
+    def _submitted(self, op_id: str, step: HostTask, *, may_repeat: bool) -> _Sent:
+        """Sent; once more where the reply was lost and nothing comes about: for a host without VMs twice is once."""
+        reason = self.objection()
         if reason is not None:
-            return _Sent(op_id, step, None, OutcomeUnknown(reason))
+            return _Sent(op_id, step, None, Locked(reason))
         try:
             task = self.vcenter.hosts.submit(step, self.inventory, op_id)
+        except OutcomeUnknown as lost:
+            found = self.vcenter.hosts.adopt(step)
+            if found is not None or self._comes_about(step) or not may_repeat:
+                return _Sent(op_id, step, found, lost)
+            return self._submitted(op_id, step, may_repeat=False)
         except NotConnected:
             raise
         except GpuopsError as error:
-            lost = isinstance(error, OutcomeUnknown)
-            return _Sent(op_id, step, self.vcenter.hosts.adopt(step) if lost else None, error)
+            return _Sent(op_id, step, None, error)
         self.journal.submitted(op_id, task.ref)
         return _Sent(op_id, step, task)
 
@@ -135,15 +144,20 @@ class HostDoer:
         intents = [each for each in mine.intents.values() if each.step == body]
         return intents[-1].op_id if intents and intents[-1].state in _OPEN else None
 
-    def _goes_down(self, step: RebootHost) -> bool:
-        """Whether a host that may have been asked to reboot does so: it is down, or is within a few minutes."""
-        host = self.inventory.hosts[step.host]
-        if host.connected is not True:
+    def _comes_about(self, step: HostTask) -> bool:
+        """Whether a step that may have been asked for, and has no task, is seen: a reboot within a few minutes."""
+        host = self.look().hosts[step.host]
+        if task_satisfied(step, host):
             return True
-        self._slices(GOING_DOWN_S, lambda slice_s: self.vcenter.hosts.wait_for_boot({step.host: step.booted}, slice_s))
-        self.look()
-        host = self.inventory.hosts[step.host]
+        if not isinstance(step, RebootHost) or host.connected is not True:
+            return isinstance(step, RebootHost)
+        self._slices(GOING_DOWN_S, lambda slice_s: self._is_down(step, slice_s))
+        host = self.look().hosts[step.host]
         return host.connected is not True or task_satisfied(step, host)
+
+    def _is_down(self, step: RebootHost, slice_s: float) -> bool:
+        back = self.vcenter.hosts.wait_for_boot({step.host: step.booted}, slice_s)
+        return bool(back) or self.look().hosts[step.host].connected is not True
 
     def _wait(self, tasks: Sequence[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
         ends: dict[TaskRef, TaskEnd] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from gpuops.model.inventory import Inventory
@@ -43,8 +43,8 @@ class ChangeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class HostProgress:
-    """One host of a change under way."""
+class Progress:
+    """One host, or one move, of a change under way."""
 
     ref: str
     name: str
@@ -62,4 +62,6 @@ class ChangeStatus:
     began: datetime | None = None
     holder: str = ""
     """Who is at it now; empty = it was cut off, or it stopped."""
-    hosts: tuple[HostProgress, ...] = field(default=())
+    parts: tuple[Progress, ...] = ()
+    noun: str = "host"
+    """What a part is."""

@@ -7,6 +7,7 @@ Sources: vSphere API, HostNumaNode (logical CPUs, memory, PCI devices beside it)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 from gpuops.model.host import Host
@@ -101,9 +102,15 @@ def affinity(nodes: Iterable[int]) -> str:
     return ",".join(map(str, nodes))
 
 
-def _bound_to(vm: Vm) -> list[str]:
+def _bound_to(vm: Vm) -> tuple[str, ...]:
     """The nodes that the VM is bound to; it is taken to be on each of them in equal parts."""
-    return [node.strip() for node in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if node.strip()]
+    return _nodes_in((vm.extra_config or {}).get(AFFINITY_KEY, ""))
+
+
+@cache
+def _nodes_in(text: str) -> tuple[str, ...]:
+    """The nodes that a value of `numa.nodeAffinity` names; a fleet has few such values and asks for them often."""
+    return tuple(node.strip() for node in text.split(",") if node.strip())
 
 
 def _may_run(vm: Vm) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.sim.boot import Boot
 from gpuops.sim.gpu_admission import Seat
 from gpuops.sim.managed_object import Shape, method, prop
 from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
@@ -15,7 +16,7 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.host_state import HostState
+    from gpuops.sim.host_state import GpuState, HostState
     from gpuops.sim.objects.compute_resource import ComputeResource
     from gpuops.sim.objects.task import Task
     from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -47,6 +48,10 @@ class HostSystem(ManagedEntity):
         super().__init__(world, moid, state.name, state.parent)
         self.lingering: tuple[Seat, ...] = ()
         """vGPUs that a VM has left and the GPU does not give back yet."""
+        self.boot = Boot()
+        """How it boots next."""
+        self.undriven: tuple[GpuState, ...] = ()
+        """GPUs that its driver does not list, since it is not there."""
         self.entering: Task | None = None
         """The task that waits to enter maintenance mode."""
 
@@ -104,6 +109,12 @@ class HostSystem(ManagedEntity):
         self.compute_resource().load_changed()
         for vm in self.vms():
             vm.touch("runtime", "summary")
+
+    def drive(self, *, on: bool) -> None:
+        """Its driver comes up, or goes away with all its GPUs."""
+        self.state.gpus, self.undriven = (self.undriven, ()) if on else ((), self.state.gpus)
+        self.touch("hardware", "config", "summary")
+        self.graphics_changed()
 
     def _manager(self, kind: str) -> Any:
         return self.world.get(f"{kind}-{self.number}")

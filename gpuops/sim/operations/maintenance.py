@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.boot import Boot
 from gpuops.sim.operations import faults
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.movement import may_migrate
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ENTER_S: Final = 5.0
 LEAVE_S: Final = 2.0
 GOES_DOWN_S: Final = 30.0
-REBOOT_S: Final = 600.0
 WAITED_S: Final = 3600.0
 """How long "for ever" (timeout 0) is tried before the task gives up here: a simulator must come to an end."""
 
@@ -91,13 +91,13 @@ def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
         host,
         GOES_DOWN_S,
         begin=begin,
-        finish=lambda: go_down(host, call, REBOOT_S),
+        finish=lambda: go_down(host, call, host.boot.takes_s),
         exclusive=True,
     )
 
 
-def go_down(host: HostSystem, call: Call, back_after_s: float) -> None:
-    """The host stops, and its VMs with it; it boots again."""
+def go_down(host: HostSystem, call: Call, back_after_s: float | None) -> None:
+    """The host stops, and its VMs with it; it boots again, unless it is told to stay away (None)."""
     from gpuops.sim.operations.power import stop
 
     for vm in host.running_vms():
@@ -105,11 +105,16 @@ def go_down(host: HostSystem, call: Call, back_after_s: float) -> None:
     host.state.connection = "notResponding"
     host.world.ledger.record(call, host, before={"connection": "connected"}, after={"connection": "notResponding"})
     host.runtime_changed()
-    host.world.clock.schedule(back_after_s, lambda: _boot(host, call))
+    if back_after_s is not None:
+        host.world.clock.schedule(back_after_s, lambda: boot(host, call))
 
 
-def _boot(host: HostSystem, call: Call) -> None:
-    state = host.state
+def boot(host: HostSystem, call: Call) -> None:
+    """It is there again, with all that was pending in force."""
+    state, how = host.state, host.boot
+    host.boot = Boot()
+    if how.options is not None:
+        state.module_options = how.options
     pending = {
         "passthrough": [gpu.pci_id for gpu in state.gpus if gpu.passthrough_active != gpu.passthrough_enabled],
         "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
@@ -118,6 +123,10 @@ def _boot(host: HostSystem, call: Call) -> None:
     for gpu in state.gpus:
         gpu.passthrough_active = gpu.passthrough_enabled
         gpu.graphics_type = gpu.configured_type
+    if how.driver_late_s != 0:
+        host.drive(on=False)
+        if how.driver_late_s is not None:
+            host.world.clock.schedule(how.driver_late_s, lambda: host.drive(on=True))
     state.loaded_module_options = state.module_options
     state.connection, state.boot_time = "connected", host.world.clock.now()
     host.world.ledger.record(

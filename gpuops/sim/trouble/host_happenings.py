@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyVmomi import vmodl
 
+from gpuops.sim.boot import REBOOT_S
 from gpuops.sim.call import Call
 from gpuops.sim.operations import maintenance, power
 from gpuops.sim.trouble.somebody import somebody
@@ -46,6 +47,21 @@ def disconnected(host: HostSystem, rule: Rule) -> None:
     _connection(host, "notResponding")
     if rule.for_s:
         host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
+
+
+def stays_down(host: HostSystem, rule: Rule) -> None:
+    """From its next reboot it does not come back; or so much later, where the rule says so."""
+    host.boot.takes_s = REBOOT_S + rule.for_s if rule.for_s else None
+
+
+def reverted(host: HostSystem, rule: Rule) -> None:
+    """At its next boot a host profile sets its module options back to those that are loaded now."""
+    host.boot.options = host.state.loaded_module_options
+
+
+def driverless(host: HostSystem, rule: Rule) -> None:
+    """After its next boot its GPU driver is not there, or `for_s` later."""
+    host.boot.driver_late_s = rule.for_s or None
 
 
 def maintenance_wanted(host: HostSystem, rule: Rule) -> None:

@@ -1,0 +1,220 @@
+"""Moves: the moves of a defragmentation carried out one after another, each asked about again on what vCenter shows.
+
+A move that finds no certain room any more, or a VM that is not where it was, ends it there: nothing is half done, and a
+new plan is better than the rest of an old one. Only a run that was cut off is gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from gpuops.errors import NotConnected, StateDamaged
+from gpuops.execute.change.exclusion import lock_vm, no_change_open, no_rotation_open
+from gpuops.execute.change.history import history_of
+from gpuops.execute.change.order import KIND
+from gpuops.execute.doer import Doer
+from gpuops.execute.executor import execute
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lease import Held, leased
+from gpuops.execute.resume import settle_open
+from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Limits
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.change.report import ChangeStatus, Progress
+from gpuops.plan.defrag.answer import Move
+from gpuops.plan.defrag.audit import holding
+from gpuops.plan.defrag.question import Defrag
+from gpuops.plan.defrag.standing import Way
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Plan, Wave
+from gpuops.plan.privileges import needed, refused_without
+from gpuops.plan.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
+
+VERB: Final = "defrag"
+_FORMAT: Final = 1
+AGAIN: Final = "gpuops defrag plans anew on what is there now"
+NO_ROOM: Final = "its host has no room for it that is certain any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One move as the journal keeps it: from host to host, while the VM runs or powered off."""
+
+    vm: str
+    name: str
+    source: str
+    target: str
+    target_name: str
+    powered_off: bool
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        move = RelocateVm(self.vm, self.target)
+        return (
+            (ShutDownGuest(self.vm, then_off=True), move, PowerOnVm(self.vm, self.target))
+            if self.powered_off
+            else (move,)
+        )
+
+    def is_done(self, vm: Vm) -> bool:
+        return vm.host == self.target and vm.power is PowerState.ON
+
+
+def dump_hops(hops: Iterable[Hop]) -> str:
+    """The moves as JSON."""
+    return json.dumps({"format": _FORMAT, "verb": VERB, "moves": [asdict(hop) for hop in hops]}, ensure_ascii=False)
+
+
+def load_hops(text: str) -> tuple[Hop, ...] | None:
+    """The moves that `dump_hops` wrote; None = the order of another change. Raises StateDamaged."""
+    try:
+        body = json.loads(text)
+        if body["verb"] != VERB:
+            return None
+        return tuple(Hop(**move) for move in body["moves"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
+
+
+def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> Report:
+    """The moves that free the most, and with `apply` what became of each.
+
+    Raises UsageError, Refused, NotConnected, StateDamaged, Locked while a rotation runs.
+    """
+    report, hops = _look(request, site)
+    if not apply or not report.plan.feasible or not hops:
+        return replace(report, applied=apply)
+    consent(report)
+    with site.changing(report.before.vcenter, alone=True) as journal:
+        no_change_open(journal)
+        no_rotation_open(journal)
+        with leased(site, lock_vm(journal), returning=False) as lease:
+            before, (report, hops) = report, _look(request, site)
+            if not report.plan.feasible or not hops:
+                return replace(report, applied=True)
+            if report.plan != before.plan:
+                consent(report)
+            run = journal.begin(KIND, order=dump_hops(hops))
+            return gone_on_with(run, hops, site, journal, lease.held, report)
+
+
+def gone_on_with(
+    run: Run, hops: tuple[Hop, ...], site: Site, journal: Journal, lease: Held | None, report: Report
+) -> Report:
+    """The moves that are left, one after another, until one is not as it was planned."""
+    try:
+        outcomes = _Hops(run, site, journal, lease).all(hops)
+    except NotConnected as lost:
+        lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
+        raise
+    journal.end(run)
+    return replace(report, outcomes=tuple(outcomes), applied=True)
+
+
+def given_up(run: Run, site: Site, journal: Journal, lease: Held | None, report: Report) -> Report:
+    """The change ended; a VM that was shut down for its move runs again, where it is."""
+    hops = _Hops(run, site, journal, lease)
+    outcomes = hops.settled()
+    inventory = site.vcenter.inventory()
+    off = [ref for ref in hops.stopped() if ref in inventory.vms and inventory.vm(ref).power is PowerState.OFF]
+    for ref in off:
+        outcomes += hops.done((PowerOnVm(ref, inventory.vm(ref).host),), inventory)
+    journal.end(run)
+    return replace(report, outcomes=tuple(outcomes), applied=True)
+
+
+def standing_of(run: Run, hops: tuple[Hop, ...], inventory: Inventory, holder: str) -> ChangeStatus:
+    """Which moves are done, by what vCenter shows."""
+    found = [
+        Progress(
+            hop.vm,
+            f"{hop.name} to {hop.target_name}",
+            "done" if (vm := inventory.vms.get(hop.vm)) is not None and hop.is_done(vm) else "to do",
+        )
+        for hop in hops
+    ]
+    return ChangeStatus(VERB, run.started, holder, tuple(found), noun="move")
+
+
+def _look(request: Defrag, site: Site) -> tuple[Report, tuple[Hop, ...]]:
+    before = site.vcenter.inventory()
+    found = request.planned(before, catalog_of(before))
+    hops = tuple(_hop(move) for move in found.moves)
+    waves = tuple(Wave(f"move {number}", hop.steps) for number, hop in enumerate(hops, 1))
+    plan = Plan(waves, because=() if hops else ("no move frees anything",), disruptive=bool(hops))
+    lacking = site.vcenter.lacking(_needed(hops)) if hops else {}
+    return Report(request, before, refused_without(plan, lacking, before)), hops
+
+
+def _hop(move: Move) -> Hop:
+    powered_off = move.way is Way.POWERED_OFF
+    return Hop(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
+
+
+def _needed(hops: Iterable[Hop]) -> Mapping[str, frozenset[str]]:
+    """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
+    return {
+        hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else frozenset({"Resource.HotMigrate"}) for hop in hops
+    }
+
+
+@dataclass(slots=True)
+class _Hops:
+    """The moves of one run."""
+
+    run: Run
+    site: Site
+    journal: Journal
+    lease: Held | None
+
+    def all(self, hops: tuple[Hop, ...]) -> list[Outcome]:
+        outcomes, stopped, reason = self.settled(), self.stopped(), ""
+        for hop in hops:
+            inventory = self.site.vcenter.inventory()
+            vm = inventory.vms.get(hop.vm)
+            if vm is not None and hop.is_done(vm):
+                continue
+            reason = reason or self._against(hop, vm, inventory, begun=hop.vm in stopped)
+            if reason:
+                outcomes += [Outcome(step, Verdict.SKIPPED, reason) for step in hop.steps]
+                continue
+            made = self.done(hop.steps, inventory)
+            outcomes += made
+            bad = next((each for each in made if each.verdict not in (Verdict.DONE, Verdict.ALREADY)), None)
+            reason = f"{hop.name} was not moved; {AGAIN}" if bad is not None else ""
+        return outcomes
+
+    def settled(self) -> list[Outcome]:
+        """What a run that was cut off left in flight is waited for; one that did not happen is made anew."""
+        found = settle_open(self._doer(self.site.vcenter.inventory()), timeout_s=Limits().step_timeout_s)
+        return [outcome for outcome in found if outcome.verdict is Verdict.DONE]
+
+    def stopped(self) -> frozenset[str]:
+        """VMs that this run has shut down for their move."""
+        taken = history_of(self.journal.book.runs[self.run.id].intents.values()).taken
+        return frozenset(each.vm for vms in taken.values() for each in vms.values() if each.stopped)
+
+    def done(self, steps: tuple[Step, ...], inventory: Inventory) -> list[Outcome]:
+        """The steps of one VM, each after the one before."""
+        waves = tuple(Wave("move", (step,)) for step in steps)
+        return list(execute(Plan(waves), self._doer(inventory), Limits(), self.site.progress))
+
+    def _against(self, hop: Hop, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
+        """Why the move must not be made now; empty = it is as it was planned, or was begun and must be finished."""
+        if vm is None:
+            return f"{hop.name} is gone from vCenter; {AGAIN}"
+        if begun and vm.power is PowerState.OFF:
+            return ""
+        if vm.host != hop.source or vm.power is not PowerState.ON:
+            return f"{hop.name} is not where it was any more, or does not run; {AGAIN}"
+        if not holding([RelocateVm(hop.vm, hop.target)], inventory, catalog_of(inventory)):
+            return f"{hop.name}: {NO_ROOM}; {AGAIN}"
+        return ""
+
+    def _doer(self, inventory: Inventory) -> Doer:
+        vcenter, passed_s = self.site.vcenter, self.site.passed_s
+        return Doer(vcenter, self.journal, self.run, inventory, lease=self.lease, passed_s=passed_s)

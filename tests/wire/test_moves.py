@@ -1,0 +1,136 @@
+"""A defragmentation carried out over real SOAP: as it was planned, whatever is killed, and no further than it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.execute.change import change, moves
+from gpuops.execute.site import Site, agreed
+from gpuops.plan.defrag.question import Defrag
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+from tests.wire.points import Killed, Points
+
+Serve = Callable[[str], SimServer]
+
+
+class Bench:
+    """`scattered` and one state directory; every call is a login of its own."""
+
+    def __init__(self, server: SimServer, state_dir: Path) -> None:
+        self.server, self.state_dir = server, state_dir
+        server.world.patience_s = 0
+
+    def execute(self, *, apply: bool = True, **asked: Any) -> Report:
+        return self._with(lambda site: moves.carry_out(Defrag(**asked), site, apply=apply, consent=agreed))
+
+    def resume(self) -> Report:
+        return self._with(lambda site: change.resume(site, apply=True, consent=_yes, told=_nobody))
+
+    def abort(self) -> Report:
+        return self._with(lambda site: change.abort(site, apply=True, consent=_yes, told=_nobody))
+
+    def status(self) -> Any:
+        return self._with(change.status)
+
+    def planned(self) -> Any:
+        def ask(site: Site) -> Any:
+            from gpuops.execute.site import catalog_of
+
+            seen = site.vcenter.inventory()
+            return Defrag().planned(seen, catalog_of(seen))
+
+        return self._with(ask)
+
+    def _with(self, act: Callable[[Site], Any]) -> Any:
+        with Connection(target_of(self.server)) as connection:
+            return act(Site(connection, self.state_dir, self.server.world.clock.now))
+
+    @property
+    def effects(self) -> list[tuple[str, str]]:
+        return [(entry.method, entry.name) for entry in self.server.world.ledger]
+
+
+def _yes(report: Any) -> None:
+    """Nobody is asked."""
+
+
+def _nobody(line: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def bench(serve: Serve, tmp_path: Path) -> Bench:
+    return Bench(serve("scattered"), tmp_path / "state")
+
+
+def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:
+    found = bench.planned()
+    report = bench.execute()
+    assert (report.exit_code, {each.verdict for each in report.outcomes}) == (0, {Verdict.DONE})
+    assert bench.effects == [("RelocateVM_Task", move.vm.name) for move in found.moves]
+    after = bench.planned()
+    assert (after.before, after.moves) == (found.after, ())
+    again = bench.execute()
+    assert (again.changed, again.exit_code, again.plan.because) == (False, 0, ("no move frees anything",))
+
+
+def test_a_dry_run_moves_nothing(bench: Bench) -> None:
+    report = bench.execute(apply=False)
+    assert (len(report.plan.steps), report.plan.disruptive, bench.effects) == (len(bench.planned().moves), True, [])
+
+
+@pytest.mark.parametrize("powered_off", [False, True])
+def test_moves_that_are_killed_go_on(bench: Bench, monkeypatch: pytest.MonkeyPatch, powered_off: bool) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = not powered_off
+    wanted = bench.planned().after if not powered_off else 4
+    points, kills, report = Points(monkeypatch), 0, None
+    while report is None:
+        points.kill_at(7 + kills % 4)
+        try:
+            report = bench.resume() if bench.status().verb else bench.execute(powered_off=powered_off)
+        except Killed:
+            kills += 1
+    assert kills > 1
+    assert report.exit_code == 0
+    assert bench.planned().before == wanted
+    moved = [name for method, name in bench.effects if method == "RelocateVM_Task"]
+    assert sorted(moved) == sorted(set(moved))
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"], "who was shut down for a move runs again"
+
+
+def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> None:
+    count = len(bench.planned().moves)
+    bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
+    report = bench.execute()
+    assert report.exit_code == 4
+    assert [each.verdict for each in report.outcomes] == [Verdict.FAILED, *[Verdict.SKIPPED] * (count - 1)]
+    assert "gpuops defrag plans anew" in report.outcomes[-1].reason
+    assert bench.status().verb == "", "nothing is half done"
+    assert bench.execute().exit_code == 0
+
+
+def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = False
+    points = Points(monkeypatch)
+    points.kill_at(9)
+    with pytest.raises(Killed):
+        bench.execute(powered_off=True)
+    assert (bench.status().verb, bench.status().noun) == ("defrag", "move")
+    points.kill_at(0)
+    bench.abort()
+    assert bench.status().verb == ""
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"]
