@@ -18,9 +18,9 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.event import Event
 from tests.nights.hooks import RUN
 from tests.nights.night import OVERRIDE, Played, play
-from tests.nights.schedule import Event
 from tests.nights.worlds import CLOSES, EVENING
 
 SEED = 106
