@@ -39,7 +39,7 @@ def asked_to_keep(night: Played) -> Iterator[str]:
     """I8: whatever goes wrong, a guest's hook is tried before its VM is stopped, or it is told that it is too late."""
     if not night.events or not _hooked(night) or any(event.fault == "K3" for event in night.events):
         return
-    tried = {vm: length for vm, length in _tried(night)}
+    tried = dict(_tried(night))
     for stop, _ in _stops(night):
         if tried.get(stop.moid, stop.sequence) >= stop.sequence and not _told_late(night, stop.moid):
             yield f"I8: {stop.name} was stopped, and its hook was not even tried"

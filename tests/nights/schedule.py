@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.rule import Rule
+from tests.nights.epidemics import epidemics_of
+from tests.nights.event import Event
 
 EFFECTS: Final = ("SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SetField", "*_Task")
 READS: Final = ("RetrievePropertiesEx", "WaitForUpdatesEx")
@@ -47,26 +47,6 @@ RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 NIGHT_S: Final = 10 * 3600
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that goes wrong: `rules` for the simulator, or what `fault` says is done to `target` at `at_s`."""
-
-    fault: str
-    rules: tuple[Rule, ...] = ()
-    target: str = ""
-    at_s: float = 0.0
-    point: int = 0
-    """K1, K2, K5: at which boundary of the run, counted from where the last one was; K3: at which append of the night,
-    for `at_s` seconds."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Event:
-        return cls(**{**values, "rules": tuple(Rule.from_json(rule) for rule in values["rules"])})
-
-
 def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Sequence[str]) -> tuple[Event, ...]:
     """The trouble of a seed in a world with these VMs and hosts, by name; one night in eight has none."""
     rng = random.Random(f"{seed}:trouble")
@@ -78,13 +58,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    return (
-        *swarm,
-        *_of_the_process(seed),
-        *_crowd(seed, desktops),
-        *_boomerangs(seed, desktops),
-        *_of_gpus(seed, hosts),
-    )
+    return (*swarm, *_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -99,14 +73,6 @@ def _of_the_process(seed: int) -> list[Event]:
             return [Event("K5", point=rng.randint(1, 60))]
         case _:
             return []
-
-
-def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
-    """One night in thirty, one user after the other sits down while desktops are taken."""
-    rng = random.Random(f"{seed}:crowd")
-    if rng.randrange(30):
-        return []
-    return [Event("H1", target=desktop, at_s=float(rng.randint(1, 300))) for desktop in desktops]
 
 
 def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
@@ -152,14 +118,6 @@ def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence
 def _moment(rng: random.Random) -> float:
     """In the evening, when everything happens; at any time; or in the morning."""
     return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))
-
-
-def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
-    """One night in thirty, several desktops are woken again and again: one of them is among those taken, then."""
-    rng = random.Random(f"{seed}:boomerangs")
-    if rng.randrange(30):
-        return []
-    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]]
 
 
 def _of_gpus(seed: int, hosts: Sequence[str]) -> list[Event]:
