@@ -51,6 +51,7 @@ HAPPENINGS: Final[Mapping[str, Happening]] = {
     "host.disconnected": Happening("HostSystem", host_happenings.disconnected),
     "host.stays_down": Happening("HostSystem", host_happenings.stays_down),
     "host.reverted": Happening("HostSystem", host_happenings.reverted),
+    "host.forgets_mig": Happening("HostSystem", host_happenings.forgets_mig),
     "host.driverless": Happening("HostSystem", host_happenings.driverless),
     "host.maintenance": Happening("HostSystem", host_happenings.maintenance_wanted),
     "scheduler.changed": Happening("HostSystem", host_happenings.scheduler_changed),

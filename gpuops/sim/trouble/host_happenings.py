@@ -62,6 +62,11 @@ def reverted(host: HostSystem, rule: Rule) -> None:
     host.boot.options = host.state.loaded_module_options
 
 
+def forgets_mig(host: HostSystem, rule: Rule) -> None:
+    """Its next boot does not bring the MIG mode that was asked for: not on every system it survives one."""
+    host.boot.forgets_mig = True
+
+
 def driverless(host: HostSystem, rule: Rule) -> None:
     """After its next boot its GPU driver is not there, or `for_s` later."""
     host.boot.driver_late_s = rule.for_s or None
