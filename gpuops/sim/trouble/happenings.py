@@ -54,6 +54,8 @@ HAPPENINGS: Final[Mapping[str, Happening]] = {
     "host.forgets_mig": Happening("HostSystem", host_happenings.forgets_mig),
     "host.driverless": Happening("HostSystem", host_happenings.driverless),
     "host.maintenance": Happening("HostSystem", host_happenings.maintenance_wanted),
+    "scheduler.changed": Happening("HostSystem", host_happenings.scheduler_changed),
+    "gpu.same_size": Happening("HostSystem", host_happenings.mixed_size_off),
     "datastore.full": Happening("Datastore", site_happenings.full),
     "datastore.gone": Happening("Datastore", site_happenings.gone),
     "vcenter.away": Happening("", site_happenings.away),
