@@ -37,7 +37,9 @@ ENDS: Final = ("K1", "K2", "K5")
 SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
 OF_THE_PROCESS: Final = ("K2", *DISKS, "K5")
 """In nights of their own, beside whatever else there is."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS)
+OF_GPUS: Final = ("G3", "G10")
+"""In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -56,7 +58,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    return (*swarm, *_of_the_process(seed), *epidemics_of(seed, desktops))
+    return (*swarm, *_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -116,3 +118,15 @@ def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence
 def _moment(rng: random.Random) -> float:
     """In the evening, when everything happens; at any time; or in the morning."""
     return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))
+
+
+def _of_gpus(seed: int, hosts: Sequence[str]) -> list[Event]:
+    """One night in six, an ML VM meets a GPU that serves another profile, or a host gives up mixed sizes."""
+    rng = random.Random(f"{seed}:gpus")
+    match rng.randrange(24):
+        case 0 | 1 | 2:
+            return [Event("G3", rules_of("G3", {"skip": rng.choice([0, 0, 1, 2]), "times": rng.choice([1, 2])}))]
+        case 3:
+            return [Event("G10", rules_of("G10", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
+        case _:
+            return []

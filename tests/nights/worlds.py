@@ -19,7 +19,7 @@ from gpuops.model.rotation import Policy
 from gpuops.sim.scenario import build_declared
 from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.world import World
-from tests.nights.guests import LOGIN
+from tests.nights.guests import PASSWORD, USER
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 CLOSES: Final = EVENING + timedelta(hours=10)
@@ -42,7 +42,7 @@ HOOK: Final = "/opt/save"
 GRACE_S: Final = 240
 """What the policy gives a hook."""
 _KEEPERS: Final = {
-    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": LOGIN.username, "password": LOGIN.password},
+    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
            "programs": programs}
     for name, programs in {
         "saves": [{"path": HOOK, "takes_s": 40}],
