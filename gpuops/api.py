@@ -307,14 +307,15 @@ def doctor(site: Site, scope: Scope) -> Examination:
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.plan.doctor.examination import WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    return examine(inventory, catalog_of(inventory), scope, lacking)
+    held = site.hosts.held(meant, SURPLUS) if meant else {}
+    return examine(inventory, catalog_of(inventory), scope, lacking, held)
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
