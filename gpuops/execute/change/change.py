@@ -34,6 +34,8 @@ Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
 RESUME: Final = "gpuops change resume goes on with it, gpuops change abort gives it up; gpuops change status shows it"
+GOES_ON: Final = "goes on with"
+GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
 
 
@@ -101,7 +103,7 @@ def _progress(step: HostStep, order: Order, history: History) -> Progress:
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
     before = site.vcenter.inventory()
-    before = site.vcenter.hosts.with_settings(before, request.hosts(before))
+    before = site.hosts.with_settings(before, request.hosts(before))
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [*in_rotation(journal, [turn.host.ref for turn in plan.turns], before), *_lacking(plan, site, before)]
@@ -113,7 +115,7 @@ def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection
     on_hosts, on_vms = needed(plan.turns)
     missing: dict[str, Collection[str]] = {}
     if on_hosts:
-        lacking = site.vcenter.hosts.lacking(on_hosts)
+        lacking = site.hosts.lacking(on_hosts)
         missing |= {inventory.hosts[ref].name: privileges for ref, privileges in lacking.items() if privileges}
     if on_vms:
         found: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
@@ -144,7 +146,7 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is cut off", hint="gpuops change status shows it")
-    report = _what_is_open(run, before)
+    report = _what_is_open(run, before, GIVES_UP if giving_up else GOES_ON)
     if not apply:
         return report
     consent(report)
@@ -165,16 +167,16 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
             return _given_up(turns, before) if giving_up else _gone_on_with(turns)
 
 
-def _what_is_open(run: Run, before: Inventory) -> ChangeReport:
+def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
     """For people to agree to: what is gone on with, or given up."""
     if moves.load_hops(run.order) is not None:
-        return ChangeReport(moves.VERB, Rolling(), before, Roll(because=(f"cut off: {moves.VERB}",)))
+        return ChangeReport(moves.VERB, Rolling(), before, Roll(), taking_up=taking_up)
     order = load_order(run.order)
-    return ChangeReport(order.verb, order.rolling, before, Roll(because=(f"not ended: {order.verb}",)))
+    return ChangeReport(order.verb, order.rolling, before, Roll(), taking_up=taking_up)
 
 
 def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
-    return Turns(site, order, HostDoer(site.vcenter, journal, run, lease, site.passed_s), told)
+    return Turns(site, order, HostDoer(site.vcenter, site.hosts, journal, run, lease, site.passed_s), told)
 
 
 def _gone_on_with(turns: Turns) -> ChangeReport:
