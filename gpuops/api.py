@@ -116,7 +116,8 @@ def connect(
             target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
-        return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
+        real = not vcenter.simulated
+        return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
 
 
 def _usable(journal_url: str) -> str:
