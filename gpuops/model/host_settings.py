@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gpuops.model.gpu import PciAddress
+
+UNASKED: Final = "nvidia-smi: "
+"""What begins the reason in `unread` why a host's own nvidia-smi did not answer."""
 
 
 class SharedType(StrEnum):
@@ -66,6 +70,16 @@ class PassthroughState:
 
 
 @dataclass(frozen=True, slots=True)
+class MigState:
+    """MIG mode of one GPU as the host's own nvidia-smi tells it; None = it has none, or does not tell."""
+
+    address: PciAddress
+    current: bool | None
+    pending: bool | None
+    """From the next reset or boot on."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """What one host says of itself when asked. None = it does not tell, or this login may not ask."""
 
@@ -82,6 +96,8 @@ class HostSettings:
     """Whether a change of passthrough is in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     takes_labels: bool | None = None
     """Whether devices may have hardware labels (HostCapability.assignHwPciConfigSupported)."""
+    mig: tuple[MigState, ...] | None = None
+    """None = not asked: vCenter cannot tell, only a shell on the host can."""
     unread: tuple[str, ...] = ()
     """Why something above is not known, a reason each."""
 

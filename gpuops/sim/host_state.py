@@ -52,6 +52,8 @@ class GpuState:
     passthrough_enabled: bool = False
     passthrough_active: bool = False
     label: str | None = None
+    next_mode: Mode | None = None
+    """What nvidia-smi was asked for, from the next boot on; None = nothing."""
     nvlink: str | None = None
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
-from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.errors import GpuopsError, NotConnected, Refused, UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import (
@@ -23,7 +23,7 @@ from gpuops.model.host_settings import (
     SoftwarePackage,
 )
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
+from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
 from gpuops.vsphere import host_tasks, managed
 from gpuops.vsphere.privileges import lacking_on_hosts
 from gpuops.vsphere.targets import AT_A_TIME
@@ -76,6 +76,8 @@ class HostConnection:
             case ConfigurePassthrough():
                 system = managers.pciPassthruSystem
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+            case ConfigureMig():
+                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
             case _:
                 assert_never(step)
 

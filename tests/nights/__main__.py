@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from tests.nights.checkers import violations
+from tests.nights.event import Event
 from tests.nights.log import lines
 from tests.nights.night import Nightly, play
-from tests.nights.schedule import Event
 from tests.nights.shrink import shrunk
 from tests.nights.tally import tally
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
+from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.steps import RunInGuest
@@ -16,7 +17,9 @@ from gpuops.sim.objects.guest_process_manager import GuestProcessManager
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 
-LOGIN: Final = GuestLogin("keeper", "its own")
+USER: Final = "keeper"
+PASSWORD: Final = "its own"
+LOGIN: Final = GuestLogin(USER, Secret(PASSWORD))
 PREFIX: Final = "guest-process:"
 
 Asking = Callable[[str, str, Callable[[Call], Any], str], Any]
@@ -33,7 +36,7 @@ class Guests:
         [manager] = world.by_type("GuestProcessManager")
         assert isinstance(manager, GuestProcessManager)
         self._manager = manager
-        self._auth = vim.vm.guest.NamePasswordAuthentication(username=LOGIN.username, password=LOGIN.password)
+        self._auth = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD)
 
     def start(self, step: RunInGuest, op_id: str) -> TaskRef:
         """The started program. Raises the fault of the API."""

@@ -18,9 +18,9 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.event import Event
 from tests.nights.hooks import RUN
 from tests.nights.night import OVERRIDE, Played, play
-from tests.nights.schedule import Event
 from tests.nights.worlds import CLOSES, EVENING
 
 SEED = 106
@@ -222,6 +222,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),
+    ("I7", "stays_where_it_is", after(START, desktop=True, after={"host": "host-0", "power": Power.ON})),
     ("I8", "grace_is_kept", powered_off_in_its_grace),
     ("I9", "in_time", asked_at(CLOSES - timedelta(minutes=1))),
     ("I10", "marked", without(MARK, desktop=True)),
@@ -238,7 +239,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
     ("I20", "inside_the_window", asked_at(CLOSES + timedelta(minutes=1))),
     ("I20", "inside_the_window", asked_at(EVENING - timedelta(minutes=1))),
-    ("I20", "one_night", after(START, desktop=True, method=SUSPEND)),
+    ("I20", "one_night", after(START, desktop=True, method=SUSPEND, operation_id="gpuops-9-1")),
+    ("I20", "one_night", after(START, desktop=True, moid="vm-0", name="ml-09", operation_id="gpuops-9-1")),
     ("I23", "nobody_left_behind", lambda night: replace(
         without(START, desktop=True)(night), left_behind=frozenset(night.names))),
     ("I23", "ml_stops", left_running),

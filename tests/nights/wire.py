@@ -16,9 +16,9 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import door
+from tests.nights.event import Event
 from tests.nights.guests import LOGIN
 from tests.nights.night import Nightly, Played
-from tests.nights.schedule import Event
 from tests.wire.conftest import target_of
 
 NOT_HERE: Final = frozenset({"T13"})

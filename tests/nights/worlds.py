@@ -19,7 +19,7 @@ from gpuops.model.rotation import Policy
 from gpuops.sim.scenario import build_declared
 from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.world import World
-from tests.nights.guests import LOGIN
+from tests.nights.guests import PASSWORD, USER
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 CLOSES: Final = EVENING + timedelta(hours=10)
@@ -28,6 +28,9 @@ FULL: Final = 50
 
 _ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0")
 _DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
+_SIZES: Final = ("nvidia_a40-24q", "nvidia_a40-8q")
+BY_TURNS: Final = 12
+"""In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
 _WINDOWS: Final = {
     "UTC": ("20:00", "06:00"),
@@ -39,7 +42,7 @@ HOOK: Final = "/opt/save"
 GRACE_S: Final = 240
 """What the policy gives a hook."""
 _KEEPERS: Final = {
-    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": LOGIN.username, "password": LOGIN.password},
+    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
            "programs": programs}
     for name, programs in {
         "saves": [{"path": HOOK, "takes_s": 40}],
@@ -90,6 +93,8 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     hooks = random.Random(f"{seed}:hooks")
     kept = hooks.random() < 0.3
     scenario = _scenario(size, rng, hooks if kept else None)
+    if random.Random(f"{seed}:sizes").randrange(BY_TURNS) == 0:
+        scenario = _by_turns(scenario)
     return Site(size, ScenarioFile.model_validate(scenario), _policy(size, rng, hooked=kept))
 
 
@@ -110,6 +115,23 @@ def _scenario(size: Size, rng: random.Random, hooks: random.Random | None) -> di
         "vms": [*_desktops(size, [group["group"] for group in groups], rng),
                 *_ml(size, [group["group"] for group in groups], rng, hooks)],
     }  # fmt: skip
+
+
+def _by_turns(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The same with two GPUs a host, given out in turn, and idle desktops of two sizes, one after the other: each host
+    has a GPU of either size, and only the right order brings all of them back."""
+    for group in scenario["clusters"][0]["hosts"]:
+        group["policy"] = "performance"
+        group["gpus"] = [{"board": "a40", "at": at, "node": each} for each, at in enumerate(_ADDRESSES[:2])]
+    vms: list[dict[str, Any]] = []
+    for vm in scenario["vms"]:
+        if vm["folder"] != "vdi":
+            vms.append({**vm, "devices": [{"vgpu": "nvidia_a40-48c"}]})
+            continue
+        for number in range(vm["first"], vm["first"] + vm["count"]):
+            turned = {"first": number, "count": 1, "devices": [{"vgpu": _SIZES[number % len(_SIZES)]}]}
+            vms.append({**vm, **turned, **(_IDLE if vm["power"] == "fit" else {})})
+    return {**scenario, "vms": vms}
 
 
 def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
