@@ -118,7 +118,8 @@ def connect(
             target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
-        return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
+        real = not vcenter.simulated
+        return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
 
 
 def _usable(journal_url: str) -> str:
@@ -320,14 +321,15 @@ def doctor(site: Site, scope: Scope) -> Examination:
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.plan.doctor.examination import WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    return examine(inventory, catalog_of(inventory), scope, lacking)
+    held = site.hosts.held(meant, SURPLUS) if meant else {}
+    return examine(inventory, catalog_of(inventory), scope, lacking, held)
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:

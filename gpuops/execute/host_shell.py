@@ -10,7 +10,7 @@ from typing import Protocol
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.execute.host_port import Hosts
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import UNASKED, HostSettings, MigState
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import ConfigureMig, HostStep, HostTask
@@ -19,7 +19,7 @@ from gpuops.plan.steps import ConfigureMig, HostStep, HostTask
 class HostShell(Protocol):
     """What a host's own nvidia-smi is asked. `hostshell` implements it; every method raises only gpuops errors."""
 
-    def mig(self, host: str) -> tuple[MigState, ...]:
+    def mig(self, host: str) -> tuple[SmiState, ...]:
         """MIG mode of each GPU of the host of that name. Raises Refused where it cannot be asked."""
         ...
 
@@ -51,6 +51,9 @@ class ShelledHosts:
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return self._hosts.lacking(needed)
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        return self._hosts.held(hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         if isinstance(step, ConfigureMig):

@@ -14,9 +14,10 @@ from typing import Final
 from gpuops.errors import Refused, UsageError
 from gpuops.hostshell.ssh import Reply, Ssh
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import MigState
+from gpuops.model.host_settings import SmiState
 
-QUERY: Final = "nvidia-smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending --format=csv,noheader"
+FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
+QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
 _MODES: Final = {"enabled": True, "disabled": False}
 
 
@@ -26,7 +27,7 @@ class NvidiaSmi:
 
     ssh: Ssh
 
-    def mig(self, host: str) -> tuple[MigState, ...]:
+    def mig(self, host: str) -> tuple[SmiState, ...]:
         """MIG mode of each GPU. Raises Refused where it cannot be asked, or answers what nobody can read."""
         reply = self.ssh.run(host, QUERY)
         if reply.exit_status:
@@ -41,10 +42,11 @@ class NvidiaSmi:
                 raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
 
 
-def _state(row: list[str], host: str) -> MigState:
+def _state(row: list[str], host: str) -> SmiState:
     try:
-        address, current, pending = (cell.strip() for cell in row)
-        return MigState(PciAddress.parse(address), _MODES.get(current.lower()), _MODES.get(pending.lower()))
+        address, *modes = (cell.strip().lower() for cell in row)
+        current, pending, ecc, ecc_pending = (_MODES.get(mode) for mode in modes)
+        return SmiState(PciAddress.parse(address), current, pending, ecc, ecc_pending)
     except (ValueError, UsageError) as error:
         line = ",".join(row)[:80]
         raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {line!r}") from error

@@ -70,13 +70,15 @@ class PassthroughState:
 
 
 @dataclass(frozen=True, slots=True)
-class MigState:
-    """MIG mode of one GPU as the host's own nvidia-smi tells it; None = it has none, or does not tell."""
+class SmiState:
+    """MIG mode of one GPU, and ECC, as the host's own nvidia-smi tells them; None = it has none, or does not tell."""
 
     address: PciAddress
     current: bool | None
     pending: bool | None
-    """From the next reset or boot on."""
+    """MIG mode from the next reset or boot on."""
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class HostSettings:
     """Whether a change of passthrough is in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     takes_labels: bool | None = None
     """Whether devices may have hardware labels (HostCapability.assignHwPciConfigSupported)."""
-    mig: tuple[MigState, ...] | None = None
+    mig: tuple[SmiState, ...] | None = None
     """None = not asked: vCenter cannot tell, only a shell on the host can."""
     unread: tuple[str, ...] = ()
     """Why something above is not known, a reason each."""

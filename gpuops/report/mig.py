@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpuops.model.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
-from gpuops.model.host_settings import HostSettings, MigState
+from gpuops.model.host_settings import HostSettings, SmiState
 from gpuops.model.inventory import Inventory
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
@@ -49,7 +49,7 @@ def mig_document(inventory: Inventory, hosts: Sequence[Host]) -> Document:
     }
 
 
-def _gpu(gpu: PhysicalGpu, state: MigState | None) -> Document:
+def _gpu(gpu: PhysicalGpu, state: SmiState | None) -> Document:
     return {
         "address": str(gpu.address),
         "model": gpu.name,
@@ -59,7 +59,7 @@ def _gpu(gpu: PhysicalGpu, state: MigState | None) -> Document:
     }
 
 
-def _state(gpu: PhysicalGpu, host: Host) -> MigState | None:
+def _state(gpu: PhysicalGpu, host: Host) -> SmiState | None:
     told = (host.settings or HostSettings()).mig or ()
     return next((state for state in told if state.address == gpu.address), None)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
 
 MISSING: Final = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
-_COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending"
+_COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending"
 
 
 def answer(host: HostSystem, command: str) -> tuple[str, int]:
@@ -31,9 +31,10 @@ def answer(host: HostSystem, command: str) -> tuple[str, int]:
 
 def _row(gpu: GpuState) -> str:
     address = f"0000{gpu.pci_id}".upper()
+    ecc = ", ".join("Enabled" if on else "Disabled" for on in (gpu.ecc, gpu.next_ecc))
     if not gpu.board.types_in(Mode.MULTI_INSTANCE):
-        return f"{address}, [N/A], [N/A]"
-    return f"{address}, {_word(gpu.mode)}, {_word(gpu.next_mode or gpu.mode)}"
+        return f"{address}, [N/A], [N/A], {ecc}"
+    return f"{address}, {_word(gpu.mode)}, {_word(gpu.next_mode or gpu.mode)}, {ecc}"
 
 
 def _word(mode: Mode) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
@@ -27,6 +27,9 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.targets import with_config_targets
 from gpuops.vsphere.tasks import TaskWatch
+
+SIMULATED: Final = "simulated by gpuops"
+"""What the simulated vCenter has in AboutInfo.fullName."""
 
 
 class Connection:
@@ -55,6 +58,11 @@ class Connection:
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
         return self._session.about.get("instanceUuid") or ""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is our own simulator, which says so."""
+        return SIMULATED in (self._session.about.get("fullName") or "")
 
     @property
     def enters_guests(self) -> bool:

@@ -25,7 +25,7 @@ from gpuops.model.host_settings import (
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
 from gpuops.vsphere import host_tasks, managed
-from gpuops.vsphere.privileges import lacking_on_hosts
+from gpuops.vsphere.privileges import held_on_hosts, lacking_on_hosts
 from gpuops.vsphere.targets import AT_A_TIME
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class HostConnection:
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """By host, those of the needed privileges that this login does not have."""
         return lacking_on_hosts(self._session, needed)
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        """By host that vCenter told of, those of the privileges that this login has."""
+        return held_on_hosts(self._session, hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""

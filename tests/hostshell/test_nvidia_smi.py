@@ -17,7 +17,7 @@ from gpuops.execute.change import change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import Ssh
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import MigState
+from gpuops.model.host_settings import SmiState
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.plan.graphics.mig import SetMig
 from gpuops.plan.outcome import Verdict
@@ -34,7 +34,15 @@ from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"
 FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
-ROWS = "00000000:3B:00.0, Enabled, Disabled\n00000000:AF:00.0, Enabled, Enabled\n00000000:D8:00.0, [N/A], [N/A]\n"
+QUERY = (
+    "nvidia-smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending "
+    "--format=csv,noheader"
+)
+ROWS = """\
+00000000:3B:00.0, Enabled, Disabled, Enabled, Disabled
+00000000:AF:00.0, Enabled, Enabled, Enabled, Enabled
+00000000:D8:00.0, [N/A], [N/A], [N/A], [N/A]
+"""
 
 
 @pytest.fixture
@@ -46,11 +54,11 @@ def enter(tmp_path: Path) -> Iterator[Callable[[Answer], ShellHost]]:
 def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: (ROWS, 0))
     assert NvidiaSmi(host.ssh).mig(NAME) == (
-        MigState(PciAddress.parse(FIRST), True, False),
-        MigState(PciAddress.parse(SECOND), True, True),
-        MigState(PciAddress.parse("0000:d8:00.0"), None, None),
+        SmiState(PciAddress.parse(FIRST), True, False, True, False),
+        SmiState(PciAddress.parse(SECOND), True, True, True, True),
+        SmiState(PciAddress.parse("0000:d8:00.0"), None, None),
     )
-    assert host.asked == ["nvidia-smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending --format=csv,noheader"]
+    assert host.asked == [QUERY]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,7 @@ def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], Shel
     [
         ("NVIDIA-SMI has failed because it couldn't communicate\n", 9, "nvidia-smi ends with 9: NVIDIA-SMI has failed"),
         ("<html>login</html>\n", 0, "answers what this gpuops cannot read"),
-        ("nonsense, Enabled, Enabled\n", 0, "answers what this gpuops cannot read"),
+        ("nonsense, Enabled, Enabled, Enabled, Enabled\n", 0, "answers what this gpuops cannot read"),
     ],
 )
 def test_an_answer_that_is_none_is_refused(
@@ -179,7 +187,7 @@ def test_a_host_that_cannot_be_entered_is_refused_by_name(bench: Bench) -> None:
     assert str(rejection).startswith("esx-01.lab: its nvidia-smi was not asked: /nowhere is not there: no host's key")
 
 
-def mig_of(bench: Bench) -> tuple[MigState, ...]:
+def mig_of(bench: Bench) -> tuple[SmiState, ...]:
     [host] = mig_show(bench.site, Scope(host=NAME))[1]
     assert host.settings is not None
     return host.settings.mig or ()

@@ -14,7 +14,7 @@ from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
-from gpuops.model.host_settings import UNASKED, HostSettings, MigState
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
 from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
@@ -78,7 +78,7 @@ class SetMig:
             host.name, step=ConfigureMig(host.ref, tuple(each.address for each in changing), self.on, differences)
         )
 
-    def _already(self, host: Host, states: list[MigState]) -> HostPart:
+    def _already(self, host: Host, states: list[SmiState]) -> HostPart:
         waiting = tuple(state.address for state in states if state.current is not self.on)
         due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
         pending = "; a reboot is pending" if due else ""
@@ -88,7 +88,7 @@ class SetMig:
         return HostPart(host.name, because=(f"{host.name}: {what}",), due=due)
 
 
-def _against(state: MigState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
+def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
     subject, gpu = f"{host.name} {state.address}", host.gpu(state.address)
     board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
     if state.current is None or (board is not None and board.mig is None):
@@ -112,5 +112,5 @@ def _why(host: Host) -> str:
     return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
 
 
-def _word(state: MigState) -> str:
+def _word(state: SmiState) -> str:
     return {True: "MIG", False: "no MIG", None: "unknown"}[state.pending]

@@ -127,6 +127,7 @@ def boot(host: HostSystem, call: Call) -> None:
         if gpu.next_mode is not None and not how.forgets_mig:
             gpu.mode = gpu.next_mode
         gpu.next_mode = None
+        gpu.ecc = gpu.next_ecc
     if how.driver_late_s != 0:
         host.drive(on=False)
         if how.driver_late_s is not None:
