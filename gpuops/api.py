@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from gpuops.execute.host_shell import HostShell
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.plan.outcome import Report
 from gpuops.plan.request import Request
@@ -25,6 +26,7 @@ from gpuops.plan.request import Request
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
     from gpuops.model.audit import Audit
+    from gpuops.model.host import Host
     from gpuops.model.inventory import Inventory
     from gpuops.model.rolling import Rolling
     from gpuops.model.rotation import Policy
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Consent",
+    "HostShell",
     "Site",
     "capacity",
     "catalog_of",
@@ -58,6 +61,7 @@ __all__ = [
     "defrag",
     "defrag_execute",
     "doctor",
+    "mig_show",
     "offline",
     "place",
     "rotate_audit_verify",
@@ -303,14 +307,27 @@ def doctor(site: Site, scope: Scope) -> Examination:
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.plan.doctor.examination import WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
-    inventory = site.vcenter.hosts.with_settings(inventory, meant)
-    lacking = site.vcenter.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    return examine(inventory, catalog_of(inventory), scope, lacking)
+    inventory = site.hosts.with_settings(inventory, meant)
+    lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
+    held = site.hosts.held(meant, SURPLUS) if meant else {}
+    return examine(inventory, catalog_of(inventory), scope, lacking, held)
+
+
+def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
+    """The hosts that are meant, with MIG mode as vCenter tells it and, with a host shell, as their nvidia-smi does.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    if site.shell is not None:
+        inventory = site.hosts.with_settings(inventory, [host.ref for host in scope.hosts(inventory)])
+    return inventory, scope.hosts(inventory)
 
 
 def scheduler_show(site: Site, scope: Scope) -> Schedulers:
@@ -323,7 +340,7 @@ def scheduler_show(site: Site, scope: Scope) -> Schedulers:
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
-    inventory = site.vcenter.hosts.with_settings(inventory, meant)
+    inventory = site.hosts.with_settings(inventory, meant)
     return schedulers(inventory, catalog_of(inventory), scope)
 
 

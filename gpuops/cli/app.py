@@ -26,6 +26,7 @@ from gpuops.cli.doctor import doctor
 from gpuops.cli.failure import guarded
 from gpuops.cli.help import help
 from gpuops.cli.inventory import inventory
+from gpuops.cli.mig import mig
 from gpuops.cli.mode import mode
 from gpuops.cli.options import Common, spread
 from gpuops.cli.passthrough import passthrough
@@ -98,6 +99,7 @@ app.add_typer(rotate)
 app.add_typer(scheduler)
 app.add_typer(mode)
 app.add_typer(passthrough)
+app.add_typer(mig)
 app.add_typer(change)
 app.add_typer(sim)
 app.command()(demo)

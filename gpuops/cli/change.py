@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpuops.cli import output
+from gpuops.cli.entering import Entering
 from gpuops.cli.options import Acting, Common, spread
 from gpuops.cli.repeated import Once
 
@@ -44,10 +45,11 @@ def status(common: Common) -> None:
 
 @change.command()
 @spread
-def resume(common: Common, acting: Acting) -> None:
+def resume(common: Common, acting: Acting, entering: Entering) -> None:
     """Go on with the change that was cut off or has stopped, as it was begun.
 
     A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
+    A change of MIG mode needs its --host-shell again.
 
     \b
     Example:
@@ -55,7 +57,7 @@ def resume(common: Common, acting: Acting) -> None:
     """
     from gpuops.api import change_resume
 
-    _carry_out(change_resume, common, acting)
+    _carry_out(change_resume, common, acting, entering)
 
 
 @change.command()
@@ -71,13 +73,16 @@ def abort(common: Common, acting: Acting) -> None:
     """
     from gpuops.api import change_abort
 
-    _carry_out(change_abort, common, acting)
+    _carry_out(change_abort, common, acting, Entering())
 
 
-def _carry_out(corridor: Callable[..., ChangeReport | Report], common: Common, acting: Acting) -> None:
+def _carry_out(
+    corridor: Callable[..., ChangeReport | Report], common: Common, acting: Acting, entering: Entering
+) -> None:
     from gpuops.cli.opening import open_site
 
     with open_site(common, guarded=True) as site:
+        site.shell = entering.shell()
         report = corridor(site, apply=not acting.dry_run, consent=asking(yes=acting.yes), told=output.note)
     show(report)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
+from gpuops.cli.entering import Entering
 from gpuops.cli.options import Common, spread
 from gpuops.cli.scheduler import ClusterName, HostPattern
 
@@ -14,11 +15,14 @@ from gpuops.cli.scheduler import ClusterName, HostPattern
 @spread
 def doctor(
     common: Common,
+    entering: Entering,
     host: HostPattern = None,
     cluster: ClusterName = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
+
+    With --host-shell ssh the hosts' own nvidia-smi is asked too, for MIG mode and ECC.
 
     \b
     Examples:
@@ -31,6 +35,7 @@ def doctor(
     from gpuops.report.doctor import doctor_document, doctor_text
 
     with open_site(common) as site:
+        site.shell = entering.shell()
         found = examine(site, Scope(cluster=cluster, host=host))
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))

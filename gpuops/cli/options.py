@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from gpuops.cli import completion, output
+from gpuops.cli.entering import Entering
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
@@ -135,7 +136,7 @@ Saved = Annotated[
 
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 
-_GROUPS: Final = (Common, Acting, Rebooting)
+_GROUPS: Final = (Common, Acting, Rebooting, Entering)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 

@@ -22,6 +22,10 @@ class Hosts(Protocol):
         """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
         ...
 
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        """By host, those of the privileges that this login has; a host that vCenter does not tell of is left out."""
+        ...
+
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         """Send one step, once; it is done when this returns.
 

@@ -45,7 +45,7 @@ def configure(
         run = journal.begin(type(request).__name__.lower())
         outcomes = []
         for step in report.plan.steps:
-            outcome = _Effect(site.vcenter.hosts, journal, run, report.before).of(step)
+            outcome = _Effect(site.hosts, journal, run, report.before).of(step)
             outcomes.append(outcome)
             progress(outcome)
         journal.end(run)
@@ -54,9 +54,9 @@ def configure(
 
 def _look(request: HostRequest, site: Site) -> HostReport:
     before = site.vcenter.inventory()
-    before = site.vcenter.hosts.with_settings(before, request.hosts(before))
+    before = site.hosts.with_settings(before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
-    return HostReport(request, before, _permitted(plan, site.vcenter.hosts, before))
+    return HostReport(request, before, _permitted(plan, site.hosts, before))
 
 
 def _permitted(plan: HostPlan, hosts: Hosts, inventory: Inventory) -> HostPlan:

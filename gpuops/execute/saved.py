@@ -28,6 +28,9 @@ class SavedHosts:
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         return {}
 
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        return {}
+
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         _refuse()
 

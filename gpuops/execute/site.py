@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from gpuops.execute.host_port import Hosts
+from gpuops.execute.host_shell import HostShell, ShelledHosts
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.outcome import Outcome, Report
@@ -45,8 +47,15 @@ class Site:
     passed_s: Callable[[], float] = time.monotonic
     """Seconds since some moment, whatever is done to the clock."""
     closing: ExitStack = field(default_factory=ExitStack)
+    shell: HostShell | None = None
+    """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
     journal_url: str = field(default="", repr=False)
     """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """The settings of the vCenter's hosts, and what a shell on them adds."""
+        return self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell)
 
     def close(self) -> None:
         self.closing.close()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gpuops.model.gpu import PciAddress
+
+UNASKED: Final = "nvidia-smi: "
+"""What begins the reason in `unread` why a host's own nvidia-smi did not answer."""
 
 
 class SharedType(StrEnum):
@@ -66,6 +70,18 @@ class PassthroughState:
 
 
 @dataclass(frozen=True, slots=True)
+class SmiState:
+    """MIG mode of one GPU, and ECC, as the host's own nvidia-smi tells them; None = it has none, or does not tell."""
+
+    address: PciAddress
+    current: bool | None
+    pending: bool | None
+    """MIG mode from the next reset or boot on."""
+    ecc: bool | None = None
+    ecc_pending: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """What one host says of itself when asked. None = it does not tell, or this login may not ask."""
 
@@ -82,6 +98,8 @@ class HostSettings:
     """Whether a change of passthrough is in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     takes_labels: bool | None = None
     """Whether devices may have hardware labels (HostCapability.assignHwPciConfigSupported)."""
+    mig: tuple[SmiState, ...] | None = None
+    """None = not asked: vCenter cannot tell, only a shell on the host can."""
     unread: tuple[str, ...] = ()
     """Why something above is not known, a reason each."""
 

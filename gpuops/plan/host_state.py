@@ -6,7 +6,7 @@ from typing import assert_never
 
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings
-from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
 
 _OTHERS = "{} changed by somebody else meanwhile"
 
@@ -27,6 +27,9 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
                 and each.label in (None, state.label or "")
                 for each in devices
             )
+        case ConfigureMig(devices=addresses, on=on):
+            pending = {state.address: state.pending for state in settings.mig or ()}
+            return all(pending.get(address) is on for address in addresses)
         case _:
             assert_never(step)
 
@@ -50,6 +53,8 @@ def host_hindrance(step: HostStep, host: Host) -> str | None:
             return None if settings.graphics == graphics else _OTHERS.format("its graphics configuration was")
         case ConfigurePassthrough():
             return None if settings.passthrough is not None else "its passthrough devices cannot be read"
+        case ConfigureMig():
+            return None if settings.mig is not None else "its nvidia-smi does not answer"
         case _:
             assert_never(step)
 
@@ -61,5 +66,7 @@ def privileges(step: HostStep) -> frozenset[str]:
             return frozenset({"Host.Config.Settings"})
         case ConfigurePassthrough():
             return frozenset({"Host.Config.PciPassthru"})
+        case ConfigureMig():
+            return frozenset()  # it is no call to vCenter
         case _:
             assert_never(step)

@@ -222,7 +222,17 @@ class ConfigurePassthrough:
     gpus: tuple[GpuDifference, ...] = ()
 
 
-HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough
+@dataclass(frozen=True, slots=True)
+class ConfigureMig:
+    """Switch MIG mode of GPUs of a host on or off, by the host's own nvidia-smi: vCenter has no call for it."""
+
+    host: str
+    devices: tuple[PciAddress, ...]
+    on: bool
+    gpus: tuple[GpuDifference, ...] = ()
+
+
+HostStep = ConfigureModule | ConfigureGraphics | ConfigurePassthrough | ConfigureMig
 """A change of a host's settings: one call that has no task, on a host alone."""
 
 

@@ -12,7 +12,7 @@ from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
 from gpuops.plan.host_plan import HostOutcome, HostReport
 from gpuops.plan.outcome import Verdict
-from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
 from gpuops.report.changes import Change
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.units import count
@@ -80,6 +80,8 @@ def title(step: HostStep, inventory: Inventory) -> str:
             return f"set the graphics configuration of {host}"
         case ConfigurePassthrough():
             return f"set DirectPath I/O on {host}"
+        case ConfigureMig(on=on):
+            return f"switch MIG mode {'on' if on else 'off'} on {host}"
         case _:
             assert_never(step)
 
@@ -92,7 +94,7 @@ def changes(step: HostStep) -> tuple[Change, ...]:
             return (*gpus, Change("module options", before or None, after or None))
         case ConfigureGraphics(before=was, after=will):
             return (*_of_host(was, will), *gpus)
-        case ConfigurePassthrough():
+        case ConfigurePassthrough() | ConfigureMig():
             return gpus
         case _:
             assert_never(step)
@@ -113,6 +115,8 @@ def _kind(step: HostStep) -> str:
             return "configure_graphics"
         case ConfigurePassthrough():
             return "configure_passthrough"
+        case ConfigureMig():
+            return "configure_mig"
         case _:
             assert_never(step)
 

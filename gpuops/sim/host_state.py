@@ -52,6 +52,11 @@ class GpuState:
     passthrough_enabled: bool = False
     passthrough_active: bool = False
     label: str | None = None
+    next_mode: Mode | None = None
+    """What nvidia-smi was asked for, from the next boot on; None = nothing."""
+    ecc: bool = True
+    next_ecc: bool = True
+    """What somebody set by nvidia-smi, from the next boot on."""
     nvlink: str | None = None
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
 

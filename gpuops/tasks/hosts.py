@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.plan.outcome import Verdict
 from gpuops.tasks.answer import Answer, reasons_line
 from gpuops.tasks.connection import Said, open_site
+from gpuops.tasks.rolling import must_be_open, rolled, rolling_of
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
+    from gpuops.plan.change.report import ChangeReport
     from gpuops.plan.host_plan import HostReport, HostRequest
     from gpuops.plan.steps import HostStep
     from gpuops.report.plan_json import Document
 
 _BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
+ALONE: Final[Mapping[str, Any]] = MappingProxyType({})
+"""Of a task that reboots nothing, at any time."""
 
-def host_gpu_scheduler(said: Said, options: Mapping[str, Any], *, apply: bool) -> Answer:
-    """`options` are the fields of `SetScheduler`; None = not given. Raises GpuopsError."""
+
+def host_gpu_scheduler(
+    said: Said, options: Mapping[str, Any], rebooting: Mapping[str, Any] = ALONE, *, apply: bool
+) -> Answer:
+    """`options` are the fields of `SetScheduler`, `rebooting` what `rolling_of` reads; None = not given."""
     from gpuops.model.scheduler import SchedulerPolicy
     from gpuops.plan.scheduler.change import SetScheduler
 
     given = _given(options)
     request = SetScheduler(**{**given, "policy": SchedulerPolicy(given["policy"])})
-    return _configured(request, "scheduler-set", said, apply=apply)
+    return _set(request, "scheduler-set", said, rebooting, apply=apply)
 
 
-def host_graphics_mode(said: Said, options: Mapping[str, Any], *, apply: bool) -> Answer:
+def host_graphics_mode(
+    said: Said, options: Mapping[str, Any], rebooting: Mapping[str, Any] = ALONE, *, apply: bool
+) -> Answer:
     """`options` are the fields of `SetMode`; None = not given. Raises GpuopsError."""
     from gpuops.model.gpu import AssignmentPolicy
     from gpuops.model.host_settings import SharedType, SizeMode
@@ -38,15 +48,17 @@ def host_graphics_mode(said: Said, options: Mapping[str, Any], *, apply: bool) -
     given = _given(options)
     chosen: dict[str, Any] = {name: kind(given[name]) for name, kind in words.items() if name in given}
     request = SetMode(**{**given, **chosen})
-    return _configured(request, "mode-set", said, apply=apply)
+    return _set(request, "mode-set", said, rebooting, apply=apply)
 
 
-def host_passthrough(said: Said, options: Mapping[str, Any], *, apply: bool) -> Answer:
+def host_passthrough(
+    said: Said, options: Mapping[str, Any], rebooting: Mapping[str, Any] = ALONE, *, apply: bool
+) -> Answer:
     """`options` are the fields of `SetPassthrough`; None = not given. Raises GpuopsError."""
     from gpuops.plan.graphics.passthrough import SetPassthrough
 
     request = SetPassthrough(**_given(options))
-    return _configured(request, f"passthrough-{'on' if request.on else 'off'}", said, apply=apply)
+    return _set(request, f"passthrough-{'on' if request.on else 'off'}", said, rebooting, apply=apply)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,25 +67,45 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
-def _configured(request: HostRequest, kind: str, said: Said, *, apply: bool) -> Answer:
-    from gpuops.api import configure
+def _set(request: HostRequest, kind: str, said: Said, rebooting: Mapping[str, Any], *, apply: bool) -> Answer:
+    """Set, and with `reboot=rolling` brought into force, which asks of the connection what a rotation does."""
+    from gpuops.api import change, configure
+
+    rolling = rolling_of(rebooting)
+    site, warnings = open_site(said, guarded=rolling is not None)
+    with site:
+        if rolling is not None:
+            return _told(change(request, kind.replace("-", " "), rolling, site, apply=apply), warnings)
+        must_be_open(rebooting, site.clock())
+        return _configured(configure(request, site, apply=apply), kind, warnings)
+
+
+def _told(report: ChangeReport, warnings: list[str]) -> Answer:
+    result, doubts = rolled(report)
+    steps = [turn.step for turn in report.plan.turns]
+    return _answer(report, result, steps, (*warnings, *doubts))
+
+
+def _configured(report: HostReport, kind: str, warnings: list[str]) -> Answer:
     from gpuops.report.host_plan import host_report_document
 
-    site, warnings = open_site(said)
-    with site:
-        report = configure(request, site, apply=apply)
-    reasons = _reasons(report)
     result: Document = {
         "changed": report.changed,
-        "diff": [_difference(step, report.before) for step in report.plan.steps if report.plan.feasible],
         "because": list(report.plan.because),
         "afterwards": list(report.plan.afterwards),
-        "reasons": reasons,
         "plan": host_report_document(report, kind),
     }
-    headline = "partly done" if report.plan.feasible else "refused, nothing changed"
+    return _answer(report, result, report.plan.steps, (*warnings, *report.plan.warnings))
+
+
+def _answer(
+    report: HostReport | ChangeReport, result: Document, steps: Sequence[HostStep], warnings: tuple[str, ...]
+) -> Answer:
+    reasons, feasible = _reasons(report), report.plan.feasible
+    headline = "partly done" if feasible else "refused, nothing changed"
     message = reasons_line(reasons, headline) if report.exit_code else ""
-    return Answer(result, report.exit_code, message, (*warnings, *report.plan.warnings))
+    diff = [_difference(step, report.before) for step in steps if feasible]
+    return Answer({**result, "diff": diff, "reasons": reasons}, report.exit_code, message, warnings)
 
 
 def _difference(step: HostStep, before: Inventory) -> Document:
@@ -89,7 +121,7 @@ def _difference(step: HostStep, before: Inventory) -> Document:
     }
 
 
-def _reasons(report: HostReport) -> list[str]:
+def _reasons(report: HostReport | ChangeReport) -> list[str]:
     """Every reason why something is not done, each with its next move."""
     told = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in report.plan.rejections]
     return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in _BAD and outcome.reason)]

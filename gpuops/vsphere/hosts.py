@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
-from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.errors import GpuopsError, NotConnected, Refused, UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import (
@@ -23,9 +23,9 @@ from gpuops.model.host_settings import (
     SoftwarePackage,
 )
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import ConfigureGraphics, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
+from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
 from gpuops.vsphere import host_tasks, managed
-from gpuops.vsphere.privileges import lacking_on_hosts
+from gpuops.vsphere.privileges import held_on_hosts, lacking_on_hosts
 from gpuops.vsphere.targets import AT_A_TIME
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class HostConnection:
         """By host, those of the needed privileges that this login does not have."""
         return lacking_on_hosts(self._session, needed)
 
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        """By host that vCenter told of, those of the privileges that this login has."""
+        return held_on_hosts(self._session, hosts, asked)
+
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
         name = inventory.hosts[step.host].name
@@ -76,6 +80,8 @@ class HostConnection:
             case ConfigurePassthrough():
                 system = managers.pciPassthruSystem
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+            case ConfigureMig():
+                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
             case _:
                 assert_never(step)
 

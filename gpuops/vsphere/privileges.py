@@ -62,6 +62,19 @@ def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str
     return {ref: privileges for ref, privileges in missing.items() if privileges}
 
 
+def held_on_hosts(session: Session, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, frozenset[str]]:
+    """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
+    wanted = frozenset(asked)
+    try:
+        entities = {ref: managed.host(session, ref) for ref in hosts}
+        missing = _missing(session, _login(session), entities, dict.fromkeys(hosts, wanted))
+    except NotConnected:
+        raise
+    except GpuopsError:
+        return {}
+    return {ref: wanted - refused for ref, refused in missing.items()}
+
+
 def _login(session: Session) -> str | None:
     """The key of the session by which vCenter knows who asks; None where it does not tell."""
     login = session.read(lambda: session.content.sessionManager.currentSession)

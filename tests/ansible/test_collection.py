@@ -21,6 +21,7 @@ from gpuops.config.sections.request import RequestSection
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.host_settings import SharedType, SizeMode
 from gpuops.model.numa import NumaPolicy
+from gpuops.model.rolling import Displacement, Rolling, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.attach import Attach
 from gpuops.plan.claims import SuspendedPolicy
@@ -32,6 +33,7 @@ from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.power import MoveMode, PowerPolicy
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.tasks.connection import Said
+from gpuops.tasks.rolling import OPTIONS as ROLLING
 from gpuops.tasks.rotation import State
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 
@@ -170,7 +172,12 @@ def test_arguments_of_host_modules_are_the_fields_of_their_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     arguments = spec(modules[name], monkeypatch)
-    assert set(arguments) - CONNECTION - {"state"} == {field.name for field in fields(request_type)} - {"on"}
+    rebooting = {field.name for field in fields(Rolling)} | {"reboot"}
+    assert set(ROLLING) == rebooting
+    assert set(arguments) - CONNECTION - rebooting - {"state"} == {field.name for field in fields(request_type)} - {
+        "on"
+    }
+    words = words | {"vms": Displacement, "vsan_mode": VsanMode}
     assert {word: arguments[word]["choices"] for word in words} == {word: list(kind) for word, kind in words.items()}
 
 

@@ -46,3 +46,21 @@ def test_stopped_while_a_task_runs(
         assert errors.endswith(said)
         assert "Traceback" not in errors
         assert list(server.world.sessions) == []
+
+
+def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> None:
+    """vCenter ends that one when it idles; nothing else of it is left, the cookie least of all."""
+    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]
+    with start("lab", clock="real") as server:
+        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{tmp_path / 'ready.json'}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as run:
+            with server.world.changed:
+                assert server.world.changed.wait_for(server.world.tasks.unfinished, timeout=60)
+            run.kill()
+            output, errors = run.communicate(timeout=60)
+        sessions = list(server.world.sessions)
+        assert len(sessions) <= 1
+        kept = b"".join(path.read_bytes() for path in clean.rglob("*") if path.is_file())
+        for session in sessions:
+            assert session.cookie.encode() not in output + errors + kept

@@ -213,6 +213,20 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
         unlock(parse_policy(POLICY_TEXT, "plain"), mine, None)
 
 
+def test_a_lease_that_was_planted_for_years_is_named_and_can_be_taken_away(world: World, tmp_path: Path) -> None:
+    """Whoever may write the lock VM can keep nights away, and no longer than until somebody looks."""
+    planted = Lease("nobody", "0123", 7, START + timedelta(days=3650))
+    world.set("vm-99", extra_config={KEY: lease_text(planted)})
+    mine = site(world, tmp_path)
+    with pytest.raises(Locked, match="nobody holds the lease until 2036-"):
+        run(world, Half.NIGHT, tmp_path)
+    assert acts(world) == []
+    assert status(mine, POLICY).lease == planted
+    assert unlock(POLICY, mine, "0123", force=True) == planted
+    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert acts(world) != []
+
+
 # all interleavings of two runners
 
 

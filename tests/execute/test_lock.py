@@ -77,6 +77,16 @@ def test_a_question_in_the_same_instant_does_not_stop_a_rotation(tmp_path: Path,
         assert rotating(tmp_path, "vc-1") is not None
 
 
+@pytest.mark.parametrize("written", ["pid 1 since 2036-01-01T00:00:00Z", "pid 999999999 since yesterday", "\0" * 99])
+def test_what_stands_in_a_planted_lock_file_keeps_nobody_away(tmp_path: Path, written: str) -> None:
+    with locked(tmp_path, "vc-1", NOW, alone=True):
+        pass
+    (tmp_path / "vc-1.lock").write_text(written)
+    assert rotating(tmp_path, "vc-1") is None
+    with locked(tmp_path, "vc-1", NOW, alone=True):
+        assert rotating(tmp_path, "vc-1") == LockHolder(os.getpid(), NOW)
+
+
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"

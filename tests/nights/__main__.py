@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 from tests.nights.checkers import violations
+from tests.nights.event import Event
 from tests.nights.log import lines
 from tests.nights.night import Nightly, play
-from tests.nights.schedule import Event
-from tests.nights.shrink import shrunk
+from tests.nights.shrink import broken, shrunk
 from tests.nights.tally import tally
 
 
@@ -37,15 +38,32 @@ def main(arguments: list[str]) -> int:
         seeds = range(asked.first, asked.first + asked.nights * asked.step, asked.step)
         found = tally(seeds, jobs=asked.jobs)
         print(found)
-        return 1 if found.violations else 0
+        if found.broken:
+            print(*_first_failure(found.broken[0]), sep="\n")
+        return 1 if found.broken else 0
     if asked.verb == "replay":
         return _replay(asked.night)
-    events = shrunk(asked.seed, Nightly(asked.seed).played.events)
+    events = Nightly(asked.seed).played.events
+    if not broken(asked.seed, events):
+        print(f"the night of seed {asked.seed} breaks no invariant: there is nothing to shrink")
+        return 0
+    events = shrunk(asked.seed, events)
     document = json.dumps({"seed": asked.seed, "events": [event.to_json() for event in events]}, indent=1, default=str)
     if asked.out:
         asked.out.write_text(document, encoding="utf-8")
     print(document)
     return 0
+
+
+def _first_failure(seed: int) -> list[str]:
+    """What it takes to have that night again: seed, commit and schedule, and how to look further."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return [
+        f"seed {seed}, commit {commit}, schedule:",
+        *(json.dumps(event.to_json(), default=str) for event in Nightly(seed).played.events),
+        f"fewest events that still break it: python -m tests.nights shrink {seed}",
+    ]
 
 
 def _replay(night: str) -> int:
@@ -55,9 +73,9 @@ def _replay(night: str) -> int:
         document = json.loads(Path(night).read_text(encoding="utf-8"))
         played = play(document["seed"], [Event.from_json(event) for event in document["events"]])
     print(*lines(played), sep="\n")
-    broken = violations(played)
-    print(*broken, sep="\n")
-    return 1 if broken else 0
+    said = violations(played)
+    print(*said, sep="\n")
+    return 1 if said else 0
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, Final
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.vm_state import Power
 from tests.nights.doings import OFF, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
     fits,
     fits_back,
@@ -212,6 +213,8 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     grace_is_kept,
     only_the_queue,
     put_back,
+    work_is_kept,
+    asked_to_keep,
 )
 
 

@@ -16,6 +16,9 @@ def evening_of(seed: int) -> tuple[tuple[Half, datetime], ...]:
     if kind < 4:
         minutes = rng.choice([rng.randint(530, 640), rng.randint(548, 556)])
         return ((Half.NIGHT, EVENING + timedelta(minutes=minutes)),)
+    if kind >= 97:
+        # so late that a slow evening is overtaken by the return that must begin
+        return ((Half.NIGHT, EVENING + timedelta(minutes=rng.randint(536, 552))),)
     on_time = (Half.NIGHT, EVENING)
     if kind < 14:
         return on_time, (Half.NIGHT, EVENING + timedelta(minutes=rng.choice([20, 90, 240])))
@@ -23,6 +26,11 @@ def evening_of(seed: int) -> tuple[tuple[Half, datetime], ...]:
         early = EVENING + timedelta(minutes=rng.choice([20, 90, 240]))
         return on_time, (Half.DAY, early), (Half.NIGHT, early + timedelta(minutes=40))
     return (on_time,)
+
+
+def returns_early(seed: int) -> bool:
+    """Whether there is a return in the middle of this night, and a night run after it."""
+    return Half.DAY in {half for half, _ in evening_of(seed)}
 
 
 def patience_of(seed: int) -> timedelta:

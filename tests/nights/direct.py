@@ -34,6 +34,7 @@ from gpuops.plan.steps import (
     ReconfigureVm,
     RelocateVm,
     ResumeVm,
+    RunInGuest,
     SetAttribute,
     SetVmDrs,
     ShutDownGuest,
@@ -50,6 +51,7 @@ from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.overrides import override_spec
 from gpuops.vsphere.specs import config_spec
+from tests.nights.guests import PREFIX, Guests
 from tests.nights.showing import Showing
 
 USER: Final = "VSPHERE.LOCAL\\gpuops"
@@ -93,6 +95,7 @@ class DirectVcenter:
         self._stale = False
         """Whether the connection ended behind our back: the next call meets it."""
         self.uuid = world.get("ServiceInstance").instance_uuid
+        self._guests = Guests(world, self._ask, self._read)
         self._login()
 
     def close(self) -> None:
@@ -103,7 +106,7 @@ class DirectVcenter:
 
     @property
     def enters_guests(self) -> bool:
-        return False
+        return True
 
     @property
     def hosts(self) -> Hosts:
@@ -192,6 +195,8 @@ class DirectVcenter:
             return None
         if isinstance(step, SetVmDrs):
             return self._override(step, inventory, op_id)
+        if isinstance(step, RunInGuest):
+            return self._guests.start(step, op_id)
         method = "ReconfigVM_Task" if isinstance(step, ReconfigureVm) else _METHODS[type(step)]
         power = inventory.vm(step.vm).power
         if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
@@ -281,8 +286,14 @@ class DirectVcenter:
         raise VcenterUnreachable("the simulated vCenter broke off each wait")
 
     def _ended(self, refs: Sequence[str]) -> list[str] | None:
-        found = [ref for ref in refs if (task := self._task(ref)) is None or task.ended]
+        found = [ref for ref in refs if self._has_ended(ref)]
         return found or None
+
+    def _has_ended(self, ref: str) -> bool:
+        if ref.startswith(PREFIX):
+            return self._guests.ended(ref)
+        task = self._task(ref)
+        return task is None or task.ended
 
     def _task(self, ref: str) -> Any:
         """The task, as long as vCenter knows it."""
@@ -293,6 +304,8 @@ class DirectVcenter:
         return task is not None and isinstance(task.entity, VirtualMachine) and task.entity.state.question is not None
 
     def _end(self, ref: str) -> TaskEnd:
+        if ref.startswith(PREFIX):
+            return self._guests.end(ref)
         task = self._task(ref)
         if task is None:
             return TaskEnd(TaskRef(ref), OutcomeUnknown(f"{ref}: its task is gone from vCenter"), None)

@@ -8,6 +8,7 @@ host, I23 when all is well again everybody comes back.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from gpuops.model.rotation import RETURN_FLOOR
@@ -27,11 +28,14 @@ def on_host(night: Played) -> Iterator[str]:
 
 
 def stays_where_it_is(night: Played) -> Iterator[str]:
-    """I7: only a VM of the queue that may be moved is moved."""
+    """I7: only a VM of the queue that may be moved is moved, and a desktop comes back where it is registered."""
     may_move = {queued.name for queued in night.site.policy.ml if queued.relocate}
     for entry in effects(night, MOVE):
         if night.names.get(entry.moid, entry.name) not in may_move:
             yield f"I7: {entry.name} was moved, and the policy does not let it"
+    for entry in effects(night, START):
+        if is_desktop(night, entry.moid, entry.name) and "host" in entry.after:
+            yield f"I7: {entry.name} came back on another host than the one it was on"
 
 
 def in_time(night: Played) -> Iterator[str]:
@@ -64,19 +68,17 @@ def ml_stops(night: Played) -> Iterator[str]:
 
 
 def fits(night: Played) -> Iterator[str]:
-    """I3: where nothing goes wrong, vCenter has to refuse no start for want of room.
-
-    All desktops of a host are suspended before its first ML VM starts: a host of several GPUs may then put two ML VMs
-    on two GPUs that the plan has on one, and refuse a third. Such a start is not counted.
-    """
-    if night.events or not night.site.policy.ml_stop.then_off:
+    """I3: where nothing goes wrong, vCenter has to refuse no start for want of room: no ML VM's in the evening, and no
+    desktop's in the morning, but where the policy leaves ML VMs running that their guests do not stop."""
+    if night.events:
         return
+    leave = not night.site.policy.ml_stop.then_off
     history: list[Any] = list(night.world.tasks.history())
     for task in history:
         fault = type(task.error).__name__.rpartition(".")[2]
         if task.name != START or not task.call.operation_id or fault not in NO_ROOM:
             continue
-        if is_desktop(night, task.entity.moid) or len(task.entity.host().state.gpus) == 1:
+        if not (leave and is_desktop(night, task.entity.moid)):
             yield f"I3: {task.entity.name} was to start where it has no room"
 
 
@@ -91,27 +93,26 @@ def fits_back(night: Played) -> Iterator[str]:
 
 
 def second_night_is_empty(night: Played) -> Iterator[str]:
-    """I4: a night run begun once more, where nothing goes wrong and the first had all it planned, does nothing.
-
-    One that vCenter refused a start has left something to be tried again: see `fits`.
-    """
+    """I4: a night run begun once more, where nothing goes wrong, does nothing."""
     if night.events:
         return
     runs = list(zip(night.calls, night.told, strict=True))
-    for ((name, _, at), _), ((before, _, since), (report, _)) in zip(runs[1:], runs, strict=False):
+    for ((name, _, at), _), ((before, _, since), _) in zip(runs[1:], runs, strict=False):
         again = [entry for entry in effects(night) if since < entry.at <= at]
-        if name == before == "rotate night" and report.exit_code == 0 and again:
+        if name == before == "rotate night" and again:
             yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
 
 
 def one_night(night: Played) -> Iterator[str]:
-    """I20: what was returned is not taken again in the same night."""
-    returned: set[str] = set()
+    """I20: when the return of a night has begun, nothing is taken any more in it: no desktop is suspended, and no ML VM
+    is started."""
+    began: datetime | None = None
     for entry in effects(night, START, SUSPEND):
+        asked = night.intents.get(entry.operation_id, entry.at)
         if entry.method == START and is_desktop(night, entry.moid, entry.name):
-            returned.add(entry.moid)
-        elif entry.moid in returned:
-            yield f"I20: {entry.name} was suspended again in the night that had returned it"
+            began = min(began or asked, asked)
+        elif began is not None and asked > began:
+            yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"
 
 
 def grace_is_kept(night: Played) -> Iterator[str]:

@@ -35,8 +35,9 @@ from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.cron import evening_of, patience_of
 from tests.nights.direct import DirectVcenter
+from tests.nights.event import Event
 from tests.nights.place import NightPlace, NightStore
-from tests.nights.schedule import ENDS, Event, schedule_of
+from tests.nights.schedule import ENDS, schedule_of
 from tests.nights.worlds import EVENING, Site, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
@@ -120,6 +121,8 @@ class Nightly:
         self._full_since: datetime | None = None
         self._locks: Path | None = None
         self._points = 0
+        self._running = ""
+        """The half that the process at work is of."""
         self.most_points = 0
         """Of the run that had the most: before and after each append and each effect."""
         self._certificate = 1
@@ -170,8 +173,9 @@ class Nightly:
     def _to_its_end(self, half: Half) -> None:
         """A half, and `rotate resume` while it is cut off."""
         self._half(half)
+        left_to_cron = half is Half.DAY and any(event.target == half for event in self.played.events)
         for _ in range(RESUMES):
-            if self.played.calls[-1][1] in ("done", "refused"):
+            if left_to_cron or self.played.calls[-1][1] in ("done", "refused"):
                 break
             self._wait_until(self.world.clock.now() + patience_of(self.played.seed))
             self._half(None)
@@ -199,7 +203,7 @@ class Nightly:
     def _half(self, half: Half | None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
         self._points = 0
-        name = half.value if half else "rotate resume"
+        self._running = name = half.value if half else "rotate resume"
         vcenter: Any = None
         try:
             vcenter = self._connect(self._boundary)
@@ -264,8 +268,15 @@ class Nightly:
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
-        if self._ends and self._points == self._ends[0].point:
-            self._meet(self._ends.pop(0).fault, what)
+        due = self._due()
+        if due is not None and self._points == due.point:
+            self._ends.remove(due)
+            self._meet(due.fault, what)
+
+    def _due(self) -> Event | None:
+        """What this process is to meet next: what is meant for its half alone comes first."""
+        ends = sorted(self._ends, key=lambda event: not event.target)
+        return next((event for event in ends if event.target in ("", self._running)), None)
 
     def _meet(self, fault: str, what: str) -> None:
         """What befalls the process itself."""

@@ -19,8 +19,8 @@ def only_the_queue(night: Played) -> Iterator[str]:
         before, after = entry.before["overrides"], entry.after["overrides"]
         changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
         for ref in sorted(changed):
-            if not wanted or night.names.get(ref) not in queue:
-                yield f"I7: DRS of {night.names.get(ref)} was changed, and the policy does not want that"
+            if not wanted or _name(night, ref) not in queue:
+                yield f"I7: DRS of {_name(night, ref)} was changed, and the policy does not want that"
 
 
 def put_back(night: Played) -> Iterator[str]:
@@ -34,3 +34,9 @@ def put_back(night: Played) -> Iterator[str]:
         vm: Any = night.world.find(ref)
         if vm is not None and vm.state.power is not Power.ON:
             yield f"I23: DRS is still kept off {night.names.get(ref)}"
+
+
+def _name(night: Played, ref: str) -> str:
+    """The one it had in the evening; of a VM that came in the night, the one it has."""
+    vm: Any = night.world.find(ref)
+    return night.names.get(ref) or (vm.name if vm is not None else ref)

@@ -56,8 +56,10 @@ def _returns(night: Played, entry: Entry) -> bool:
             return is_desktop(night, entry.moid, entry.name)
         case "SetField":
             return not entry.after.get(night.site.policy.marker)
+        case "ReconfigureComputeResource_Task":
+            return len(entry.after["overrides"]) < len(entry.before["overrides"])
         case method:
-            return method in (OFF, SHUT_DOWN)
+            return method in (OFF, SHUT_DOWN, "StartProgramInGuest")
 
 
 def failed_for_certain(night: Played) -> Iterator[str]:

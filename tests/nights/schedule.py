@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.rule import Rule
+from tests.nights.epidemics import epidemics_of
+from tests.nights.event import Event
 
 EFFECTS: Final = ("SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SetField", "*_Task")
 READS: Final = ("RetrievePropertiesEx", "WaitForUpdatesEx")
@@ -37,32 +37,14 @@ ENDS: Final = ("K1", "K2", "K5")
 SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
 OF_THE_PROCESS: Final = ("K2", *DISKS, "K5")
 """In nights of their own, beside whatever else there is."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS)
+OF_GPUS: Final = ("G3", "G10")
+"""In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
 
 NIGHT_S: Final = 10 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that goes wrong: `rules` for the simulator, or what `fault` says is done to `target` at `at_s`."""
-
-    fault: str
-    rules: tuple[Rule, ...] = ()
-    target: str = ""
-    at_s: float = 0.0
-    point: int = 0
-    """K1, K2, K5: at which boundary of the run, counted from where the last one was; K3: at which append of the night,
-    for `at_s` seconds."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Event:
-        return cls(**{**values, "rules": tuple(Rule.from_json(rule) for rule in values["rules"])})
 
 
 def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Sequence[str]) -> tuple[Event, ...]:
@@ -76,7 +58,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    return (*swarm, *_of_the_process(seed), *_crowd(seed, desktops), *_boomerangs(seed, desktops))
+    return (*swarm, *_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -91,14 +73,6 @@ def _of_the_process(seed: int) -> list[Event]:
             return [Event("K5", point=rng.randint(1, 60))]
         case _:
             return []
-
-
-def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
-    """One night in thirty, one user after the other sits down while desktops are taken."""
-    rng = random.Random(f"{seed}:crowd")
-    if rng.randrange(30):
-        return []
-    return [Event("H1", target=desktop, at_s=float(rng.randint(1, 300))) for desktop in desktops]
 
 
 def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
@@ -146,9 +120,13 @@ def _moment(rng: random.Random) -> float:
     return float(rng.choice([rng.randint(1, 600), rng.randint(1, NIGHT_S), rng.randint(NIGHT_S - 600, NIGHT_S + 900)]))
 
 
-def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
-    """One night in thirty, several desktops are woken again and again: one of them is among those taken, then."""
-    rng = random.Random(f"{seed}:boomerangs")
-    if rng.randrange(30):
-        return []
-    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]]
+def _of_gpus(seed: int, hosts: Sequence[str]) -> list[Event]:
+    """One night in six, an ML VM meets a GPU that serves another profile, or a host gives up mixed sizes."""
+    rng = random.Random(f"{seed}:gpus")
+    match rng.randrange(24):
+        case 0 | 1 | 2:
+            return [Event("G3", rules_of("G3", {"skip": rng.choice([0, 0, 1, 2]), "times": rng.choice([1, 2])}))]
+        case 3:
+            return [Event("G10", rules_of("G10", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
+        case _:
+            return []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.nights.checkers import violations
+from tests.nights.event import Event
 from tests.nights.night import play
-from tests.nights.schedule import Event
 
 
 def broken(seed: int, events: Sequence[Event]) -> frozenset[str]:

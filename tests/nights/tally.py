@@ -31,6 +31,8 @@ class Tally:
     """How often each fault of the catalogue struck."""
     violations: list[str] = field(default_factory=list)
     """Each with the seed of its night."""
+    broken: list[int] = field(default_factory=list)
+    """The seeds of the nights that broke an invariant."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
 
@@ -39,6 +41,7 @@ class Tally:
         self.effects += other.effects
         self.struck += other.struck
         self.violations += other.violations
+        self.broken += other.broken
         self.cpu_s += other.cpu_s
 
     @property
@@ -104,4 +107,6 @@ def _add(found: Tally, seed: int) -> None:
     found.nights += 1
     found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
     found.struck.update(night.struck)
-    found.violations += [f"{said} (replay: python -m tests.nights replay {seed})" for said in violations(night)]
+    said = violations(night)
+    found.broken += [seed] if said else []
+    found.violations += [f"{each} (replay: python -m tests.nights replay {seed})" for each in said]

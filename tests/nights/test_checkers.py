@@ -13,15 +13,21 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.execute.journal.record import Kind
+from gpuops.plan.steps import RunInGuest
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.event import Event
+from tests.nights.hooks import RUN
 from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.worlds import CLOSES, EVENING
 
 SEED = 106
 """Of a night with desktops suspended, ML VMs moved, started, shut down and powered off."""
+
+HOOKED = 2
+"""Of a night whose ML VMs keep their work by hooks: one does, others fail, hang, or have no VMware Tools."""
 
 Doctor = Callable[[Played], Played]
 
@@ -68,6 +74,33 @@ def after(effect: str, *, desktop: bool, **changes: Any) -> Doctor:
         return with_ledger(night, entries)
 
     return doctored
+
+
+@cache
+def hooked() -> Played:
+    night = play(HOOKED, ())
+    assert [entry.method for entry in night.world.ledger].count(RUN) > 2
+    return night
+
+
+def unsaved(night: Played) -> Played:
+    """No hook ever ran."""
+    return with_ledger(night, [entry for entry in night.world.ledger if entry.method != RUN])
+
+
+def hurried(night: Played) -> Played:
+    """Each hook began a second before its VM was stopped."""
+    stops = {entry.moid: entry.at for entry in night.world.ledger if entry.method == "ShutdownGuest"}
+    late = timedelta(seconds=1)
+    entries = [
+        replace(entry, at=stops[entry.moid] - late) if entry.method == RUN else entry for entry in night.world.ledger
+    ]
+    return with_ledger(night, entries)
+
+
+def never_asked(night: Played) -> Played:
+    kept = [(record, length) for record, length in night.kept if "RunInGuest" not in record.body.get("step", {})]
+    return replace(night, kept=kept, events=(Event("T1"),), told=[])
 
 
 def kept_off(*, desktop: bool) -> Doctor:
@@ -189,6 +222,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),
+    ("I7", "stays_where_it_is", after(START, desktop=True, after={"host": "host-0", "power": Power.ON})),
     ("I8", "grace_is_kept", powered_off_in_its_grace),
     ("I9", "in_time", asked_at(CLOSES - timedelta(minutes=1))),
     ("I10", "marked", without(MARK, desktop=True)),
@@ -205,19 +239,37 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
     ("I20", "inside_the_window", asked_at(CLOSES + timedelta(minutes=1))),
     ("I20", "inside_the_window", asked_at(EVENING - timedelta(minutes=1))),
-    ("I20", "one_night", after(START, desktop=True, method=SUSPEND)),
+    ("I20", "one_night", after(START, desktop=True, method=SUSPEND, operation_id="gpuops-9-1")),
+    ("I20", "one_night", after(START, desktop=True, moid="vm-0", name="ml-09", operation_id="gpuops-9-1")),
     ("I23", "nobody_left_behind", lambda night: replace(
         without(START, desktop=True)(night), left_behind=frozenset(night.names))),
     ("I23", "ml_stops", left_running),
     ("I7", "only_the_queue", kept_off(desktop=True)),
+    ("I8", "work_is_kept", lambda night: unsaved(hooked())),
+    ("I8", "work_is_kept", lambda night: hurried(hooked())),
+    ("I8", "asked_to_keep", lambda night: never_asked(hooked())),
     ("I23", "put_back", kept_off(desktop=False)),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
 ]  # fmt: skip
 
 
-def test_the_night_that_is_doctored_is_whole() -> None:
+def test_the_nights_that_are_doctored_are_whole() -> None:
     assert violations(quiet()) == []
+    assert violations(hooked()) == []
+
+
+def test_hooks_end_in_every_way_and_none_keeps_desktops_from_coming_back() -> None:
+    reasons = {
+        outcome.reason
+        for report, _ in hooked().told
+        for outcome in report.outcomes
+        if isinstance(outcome.step, RunInGuest)
+    }
+    assert "" in reasons, "one that saved"
+    assert any("still runs after" in reason for reason in reasons), "one that hung, and was not waited for longer"
+    assert any("VMware Tools" in reason for reason in reasons), "one that could not be asked"
+    assert not hooked().left_behind
 
 
 @pytest.mark.parametrize(

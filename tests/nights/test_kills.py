@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.nights.checkers import violations
+from tests.nights.event import Event
 from tests.nights.night import Nightly, play
-from tests.nights.schedule import Event
 
 
 def killed_everywhere(seed: int) -> int:

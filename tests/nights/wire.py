@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -15,8 +16,9 @@ from gpuops.sim.server import SimServer
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import door
+from tests.nights.event import Event
+from tests.nights.guests import LOGIN
 from tests.nights.night import Nightly, Played
-from tests.nights.schedule import Event
 from tests.wire.conftest import target_of
 
 NOT_HERE: Final = frozenset({"T13"})
@@ -40,7 +42,7 @@ class WireNightly(Nightly):
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         assert self._server is not None
-        return Watched(Connection(target_of(self._server)), boundary)
+        return Watched(Connection(replace(target_of(self._server), guest=LOGIN)), boundary)
 
 
 class Watched:

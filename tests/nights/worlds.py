@@ -19,6 +19,7 @@ from gpuops.model.rotation import Policy
 from gpuops.sim.scenario import build_declared
 from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.world import World
+from tests.nights.guests import PASSWORD, USER
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 CLOSES: Final = EVENING + timedelta(hours=10)
@@ -27,6 +28,9 @@ FULL: Final = 50
 
 _ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0")
 _DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
+_SIZES: Final = ("nvidia_a40-24q", "nvidia_a40-8q")
+BY_TURNS: Final = 12
+"""In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
 _WINDOWS: Final = {
     "UTC": ("20:00", "06:00"),
@@ -34,6 +38,21 @@ _WINDOWS: Final = {
     "America/New_York": ("15:00", "01:00"),
 }
 """One and the same night by the clocks of several zones."""
+HOOK: Final = "/opt/save"
+GRACE_S: Final = 240
+"""What the policy gives a hook."""
+_KEEPERS: Final = {
+    name: {"id": "ubuntu64Guest", "name": "Ubuntu", "login": {"username": USER, "password": PASSWORD},
+           "programs": programs}
+    for name, programs in {
+        "saves": [{"path": HOOK, "takes_s": 40}],
+        "saves-slowly": [{"path": HOOK, "takes_s": GRACE_S - 5}],
+        "fails": [{"path": HOOK, "takes_s": 5, "exit_code": 3}],
+        "hangs": [{"path": HOOK, "takes_s": None}],
+        "has-none": [],
+    }.items()
+}  # fmt: skip
+"""Guests by what their hook does; whoever is not among them lets nobody in."""
 _ML: Final = ("nvidia_a40-48c", "nvidia_a40-48c", "nvidia_a40-24c")
 
 
@@ -71,10 +90,15 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     """The site of a seed, or of a seed in another size; the same for the same seed and commit."""
     rng = random.Random(f"{seed}:site")
     size = size or size_of(seed, rng)
-    return Site(size, ScenarioFile.model_validate(_scenario(size, rng)), _policy(size, rng))
+    hooks = random.Random(f"{seed}:hooks")
+    kept = hooks.random() < 0.3
+    scenario = _scenario(size, rng, hooks if kept else None)
+    if random.Random(f"{seed}:sizes").randrange(BY_TURNS) == 0:
+        scenario = _by_turns(scenario)
+    return Site(size, ScenarioFile.model_validate(scenario), _policy(size, rng, hooked=kept))
 
 
-def _scenario(size: Size, rng: random.Random) -> dict[str, Any]:
+def _scenario(size: Size, rng: random.Random, hooks: random.Random | None) -> dict[str, Any]:
     groups = _groups(size.hosts, rng)
     return {
         "description": "a night",
@@ -84,13 +108,30 @@ def _scenario(size: Size, rng: random.Random) -> dict[str, Any]:
                               "cpu_mhz": 2000, "memory_gib": 1024}},
         "guests": {"windows": {"id": "windows11_64Guest", "name": "Windows 11", "linux": False},
                    "linux": {"id": "ubuntu64Guest", "name": "Ubuntu"},
-                   "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}},
+                   "bare": {"id": "ubuntu64Guest", "name": "Ubuntu", "tools": False}, **_KEEPERS},
         "datastores": [{"name": "ds-1", "capacity_gib": 65536, "free_gib": rng.choice([65536] * 9 + [200])}],
         "networks": ["VM Network"],
         "clusters": [{"name": "c", "drs": rng.choice(["partiallyAutomated", "manual", None]), "hosts": groups}],
         "vms": [*_desktops(size, [group["group"] for group in groups], rng),
-                *_ml(size, [group["group"] for group in groups], rng)],
+                *_ml(size, [group["group"] for group in groups], rng, hooks)],
     }  # fmt: skip
+
+
+def _by_turns(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The same with two GPUs a host, given out in turn, and idle desktops of two sizes, one after the other: each host
+    has a GPU of either size, and only the right order brings all of them back."""
+    for group in scenario["clusters"][0]["hosts"]:
+        group["policy"] = "performance"
+        group["gpus"] = [{"board": "a40", "at": at, "node": each} for each, at in enumerate(_ADDRESSES[:2])]
+    vms: list[dict[str, Any]] = []
+    for vm in scenario["vms"]:
+        if vm["folder"] != "vdi":
+            vms.append({**vm, "devices": [{"vgpu": "nvidia_a40-48c"}]})
+            continue
+        for number in range(vm["first"], vm["first"] + vm["count"]):
+            turned = {"first": number, "count": 1, "devices": [{"vgpu": _SIZES[number % len(_SIZES)]}]}
+            vms.append({**vm, **turned, **(_IDLE if vm["power"] == "fit" else {})})
+    return {**scenario, "vms": vms}
 
 
 def _groups(hosts: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -141,15 +182,21 @@ def _kind(rng: random.Random) -> dict[str, Any]:
             return _IDLE
 
 
-def _ml(size: Size, groups: list[str], rng: random.Random) -> list[dict[str, Any]]:
+def _ml(size: Size, groups: list[str], rng: random.Random, hooks: random.Random | None) -> list[dict[str, Any]]:
+    """ML VMs; with `hooks`, where VMware Tools run, their guests keep their work each in its own way."""
+
+    def guest() -> str:
+        found = rng.choice(["linux", "bare"])
+        return hooks.choice([*_KEEPERS, "linux"]) if hooks is not None and found == "linux" else found
+
     return [
-        {"name": f"ml-{number:02}", "folder": "ml", "on": rng.choice(groups), "guest": rng.choice(["linux", "bare"]),
+        {"name": f"ml-{number:02}", "folder": "ml", "on": rng.choice(groups), "guest": guest(),
          "cpus": 8, "memory_gib": 64, "disk_gib": 100, "devices": [{"vgpu": rng.choice(_ML)}]}
         for number in range(1, size.ml + 1)
     ]  # fmt: skip
 
 
-def _policy(size: Size, rng: random.Random) -> Policy:
+def _policy(size: Size, rng: random.Random, *, hooked: bool) -> Policy:
     return _parsed(
         floor=rng.choice([0, 0, 1, 3]),
         owner=rng.random() < 0.7,
@@ -160,6 +207,7 @@ def _policy(size: Size, rng: random.Random) -> Policy:
         per_host=rng.choice([1, 2, 4]),
         zone=rng.choice(list(_WINDOWS)),
         drs=rng.choice(["none", "none", "none", "manual"]),
+        hooked=hooked,
     )
 
 
@@ -175,6 +223,7 @@ def _parsed(
     per_host: int,
     zone: str,
     drs: str,
+    hooked: bool,
 ) -> Policy:
     pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                             "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
@@ -185,6 +234,7 @@ def _parsed(
         "name": "night",
         "pools": [pool],
         "ml": {"queue": queue,
+               **({"checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}}} if hooked else {}),
                "stop": {"grace_s": 120, "then": then}},
         "window": {"opens": _WINDOWS[zone][0], "closes": _WINDOWS[zone][1], "zone": zone},
         "limits": {"in_flight": in_flight, "per_host": per_host},

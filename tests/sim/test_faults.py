@@ -17,6 +17,7 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
+from gpuops.sim.board import Mode
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from gpuops.sim.trouble.fault_file import read
@@ -453,6 +454,33 @@ def sees_G6(lab: Lab) -> None:
         with pytest.raises(vim.fault.GenericVmConfigFault):
             lab.run(lab.vm("vdi-07").PowerOnVM_Task())
     assert lab.power("vdi-07") == "suspended"
+
+
+def sees_G3(lab: Lab) -> None:
+    give(lab, "G3")
+    with pytest.raises(vim.fault.InsufficientGraphicsResourcesFault):
+        lab.power_on("ml-07", "esx-02.lab")
+    lab.power_on("ml-07", "esx-02.lab")
+
+
+def sees_G8(lab: Lab) -> None:
+    give(lab, "G8", target="esx-02.lab")
+    assert not lab.host("esx-02.lab").summary.rebootRequired
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert lab.host("esx-02.lab").summary.rebootRequired
+    assert list(lab.world.ledger)[-1].after == {"module_options": "NVreg_RegistryDwords=RmPVMRL=0x11"}
+
+
+def sees_G10(lab: Lab) -> None:
+    [host] = [each for each in lab.world.by_type("HostSystem") if each.name == "esx-02.lab"]
+    for gpu in host.state.gpus:
+        gpu.mode = Mode.MIXED_SIZE
+    host.graphics_changed()
+    give(lab, "G10", target="esx-02.lab")
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert lab.host("esx-02.lab").runtime.connectionState == "notResponding"
+    lab.let_pass(61)
+    assert {gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo} == {"sameSize"}
 
 
 def sees_C1(lab: Lab) -> None:

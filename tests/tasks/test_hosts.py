@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuops.errors import HostNotFound
+from gpuops.errors import HostNotFound, Refused, UsageError
+from gpuops.sim import ready_file
+from gpuops.sim.server import SimServer
 from gpuops.tasks.answer import Answer
+from gpuops.tasks.connection import Said
 from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough
 from tests.tasks.conftest import Lab
+from tests.wire.clusters import cluster, desktops
 
 Set = Callable[..., Answer]
 CASES = [
@@ -46,3 +52,65 @@ def test_a_refusal_has_every_reason(lab: Lab) -> None:
 def test_a_host_that_is_not_there_is_named(lab: Lab) -> None:
     with pytest.raises(HostNotFound, match="esx-99"):
         host_graphics_mode(lab.said, {"assignment": "performance", "host": "esx-99"}, apply=True)
+
+
+EQUAL = {"policy": "equal-share", "host": "*"}
+
+
+def days(*offsets: int) -> str:
+    """A window that is open all through these days, counted from today."""
+    names = [f"{datetime.now(UTC) + timedelta(days=each):%a}" for each in offsets]  # noqa: TID251 - as the site's clock
+    return f"{','.join(names)} 00:00-23:59 UTC"
+
+
+def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path) -> None:
+    with SimServer(cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
+        ready = tmp_path / "cluster.json"
+        ready_file.write(ready, ready_file.of(server))
+        said = Said(hostname=f"sim@{ready}")
+        rebooting = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
+        foreseen = host_gpu_scheduler(said, EQUAL, rebooting, apply=False)
+        assert (foreseen.exit_code, list(server.world.ledger)) == (0, [])
+        done = host_gpu_scheduler(said, EQUAL, rebooting, apply=True)
+        assert (done.exit_code, done.result["changed"]) == (0, True), done.message
+        same = ("changed", "diff", "reasons")
+        assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+        assert [each["verdict"] for each in done.result["plan"]["outcomes"]] == ["done"] * 3
+        hosts = list(server.world.by_type("HostSystem"))
+        assert {host.state.loaded_module_options for host in hosts} == {"NVreg_RegistryDwords=RmPVMRL=0x01"}
+        again = host_gpu_scheduler(said, EQUAL, rebooting, apply=True)
+        assert (again.exit_code, again.result["changed"], again.result["diff"]) == (0, False, [])
+
+
+def test_hosts_that_cannot_be_emptied_are_named_and_nothing_is_changed(lab: Lab) -> None:
+    refused = host_gpu_scheduler(lab.said, EQUAL, {"reboot": "rolling"}, apply=True)
+    assert (refused.exit_code, refused.result["changed"], refused.result["diff"], lab.effects) == (3, False, [], [])
+    assert "vdi-11" in refused.message
+
+
+@pytest.mark.parametrize("reboot", [None, "rolling"])
+def test_outside_of_the_window_nothing_is_set(lab: Lab, reboot: str | None) -> None:
+    rebooting = {"reboot": reboot, "window": days(3)}
+    wanted = {"policy": "equal-share", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}
+    if reboot is None:
+        with pytest.raises(Refused, match="is closed: it opens at"):
+            host_gpu_scheduler(lab.said, wanted, rebooting, apply=False)
+    else:
+        assert "is closed: it opens at" in host_gpu_scheduler(lab.said, wanted, rebooting, apply=False).message
+    assert lab.effects == []
+    opened = host_gpu_scheduler(lab.said, wanted, {"window": days(-1, 0, 1)}, apply=True)
+    assert (opened.exit_code, opened.result["changed"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("rebooting", "message"),
+    [
+        ({"max_hosts": 2}, "max_hosts is of reboot=rolling"),
+        ({"reboot": "rolling", "max_hosts": 0}, "max_hosts 0"),
+        ({"window": "tonight"}, "'tonight' is no window"),
+    ],
+)
+def test_what_means_nothing_of_a_reboot_is_said(lab: Lab, rebooting: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        host_gpu_scheduler(lab.said, {"policy": "equal-share", "host": "esx-01.lab"}, rebooting, apply=True)
+    assert lab.effects == []

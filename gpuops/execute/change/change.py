@@ -101,7 +101,7 @@ def _progress(step: HostStep, order: Order, history: History) -> Progress:
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
     before = site.vcenter.inventory()
-    before = site.vcenter.hosts.with_settings(before, request.hosts(before))
+    before = site.hosts.with_settings(before, request.hosts(before))
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [*in_rotation(journal, [turn.host.ref for turn in plan.turns], before), *_lacking(plan, site, before)]
@@ -113,7 +113,7 @@ def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection
     on_hosts, on_vms = needed(plan.turns)
     missing: dict[str, Collection[str]] = {}
     if on_hosts:
-        lacking = site.vcenter.hosts.lacking(on_hosts)
+        lacking = site.hosts.lacking(on_hosts)
         missing |= {inventory.hosts[ref].name: privileges for ref, privileges in lacking.items() if privileges}
     if on_vms:
         found: Mapping[str, Collection[str]] = site.vcenter.lacking(on_vms)
@@ -174,7 +174,7 @@ def _what_is_open(run: Run, before: Inventory) -> ChangeReport:
 
 
 def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
-    return Turns(site, order, HostDoer(site.vcenter, journal, run, lease, site.passed_s), told)
+    return Turns(site, order, HostDoer(site.vcenter, site.hosts, journal, run, lease, site.passed_s), told)
 
 
 def _gone_on_with(turns: Turns) -> ChangeReport:

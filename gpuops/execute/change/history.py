@@ -9,6 +9,7 @@ from gpuops.execute.journal.book import Intended, IntentState
 from gpuops.execute.step_json import Recorded, load_step
 from gpuops.plan.steps import (
     ConfigureGraphics,
+    ConfigureMig,
     ConfigureModule,
     ConfigurePassthrough,
     EndTurn,
@@ -61,7 +62,9 @@ class History:
                     self.reboots[host] = step
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
                 self.begun.add(host)
-            case ConfigureModule(host=host) | ConfigureGraphics(host=host) | ConfigurePassthrough(host=host):
+            case ConfigureModule(host=host) | ConfigureGraphics(host=host):
+                self.begun.add(host)
+            case ConfigurePassthrough(host=host) | ConfigureMig(host=host):
                 self.begun.add(host)
             case _:
                 self._note_vm(step, intended)

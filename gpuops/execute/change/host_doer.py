@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown
+from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lease import Held
 from gpuops.execute.port import Vcenter
@@ -53,9 +54,16 @@ class HostDoer:
     """Does steps of hosts in one run. `inventory` is the latest look."""
 
     def __init__(
-        self, vcenter: Vcenter, journal: Journal, run: Run, lease: Held | None, passed_s: Callable[[], float]
+        self,
+        vcenter: Vcenter,
+        hosts: Hosts,
+        journal: Journal,
+        run: Run,
+        lease: Held | None,
+        passed_s: Callable[[], float],
     ) -> None:
         self.vcenter = vcenter
+        self.hosts = hosts
         self.journal = journal
         self.run = run
         self.lease = lease
@@ -84,7 +92,7 @@ class HostDoer:
 
     def set(self, step: HostStep) -> str | None:
         """Why the host is not set to this now; None = it is. Raises NotConnected, StateDamaged."""
-        self.inventory = self.vcenter.hosts.with_settings(self.inventory, [step.host])
+        self.inventory = self.hosts.with_settings(self.inventory, [step.host])
         host = self.inventory.hosts[step.host]
         if host_satisfied(step, host):
             return None
@@ -93,19 +101,19 @@ class HostDoer:
             return reason
         op_id, error = self.journal.intend(self.run, step, self.inventory), None
         try:
-            self.vcenter.hosts.configure(step, self.inventory, op_id)
+            self.hosts.configure(step, self.inventory, op_id)
         except NotConnected:
             raise
         except GpuopsError as raised:
             error = raised
-        self.inventory = self.vcenter.hosts.with_settings(self.inventory, [step.host])
+        self.inventory = self.hosts.with_settings(self.inventory, [step.host])
         done = host_satisfied(step, self.inventory.hosts[step.host])
         reason = None if done else error.line if error is not None else "the host called it done, and does not show it"
         return self._settled(op_id, reason, error)
 
     def rest(self, host: str, seconds: float) -> None:
         """Lets time pass, until the host boots once more at the most."""
-        self._slices(seconds, lambda slice_s: self.vcenter.hosts.wait_for_boot(
+        self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot(
             {host: self.inventory.hosts[host].booted}, slice_s
         ))  # fmt: skip
 
@@ -113,7 +121,7 @@ class HostDoer:
         """The step under way: as a run that was cut off left it, or sent now."""
         before = self._open(step)
         if before is not None:
-            task = self.vcenter.hosts.adopt(step)
+            task = self.hosts.adopt(step)
             if task is not None or self._comes_about(step):
                 return _Sent(before, step, task)
         op_id = before or self.journal.intend(self.run, step, self.inventory)
@@ -125,9 +133,9 @@ class HostDoer:
         if reason is not None:
             return _Sent(op_id, step, None, Locked(reason))
         try:
-            task = self.vcenter.hosts.submit(step, self.inventory, op_id)
+            task = self.hosts.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
-            found = self.vcenter.hosts.adopt(step)
+            found = self.hosts.adopt(step)
             if found is not None or self._comes_about(step) or not may_repeat:
                 return _Sent(op_id, step, found, lost)
             return self._submitted(op_id, step, may_repeat=False)
@@ -156,7 +164,7 @@ class HostDoer:
         return host.connected is not True or task_satisfied(step, host)
 
     def _is_down(self, step: RebootHost, slice_s: float) -> bool:
-        back = self.vcenter.hosts.wait_for_boot({step.host: step.booted}, slice_s)
+        back = self.hosts.wait_for_boot({step.host: step.booted}, slice_s)
         return bool(back) or self.look().hosts[step.host].connected is not True
 
     def _wait(self, tasks: Sequence[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
@@ -177,7 +185,7 @@ class HostDoer:
         left = {ref: step.booted for ref, step in tasks.items() if isinstance(step, RebootHost)}
 
         def back(slice_s: float) -> bool:
-            for ref in self.vcenter.hosts.wait_for_boot(left, slice_s):
+            for ref in self.hosts.wait_for_boot(left, slice_s):
                 del left[ref]
             return not left
 

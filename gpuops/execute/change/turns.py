@@ -116,7 +116,7 @@ class Turns:
 
     def _undriven(self, step: HostStep) -> list[str]:
         inventory = self.doer.look()
-        self.doer.inventory = self.doer.vcenter.hosts.with_settings(inventory, [step.host])
+        self.doer.inventory = self.doer.hosts.with_settings(inventory, [step.host])
         found = undriven(step, self.order.gpus.get(step.host, ()), self.doer.inventory.hosts[step.host])
         return [str(each) for each in found]
 

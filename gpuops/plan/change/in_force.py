@@ -7,9 +7,10 @@ from typing import assert_never
 
 from gpuops.model.gpu import GraphicsType, PciAddress
 from gpuops.model.host import Host, has_booted
-from gpuops.model.host_settings import HostSettings
+from gpuops.model.host_settings import GraphicsSettings, HostSettings
 from gpuops.plan.steps import (
     ConfigureGraphics,
+    ConfigureMig,
     ConfigureModule,
     ConfigurePassthrough,
     EnterMaintenance,
@@ -58,15 +59,22 @@ def _lacking(step: HostStep, host: Host) -> Iterator[str]:
             elif settings.loaded_options != options:
                 yield f"its module nvidia was loaded with {settings.loaded_options!r}, not with {options!r}"
         case ConfigureGraphics(after=graphics):
-            for device in graphics.devices:
-                gpu = host.gpu(device.address)
-                used = gpu.graphics_type if gpu is not None else None
-                if used is None or used != GraphicsType(device.graphics_type):
-                    yield f"GPU {device.address} is {used or 'not listed'}, not {device.graphics_type}"
+            yield from _other_types(graphics, host)
         case ConfigurePassthrough(devices=devices):
             active = {state.address: state.active for state in settings.passthrough or ()}
-            for each in devices:
-                if active.get(each.address) is not each.enabled:
-                    yield f"DirectPath I/O of {each.address} is not {'on' if each.enabled else 'off'}"
+            unlike = (each for each in devices if active.get(each.address) is not each.enabled)
+            yield from (f"DirectPath I/O of {each.address} is not {'on' if each.enabled else 'off'}" for each in unlike)
+        case ConfigureMig(devices=addresses, on=on):
+            current = {state.address: state.current for state in settings.mig or ()}
+            others = (address for address in addresses if current.get(address) is not on)
+            yield from (f"MIG mode of {address} is not {'on' if on else 'off'}" for address in others)
         case _:
             assert_never(step)
+
+
+def _other_types(graphics: GraphicsSettings, host: Host) -> Iterator[str]:
+    for device in graphics.devices:
+        gpu = host.gpu(device.address)
+        used = gpu.graphics_type if gpu is not None else None
+        if used is None or used != GraphicsType(device.graphics_type):
+            yield f"GPU {device.address} is {used or 'not listed'}, not {device.graphics_type}"

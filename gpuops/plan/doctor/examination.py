@@ -11,6 +11,8 @@ from gpuops.model.host import Cluster, Host
 from gpuops.model.inventory import Inventory
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.hosts import of_host
+from gpuops.plan.doctor.modes import unlike_ecc
+from gpuops.plan.doctor.places import of_place
 from gpuops.plan.doctor.vms import of_vm
 from gpuops.plan.scheduler.state import scheduler_of
 from gpuops.plan.scope import Scope
@@ -33,16 +35,33 @@ class Examination:
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
 
+SURPLUS: Final = frozenset(
+    {
+        "Authorization.ModifyPermissions",
+        "Datastore.DeleteFile",
+        "VirtualMachine.GuestOperations.Modify",
+        "VirtualMachine.Inventory.Delete",
+    }
+)
+"""What no command of gpuops ever needs, and what would make a stolen login worse than it must be."""
+
+
 def examine(
-    inventory: Inventory, catalog: Catalog, scope: Scope, lacking: Mapping[str, Collection[str]]
+    inventory: Inventory,
+    catalog: Catalog,
+    scope: Scope,
+    lacking: Mapping[str, Collection[str]],
+    held: Mapping[str, Collection[str]] | None = None,
 ) -> Examination:
-    """The hosts that are meant, their clusters and VMs. `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host.
+    """The hosts that are meant, their clusters and VMs.
+
+    `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `held`: those of `SURPLUS` that are there.
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    found = [*_of_vcenter(inventory)]
+    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {})]
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
@@ -54,6 +73,7 @@ def examine(
             found.append(Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough"))
         for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
             found += of_vm(vm, host)
+            found += of_place(vm, host, inventory, catalog)
     order = list(Severity)
     return Examination(inventory, hosts, tuple(sorted(found, key=lambda finding: order.index(finding.severity))))
 
@@ -70,12 +90,22 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
 
 
+def _surplus(inventory: Inventory, held: Mapping[str, Collection[str]]) -> Iterator[Finding]:
+    """What this login may do and need not: said once, of all hosts together."""
+    found = sorted({privilege for privileges in held.values() for privilege in privileges})
+    if found:
+        fix = "give gpuops a role of its own, without them"
+        reason = f"this login also has {', '.join(found)}: no command needs that"
+        yield Finding(Severity.NOTE, inventory.user or "login", reason, fix)
+
+
 def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
     drivers = {host.name: driver.version for host in hosts if (driver := scheduler_of(host, catalog).driver)}
     if len(set(drivers.values())) > 1:
         each = ", ".join(f"{name} {version}" for name, version in sorted(drivers.items()))
         fix = "install the same vGPU manager on all"
         yield Finding(Severity.WARNING, cluster.name, f"its hosts have different NVIDIA drivers: {each}", fix)
+    yield from unlike_ecc(cluster.name, hosts)
     if cluster.drs_enabled and cluster.drs_behavior == "fullyAutomated" and inventory.hot_migrate_enabled:
         reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
         yield Finding(Severity.NOTE, cluster.name, reason, "a rotation plans with the hosts its desktops were on")

@@ -8,6 +8,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.doctor.modes import of_modes
 from gpuops.plan.scheduler.rmpvmrl import Unread
 from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
 
@@ -31,6 +32,8 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     yield from _driver(found)
     for gpu in host.gpus:
         yield from _of_gpu(gpu, host)
+    yield from _nothing_offered(host, catalog)
+    yield from of_modes(host)
     yield from _options(found)
 
 
@@ -62,6 +65,23 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
         yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")
+
+
+def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
+    """A GPU for vGPUs of which its host offers no profile: boards with SR-IOV need it in the server's firmware
+    (NVIDIA AI Enterprise docs)."""
+    if host.profiles is None or not host.readable:
+        return
+    offered = {offered.name for offered in host.profiles}
+    for gpu in host.gpus:
+        board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+        if board is None or board.esxi_prefix is None or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
+            continue
+        if not _passed(gpu) and not any(name.startswith(board.esxi_prefix) for name in offered):
+            cause = "its driver is too old for it, or SR-IOV is off in the BIOS" if board.sriov else "its driver?"
+            fix = "BIOS: SR-IOV and memory-mapped I/O above 4 GB on" if board.sriov else "look at the host's driver"
+            reason = f"the host offers no vGPU profile of {board.name}: {cause}"
+            yield Finding(Severity.WARNING, f"{host.name} {gpu.address}", reason, fix)
 
 
 def _options(found: HostScheduler) -> Iterator[Finding]:

@@ -40,8 +40,15 @@ class Survey:
     """Of each desktop's pool, by the desktop's ref."""
 
 
-def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: Mapping[str, str]) -> Survey:
-    """Which desktops may be suspended now. `left_alone`: VM ref -> why tonight's history speaks against it."""
+def survey(
+    policy: Policy,
+    inventory: Inventory,
+    catalog: Catalog,
+    left_alone: Mapping[str, str],
+    away: Iterable[Vm] = (),
+) -> Survey:
+    """Which desktops may be suspended now. `left_alone`: VM ref -> why tonight's history speaks against it; `away`:
+    what tonight has suspended, or is suspending."""
     kept: list[Choice] = []
     candidates: list[tuple[Pool, Vm]] = []
     pooled = [(pool, vm) for vm in inventory.vms.values() if (pool := policy.pool_of(vm)) is not None]
@@ -56,7 +63,8 @@ def survey(policy: Policy, inventory: Inventory, catalog: Catalog, left_alone: M
             kept.append(Choice(vm.name, chosen=False, reason=reason))
     # The idlest first, so that the floor keeps the busiest; the name makes the order the same every night.
     candidates.sort(key=lambda found: (found[0].priority, found[1].cpu_usage_mhz or 0, found[1].name))
-    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, kept)
+    free_mib = _free_mib(inventory, away, catalog)
+    taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, free_mib, kept)
     seen = {pool.name for pool, _ in pooled}
     return Survey(
         free_to_take=tuple(taken),
@@ -152,8 +160,25 @@ def _above_floor(
     return taken
 
 
-def _within_space(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog, kept: list[Choice]) -> list[Vm]:
-    free_mib = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
+def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:
+    """The space on each datastore that is not spoken for.
+
+    The tenth more is kept for every desktop of the night, and still is when its file is written: a run that begins once
+    more has no more room than the one before it.
+    """
+    free = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
+    for vm in away:
+        needed_mib, written_mib = suspend_size_mib(vm, catalog), _written_mib(vm, catalog)
+        for ref in vm.datastores:
+            space = free.get(ref)
+            if space is not None and needed_mib is not None and written_mib is not None:
+                free[ref] = space - (needed_mib - written_mib)
+    return free
+
+
+def _within_space(
+    vms: Iterable[Vm], inventory: Inventory, catalog: Catalog, free_mib: dict[str, int | None], kept: list[Choice]
+) -> list[Vm]:
     taken: list[Vm] = []
     for vm in vms:
         if role_of(vm) is Role.SHUT_DOWN:
@@ -186,8 +211,18 @@ def _no_space(vm: Vm, needed_mib: int | None, free_mib: Mapping[str, int | None]
 
 def suspend_size_mib(vm: Vm, catalog: Catalog) -> int | None:
     """What suspending the VM writes, at most; None = not known."""
+    state_mib = _state_mib(vm, catalog)
+    return None if state_mib is None else round(SPACE_FACTOR * state_mib)
+
+
+def _written_mib(vm: Vm, catalog: Catalog) -> int | None:
+    """What of that is on its datastores already: nobody tells how far a suspend that is under way has come."""
+    return _state_mib(vm, catalog) if vm.power is PowerState.SUSPENDED else 0
+
+
+def _state_mib(vm: Vm, catalog: Catalog) -> int | None:
+    """Its memory and its vGPUs' frame buffers; None = not known."""
     profiles = [catalog.profile(name) for name in vm.profiles]
     if vm.memory_mib is None or any(profile is None for profile in profiles):
         return None
-    framebuffers_mib = sum(profile.framebuffer_mib for profile in profiles if profile is not None)
-    return round(SPACE_FACTOR * (vm.memory_mib + framebuffers_mib))
+    return vm.memory_mib + sum(profile.framebuffer_mib for profile in profiles if profile is not None)

@@ -126,7 +126,15 @@ class RotateNight:
 
     def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Which desktops this night may suspend, whether or not the queue needs their GPUs."""
-        return survey(self.policy, inventory, catalog, self._left_alone(self.night(inventory, now), inventory))
+        night = self.night(inventory, now)
+        return survey(
+            self.policy, inventory, catalog, self._left_alone(night, inventory), self._suspended(night, inventory)
+        )
+
+    def _suspended(self, night: str, inventory: Inventory) -> list[Vm]:
+        """Desktops that tonight has suspended, or is suspending."""
+        tonight = (mine for mine in self._away(inventory) if mine.original.night == night)
+        return [mine.vm for mine in tonight if mine.vm is not None and mine.original.role is Role.DESKTOP]
 
     def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
         tonight = [mine for mine in self._away(inventory) if mine.original.night == night and mine.vm is not None]

@@ -90,15 +90,17 @@ class Prospect:
         return {ref: times[host] for ref, host in taken.items() if host in times}
 
     def _waves(self) -> Iterator[Wave]:
-        starts = self.served.starts
-        taken: list[Step] = [taking(vm) for vm in self.served.desktops]
         yield Wave("mark what is taken", tuple(self._marks()))
-        yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
-        yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
-        moves = (RelocateVm(start.vm.ref, start.host.ref) for start in starts if start.moves)
-        yield Wave("move ML VMs to their hosts", tuple(moves))
-        yield Wave("keep DRS off the ML VMs", self.overrides)
-        yield Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in starts))
+        for stage in self.served.stages:
+            taken: list[Step] = [taking(vm) for start in stage for vm in start.desktops]
+            yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
+            yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
+            moves = (RelocateVm(start.vm.ref, start.host.ref) for start in stage if start.moves)
+            yield Wave("move ML VMs to their hosts", tuple(moves))
+            started = {start.vm.ref for start in stage}
+            overrides = tuple(step for step in self.overrides if step.vm in started)
+            yield Wave("keep DRS off the ML VMs", overrides)
+            yield Wave("start ML VMs", tuple(PowerOnVm(start.vm.ref, start.host.ref) for start in stage))
 
     def _marks(self) -> Iterator[SetAttribute]:
         """One for each VM that a run which was cut off has not marked already."""

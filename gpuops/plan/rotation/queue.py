@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.vm import Vm
 from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.project import project
 from gpuops.plan.rotation.giving_way import Cost, cost, make_room
 from gpuops.plan.rotation.proposal import Proposal
 from gpuops.plan.rotation.room import Room
+from gpuops.plan.rotation.stages import HostStages, Stage, by_stage
 from gpuops.plan.rotation.start import Start
-from gpuops.plan.rotation.taking import taking
 from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.rotation.whereto import bound, hosts_for
-from gpuops.plan.steps import PowerOnVm, RelocateVm
 
 Returns = Callable[[Sequence[Vm]], tuple[Rejection, ...]]
 """Every reason why these desktops, all suspended, could not come back in the morning; empty = they can."""
@@ -43,11 +41,16 @@ def no_objection(starts: Sequence[Start]) -> str:
 class Served:
     """What the queue comes to."""
 
-    starts: tuple[Start, ...]
+    stages: tuple[Stage, ...]
+    """The starts, those of one stage together: a host begins the next when the one before has ended."""
     choices: tuple[Choice, ...]
-    """One line per VM of the queue; those of the starts in their order."""
+    """One line per VM of the queue."""
     unknown: tuple[str, ...] = ()
     """Why entries of the queue mean no VM: a name that nobody has, or that several have."""
+
+    @property
+    def starts(self) -> tuple[Start, ...]:
+        return tuple(chain.from_iterable(self.stages))
 
     @property
     def desktops(self) -> tuple[Vm, ...]:
@@ -71,7 +74,8 @@ def serve(
     exact rules allow; a VM without one, or whose proposal they refuse, then starts where it costs the fewest desktops.
     """
     queue = tuple(queue)
-    turn = _Turn(inventory, list(free_to_take), room, may_return, objection, priority or {})
+    place = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
+    turn = _Turn(inventory, list(free_to_take), room, may_return, objection, priority or {}, place)
     running = Counter(waiting.queued for waiting in queue if waiting.runs)
     said: dict[int, Choice] = {}
     for at, proposal in _in_turn(queue, proposals or {}):
@@ -85,10 +89,8 @@ def serve(
         if start is not None or proposal is None:
             running[waiting.queued] += start is not None
             said[at] = Choice(waiting.name, chosen=start is not None, reason=_why(start) if start else reason)
-    place = {waiting.vm.ref: at for at, waiting in enumerate(queue) if waiting.vm is not None}
-    starts = tuple(sorted(turn.starts, key=lambda start: place[start.vm.ref]))
     unknown = tuple(waiting.reason for waiting in queue if waiting.vm is None)
-    return Served(starts, tuple(said[at] for at in range(len(queue))), unknown)
+    return Served(by_stage(turn.hosts, place), tuple(said[at] for at in range(len(queue))), unknown)
 
 
 def _in_turn(queue: Sequence[Waiting], proposals: Mapping[str, Proposal]) -> Iterator[tuple[int, Proposal | None]]:
@@ -118,7 +120,9 @@ class _Turn:
     may_return: Returns
     objection: Objection
     priority: Mapping[str, int]
+    place: Mapping[str, int]
     starts: list[Start] = field(default_factory=list)
+    hosts: dict[str, HostStages] = field(default_factory=dict)
 
     def start(self, vm: Vm, queued: QueuedVm, proposal: Proposal | None) -> tuple[Start | None, str]:
         """The start that was proposed; or the one that costs the fewest desktops, of the lowest priority.
@@ -182,11 +186,17 @@ class _Turn:
     def _accept(self, start: Start) -> None:
         self.starts.append(start)
         self.left = [desktop for desktop in self.left if desktop not in start.desktops]
-        for desktop in start.desktops:
-            self.world = project(taking(desktop), self.world)
-        if start.moves:
-            self.world = project(RelocateVm(start.vm.ref, start.host.ref), self.world)
-        self.world = project(PowerOnVm(start.vm.ref, start.host.ref), self.world, self.room.catalog)
+        host = start.host.ref
+        stages = self.hosts.get(host) or HostStages.of(start, self.world)
+        self.hosts[host] = stages.joined_by(start, self.place, self.room)
+        self.world = self._with(self.hosts[host], start)
+
+    def _with(self, host: HostStages, start: Start) -> Inventory:
+        """The world with what one host and its last stage come to."""
+        world, after = self.world, host.after
+        for vm in (*start.desktops, *(other.vm for other in host.stages[-1])):
+            world = world.with_vm(after.vm(vm.ref))
+        return world.with_hosts([after.hosts[start.host.ref]])
 
 
 def _why(start: Start) -> str:

@@ -59,7 +59,7 @@ def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog)
     seeds: list[Vm] = []
     others: list[Vm] = []
     for ref in sorted(by_host, key=str):
-        vms = sorted(by_host[ref], key=lambda vm: (-_size_mib(vm, catalog), vm.profiles, vm.name))
+        vms = sorted(by_host[ref], key=lambda vm: (-size_mib(vm, catalog), vm.profiles, vm.name))
         to_claim = _gpus_to_claim(vms, inventory, catalog)
         for vm in vms:
             (seeds if to_claim[vm.profiles] > 0 else others).append(vm)
@@ -90,6 +90,7 @@ def _per_gpu(profiles: tuple[str, ...], catalog: Catalog) -> int:
     return min((profile.max_per_gpu for profile in found if profile is not None), default=1)
 
 
-def _size_mib(vm: Vm, catalog: Catalog) -> int:
+def size_mib(vm: Vm, catalog: Catalog) -> int:
+    """The frame buffers of all its vGPUs."""
     found = [catalog.profile(name) for name in vm.profiles]
     return sum(profile.framebuffer_mib for profile in found if profile is not None)

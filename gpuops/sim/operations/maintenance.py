@@ -119,10 +119,15 @@ def boot(host: HostSystem, call: Call) -> None:
         "passthrough": [gpu.pci_id for gpu in state.gpus if gpu.passthrough_active != gpu.passthrough_enabled],
         "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
         "module_options": state.module_options,
+        "mig": [gpu.pci_id for gpu in state.gpus if gpu.next_mode not in (None, gpu.mode)],
     }
     for gpu in state.gpus:
         gpu.passthrough_active = gpu.passthrough_enabled
         gpu.graphics_type = gpu.configured_type
+        if gpu.next_mode is not None and not how.forgets_mig:
+            gpu.mode = gpu.next_mode
+        gpu.next_mode = None
+        gpu.ecc = gpu.next_ecc
     if how.driver_late_s != 0:
         host.drive(on=False)
         if how.driver_late_s is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyVmomi import vmodl
 
+from gpuops.sim.board import Mode
 from gpuops.sim.boot import REBOOT_S
 from gpuops.sim.call import Call
 from gpuops.sim.operations import maintenance, power
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.trouble.rule import Rule
 
+OTHER_SCHEDULER: Final = "NVreg_RegistryDwords=RmPVMRL=0x11"
+"""Fixed share (NVIDIA vGPU documentation, RmPVMRL)."""
 AGAIN_AFTER_S: Final = 600.0
 """How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
 
@@ -59,9 +62,33 @@ def reverted(host: HostSystem, rule: Rule) -> None:
     host.boot.options = host.state.loaded_module_options
 
 
+def forgets_mig(host: HostSystem, rule: Rule) -> None:
+    """Its next boot does not bring the MIG mode that was asked for: not on every system it survives one."""
+    host.boot.forgets_mig = True
+
+
 def driverless(host: HostSystem, rule: Rule) -> None:
     """After its next boot its GPU driver is not there, or `for_s` later."""
     host.boot.driver_late_s = rule.for_s or None
+
+
+def scheduler_changed(host: HostSystem, rule: Rule) -> None:
+    """Somebody sets another vGPU scheduler: it is pending until the next boot."""
+    before, host.state.module_options = host.state.module_options, OTHER_SCHEDULER
+    call = somebody(host.world, "UpdateModuleOptionString")
+    host.world.ledger.record(
+        call, host, before={"module_options": before}, after={"module_options": host.state.module_options}
+    )
+    host.touch("summary")
+
+
+def mixed_size_off(host: HostSystem, rule: Rule) -> None:
+    """It boots anew, and gives each of its GPUs to vGPUs of one size alone from then on."""
+    crashed(host, rule)
+    for gpu in host.state.gpus:
+        if gpu.mode is Mode.MIXED_SIZE:
+            gpu.mode = Mode.SAME_SIZE
+    host.graphics_changed()
 
 
 def maintenance_wanted(host: HostSystem, rule: Rule) -> None:

@@ -12,8 +12,9 @@ from gpuops.catalog import load
 from gpuops.errors import HostNotFound
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Host, OfferedProfile
-from gpuops.model.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.host_settings import HostSettings, SmiState, SoftwarePackage
 from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.doctor.examination import Examination, examine
 from gpuops.plan.scope import Scope
@@ -22,7 +23,18 @@ PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED
 DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800", "NVIDIA")
 WELL = HostSettings("", "", True, (DRIVER,))
-VM = Vm("v", "desk", host="h-1", power=PowerState.OFF, devices=(VgpuDevice(1, PROFILE),), memory_locked=True)
+VM = Vm(
+    "v",
+    "desk",
+    host="h-1",
+    power=PowerState.OFF,
+    connected=True,
+    vcpus=4,
+    memory_mib=8192,
+    devices=(VgpuDevice(1, PROFILE),),
+    extra_config={},
+    memory_locked=True,
+)
 
 
 def gpu(**facts: Any) -> PhysicalGpu:
@@ -31,7 +43,7 @@ def gpu(**facts: Any) -> PhysicalGpu:
 
 
 def host(ref: str = "h-1", settings: HostSettings | None = WELL, **facts: Any) -> Host:
-    offered = (OfferedProfile(PROFILE),)
+    offered = (OfferedProfile(PROFILE, migrate=True),)
     told = {"connected": True, "cluster": "c-1", "gpus": (gpu(),), "profiles": offered, "settings": settings, **facts}
     return Host(ref, f"esx-{ref[-1]}", **told)
 
@@ -44,7 +56,7 @@ def examined(*hosts: Host, vm: Vm | None = None, missing: str = "", **facts: Any
         datetime(2026, 11, 2, tzinfo=UTC),
         hosts={each.ref: each for each in hosts or (host(),)},
         vms={vm.ref: vm} if vm else {},
-        clusters={"c-1": told.pop("cluster", Cluster("c-1", "desktops"))},
+        clusters={"c-1": told.pop("cluster", Cluster("c-1", "desktops", rules=()))},
         **told,
     )
     return examine(seen, load(boards=("a40",)), Scope(), {"h-1": {missing}} if missing else {})
@@ -129,3 +141,76 @@ def test_a_name_that_is_not_there_is_said() -> None:
     seen = examined().inventory
     with pytest.raises(HostNotFound):
         examine(seen, load(), Scope(host="esx-9"), {})
+
+
+NODES = (
+    NumaNode(0, 32, 65536, (PciAddress.parse("0000:3b:00.0"),)),
+    NumaNode(1, 32, 65536),
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"memory_mib": 131072}, "is wider than a NUMA node of esx-1 (131072 MiB of memory, a node has 65536)"),
+        ({"vcpus": 48}, "is wider than a NUMA node of esx-1 (48 vCPUs, a node has 32)"),
+        (
+            {"extra_config": {"numa.nodeAffinity": "1", "pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}},
+            "is bound to NUMA node 1, and to GPU 0000:3b:00.0 beside node 0",
+        ),
+    ],
+)
+def test_a_vm_that_is_far_from_its_gpu(facts: dict[str, Any], said: str) -> None:
+    there = host(numa_nodes=NODES, gpus=(gpu(numa_node=0),))
+    [finding] = examined(there, vm=replace(VM, **facts)).findings
+    assert (finding.subject, finding.reason[: len(said)]) == ("desk", said)
+    assert examined(there, vm=VM).findings == ()
+
+
+def test_a_running_vm_that_cannot_be_moved_is_named_where_others_can() -> None:
+    pinned = replace(VM, power=PowerState.ON, extra_config={"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"})
+    [finding] = examined(vm=pinned).findings
+    assert finding.reason == "cannot be moved while it runs: is pinned to GPU 0000:3b:00.0"
+    [switched_off] = examined(vm=pinned, hot_migrate_enabled=False).findings
+    assert switched_off.subject == "vgpu.hotmigrate.enabled"
+
+
+def test_a_gpu_of_which_nothing_is_offered_may_lack_sr_iov() -> None:
+    [finding] = examined(host(profiles=())).findings
+    assert finding.subject == "esx-1 0000:3b:00.0"
+    assert "the host offers no vGPU profile of" in finding.reason
+    assert "SR-IOV is off in the BIOS" in finding.reason
+
+
+def smi(
+    ecc: bool = True, ecc_pending: bool = True, mig: tuple[bool | None, bool | None] = (None, None)
+) -> HostSettings:
+    return replace(WELL, mig=(SmiState(PciAddress.parse("0000:3b:00.0"), *mig, ecc, ecc_pending),))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (smi(ecc_pending=False), "ECC is off from the next reset or reboot on"),
+        (smi(mig=(False, True)), "MIG mode is on from the next reset or reboot on"),
+    ],
+)
+def test_modes_that_wait_for_a_reset(settings: HostSettings, said: str) -> None:
+    [finding] = examined(host(settings=settings)).findings
+    assert (finding.subject, finding.reason) == ("esx-1 0000:3b:00.0", said)
+
+
+def test_ecc_that_differs_in_a_cluster_keeps_vgpus_from_moving() -> None:
+    [finding] = examined(host(settings=smi()), host("h-2", settings=smi(False, False))).findings
+    assert (finding.subject, finding.reason) == (
+        "desktops",
+        "ECC of NVIDIA A40 is off on esx-2 alone: no vGPU moves between them",
+    )
+    assert examined(host(settings=smi()), host("h-2", settings=smi())).findings == ()
+
+
+def test_privileges_that_nobody_needs_are_named_once() -> None:
+    seen = examined(host(), host("h-2")).inventory
+    held = {"h-1": {"Datastore.DeleteFile"}, "h-2": {"Datastore.DeleteFile"}}
+    [finding] = examine(seen, load(boards=("a40",)), Scope(), {}, held).findings
+    assert finding.reason == "this login also has Datastore.DeleteFile: no command needs that"

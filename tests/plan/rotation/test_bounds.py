@@ -11,7 +11,7 @@ import pytest
 from gpuops.catalog import load
 from gpuops.model.gpu import Passthrough, PciAddress
 from gpuops.model.ml_queue import Checkpoint, QueuedVm
-from gpuops.model.rotation import DirectPath, DrsOverride, IdleRule, Limits, Original, Policy, Pool, Role
+from gpuops.model.rotation import DirectPath, IdleRule, Limits, Original, Policy, Pool, Role
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState
 from gpuops.model.window import Window
@@ -252,13 +252,6 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
 def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations: Durations | None, said: str) -> None:
     found = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
     assert [str(refusal) for refusal in found.rejections] == [f"small: {said}"]
-
-
-def test_an_override_of_drs_is_not_promised() -> None:
-    found = night(small_world(), replace(POLICY, drs_override=DrsOverride.MANUAL))
-    assert [str(refusal) for refusal in found.rejections] == [
-        "small: drs_override: manual: gpuops cannot keep DRS off a VM yet"
-    ]
 
 
 def directpath_world() -> World:

@@ -233,6 +233,22 @@ def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
         assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
 
 
+def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> None:
+    """Or a second run of the same night would find room for one more."""
+    world = small_world()
+    state = 16384 + 24576
+    needed = round(1.1 * state)
+    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=2 * needed + 199, accessible=True)
+    assert reasons(plan(world))["desktop-02"].startswith("datastore ssd: its suspend file needs"), "one fits, not two"
+    tonight = (taken(NIGHT, world.vms["vm-1"]),)
+    world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),))
+    assert reasons(plan(world, originals=tonight))["desktop-02"].startswith("datastore ssd"), "it is being written"
+    world.set("vm-1", tasks=())
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=2 * needed + 199 - state, accessible=True)
+    assert reasons(plan(world, originals=tonight))["desktop-02"].startswith("datastore ssd"), "it is written"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -9,11 +9,12 @@ short_description: Set how the vGPUs of a GPU share its time
 version_added: 0.1.0
 description:
   - Sets the scheduler policy of GPUs in the options of their hosts' nvidia kernel module; every other option stays.
-  - It is in force after the next reboot of each host, which this module does not do.
+  - It is in force after the next reboot of each host, see O(reboot).
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.rolling
 attributes:
   check_mode:
     support: full
@@ -112,6 +113,7 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
     "policy": {"type": "str", "choices": ["best-effort", "equal-share", "fixed-share"], "required": True},
@@ -129,12 +131,12 @@ def ask(module):
     from gpuops.tasks.hosts import host_gpu_scheduler
 
     options = {name: module.params[name] for name in OPTIONS}
-    return host_gpu_scheduler(said(module), options, apply=not module.check_mode)
+    return host_gpu_scheduler(said(module), options, rebooting(module), apply=not module.check_mode)
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
+        argument_spec={**CONNECTION, **ROLLING, **OPTIONS},
         mutually_exclusive=[("password", "password_file")],
         required_one_of=[("host", "cluster")],
         supports_check_mode=True,

@@ -9,11 +9,12 @@ short_description: Set what hosts use their GPUs for
 version_added: 0.1.0
 description:
   - Sets graphics types, vGPU modes and the assignment policy of hosts, in one change per host. What is left out stays.
-  - A graphics type is in force after the host's next reboot, which this module does not do; the rest at once.
+  - A graphics type is in force after the host's next reboot, see O(reboot); the rest at once.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.rolling
 attributes:
   check_mode:
     support: full
@@ -105,6 +106,7 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
     "default_type": {"type": "str", "choices": ["shared", "sharedDirect"]},
@@ -121,12 +123,12 @@ def ask(module):
     from gpuops.tasks.hosts import host_graphics_mode
 
     options = {name: module.params[name] for name in OPTIONS}
-    return host_graphics_mode(said(module), options, apply=not module.check_mode)
+    return host_graphics_mode(said(module), options, rebooting(module), apply=not module.check_mode)
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
+        argument_spec={**CONNECTION, **ROLLING, **OPTIONS},
         mutually_exclusive=[("password", "password_file")],
         required_one_of=[("host", "cluster")],
         supports_check_mode=True,

@@ -9,12 +9,13 @@ short_description: Give GPUs of hosts to VMs whole, or back to their hosts
 version_added: 0.1.0
 description:
   - Switches DirectPath I/O of GPUs on and off, and sets the hardware label by which VMs ask for them.
-  - Where the host cannot do that at once it is in force after its next reboot, which this module does not do.
+  - Where the host cannot do that at once it is in force after its next reboot, see O(reboot).
   - Switching it off is refused while a VM has the GPU.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
   - gpuops.vsphere.connection
+  - gpuops.vsphere.rolling
 attributes:
   check_mode:
     support: full
@@ -102,6 +103,7 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
     "device": {"type": "list", "elements": "str", "required": True},
@@ -115,15 +117,15 @@ def ask(module):
     from gpuops.tasks.hosts import host_passthrough
 
     options = {name: module.params[name] for name in OPTIONS}
-    return host_passthrough(
-        said(module), {"on": module.params["state"] == "enabled", **options}, apply=not module.check_mode
-    )
+    options["on"] = module.params["state"] == "enabled"
+    return host_passthrough(said(module), options, rebooting(module), apply=not module.check_mode)
 
 
 def main():
     module = AnsibleModule(
         argument_spec={
             **CONNECTION,
+            **ROLLING,
             "state": {"type": "str", "choices": ["enabled", "disabled"], "default": "enabled"},
             **OPTIONS,
         },

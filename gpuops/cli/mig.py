@@ -1,0 +1,117 @@
+"""`gpuops mig`: GPUs in MIG mode, or not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli import output
+from gpuops.cli.entering import Entering
+from gpuops.cli.options import Common, Rebooting, spread
+from gpuops.cli.repeated import Once
+from gpuops.cli.scheduler import ClusterName, HostPattern
+from gpuops.errors import UsageError
+
+mig = typer.Typer(
+    name="mig",
+    cls=Once,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Show MIG mode of hosts' GPUs, and switch it by the hosts' own nvidia-smi.",
+)
+switch = typer.Typer(
+    name="set", cls=Once, rich_markup_mode=None, no_args_is_help=True, help="Switch MIG mode of GPUs on or off."
+)
+mig.add_typer(switch)
+
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+
+
+@mig.command()
+@spread
+def show(common: Common, entering: Entering, host: HostPattern = None, cluster: ClusterName = None) -> None:
+    """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
+
+    Changes nothing.
+
+    \b
+    Example:
+      gpuops mig show --host esx-01.lab --vcenter sim:lab
+    """
+    from gpuops.api import mig_show
+    from gpuops.cli.opening import open_site
+    from gpuops.plan.scope import Scope
+    from gpuops.report.mig import mig_document, mig_text
+
+    with open_site(common) as site:
+        site.shell = entering.shell()
+        inventory, hosts = mig_show(site, Scope(cluster=cluster, host=host))
+    output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
+
+
+@switch.command()
+@spread
+def on(
+    common: Common,
+    rebooting: Rebooting,
+    entering: Entering,
+    gpu: Gpus = None,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Have GPUs in MIG mode: their vGPUs then have parts of the GPU of their own. Needs a host shell.
+
+    It waits for a reset of the GPU or the host's next reboot, which --reboot rolling does.
+
+    \b
+    Example:
+      gpuops mig set on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
+    """
+    _set(True, gpu, host, cluster, common, rebooting, entering, dry_run=dry_run)
+
+
+@switch.command()
+@spread
+def off(
+    common: Common,
+    rebooting: Rebooting,
+    entering: Entering,
+    gpu: Gpus = None,
+    host: HostPattern = None,
+    cluster: ClusterName = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Have GPUs out of MIG mode: their vGPUs share its time again. Needs a host shell.
+
+    \b
+    Example:
+      gpuops mig set off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
+    """
+    _set(False, gpu, host, cluster, common, rebooting, entering, dry_run=dry_run)
+
+
+def _set(
+    wanted: bool,
+    gpu: list[str] | None,
+    host: str | None,
+    cluster: str | None,
+    common: Common,
+    rebooting: Rebooting,
+    entering: Entering,
+    *,
+    dry_run: bool,
+) -> None:
+    from gpuops.cli.host_change import carry_out
+    from gpuops.plan.graphics.mig import NO_SHELL, SetMig
+
+    shell = entering.shell()
+    if shell is None:
+        raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
+    request = SetMig(wanted, tuple(gpu or ()), host, cluster)
+    carry_out(request, f"mig-set-{'on' if wanted else 'off'}", common, rebooting, dry_run=dry_run, shell=shell)

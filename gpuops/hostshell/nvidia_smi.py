@@ -1,0 +1,57 @@
+"""nvidia-smi on a host: MIG mode of its GPUs, read and switched. Implements `HostShell` over SSH.
+
+Source: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
+MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.errors import Refused, UsageError
+from gpuops.hostshell.ssh import Reply, Ssh
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import SmiState
+
+FIELDS: Final = ("pci.bus_id", "mig.mode.current", "mig.mode.pending", "ecc.mode.current", "ecc.mode.pending")
+QUERY: Final = f"nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv,noheader"
+_MODES: Final = {"enabled": True, "disabled": False}
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaSmi:
+    """The nvidia-smi of hosts that are entered so."""
+
+    ssh: Ssh
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        """MIG mode of each GPU. Raises Refused where it cannot be asked, or answers what nobody can read."""
+        reply = self.ssh.run(host, QUERY)
+        if reply.exit_status:
+            raise Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
+        return tuple(_state(row, host) for row in csv.reader(reply.stdout.splitlines()) if row)
+
+    def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
+        """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""
+        for gpu in gpus:
+            reply = self.ssh.run(host, f"nvidia-smi -i {gpu} -mig {int(on)}")
+            if reply.exit_status:
+                raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
+
+
+def _state(row: list[str], host: str) -> SmiState:
+    try:
+        address, *modes = (cell.strip().lower() for cell in row)
+        current, pending, ecc, ecc_pending = (_MODES.get(mode) for mode in modes)
+        return SmiState(PciAddress.parse(address), current, pending, ecc, ecc_pending)
+    except (ValueError, UsageError) as error:
+        line = ",".join(row)[:80]
+        raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {line!r}") from error
+
+
+def _first(reply: Reply) -> str:
+    """The first line of what it said."""
+    return next((line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip()), "")

@@ -1,0 +1,142 @@
+"""Names that would move a cursor, end a line or turn text around: every view shows them, and none obeys them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gpuops.cli.app import app
+from gpuops.sim import ready_file
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+
+HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+ALL_HIDDEN: Final = "".join(
+    character for character in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(character) in HIDDEN - {"Cs"}
+)
+"""Every code point that is not seen as itself; half characters, which no snapshot may hold, are tried on their own."""
+TAILS: Final = [ALL_HIDDEN[start : start + 8] for start in range(0, len(ALL_HIDDEN), 8)]
+SENT_BY_VCENTER: Final = "\x9b2J\x85\u2028\u2029\u202e\u2066\u200b\ufeff\xad"
+"""What XML 1.0 can carry of them."""
+POLICY: Final = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
+OFFLINE: Final = (
+    "inventory",
+    "inventory --vms",
+    "inventory --vms -o yaml",
+    "inventory -o json",
+    "capacity",
+    "place --profile a100-3-20c --vcpu 4 --memory 16GiB --explain",
+    "place --profile a100-3-20c --vcpu 400 --memory 16GiB",
+    "defrag --powered-off",
+    "attach --vm moid:{ml-07} --profile a100-3-20c --dry-run --explain",
+    "attach --vm moid:{legacy} --profile a100-3-20c --dry-run",
+    "attach --vm moid:{ml-08} --device 0000:99:00.0 --dry-run -o json",
+    "detach --vm moid:{ml-01} --all --dry-run",
+    "attach --vm ml-70 --profile a100-3-20c --dry-run",
+    "rotate plan --policy {policy}",
+    "rotate night --policy {policy} --dry-run --explain",
+)
+LIVE: Final = (
+    "doctor",
+    "scheduler show",
+    "mode show",
+    "attach --vm moid:{ml-07} --profile a100-3-20c",
+    "detach --vm moid:{vdi-01} --all",
+    "rotate night --policy {policy} --yes",
+    "rotate status --policy {policy}",
+    "rotate day --policy {policy} --yes",
+    "sim ledger --ready-file {ready}",
+)
+
+
+def require_harmless(words: str, result: Result) -> None:
+    for stream in (result.stdout, result.stderr):
+        found = {f"U+{ord(one):04X}" for one in stream if unicodedata.category(one) in HIDDEN and one != "\n"}
+        assert not found, f"gpuops {words} prints {sorted(found)}"
+
+
+def lines(result: Result) -> tuple[int, int, int]:
+    return result.exit_code, result.stdout.count("\n"), result.stderr.count("\n")
+
+
+def run(words: str, *more: str, **named: object) -> Result:
+    return CliRunner().invoke(app, [word.format(**named) for word in [*words.split(), *more]])
+
+
+def policy(folder: Path, tail: str) -> Path:
+    """Its queue names VMs as vCenter does."""
+    text = POLICY
+    for name in ("ml-01", "ml-06", "ml-09"):
+        text = text.replace(f"vm: {name}", f"vm: {json.dumps(name + tail)}")
+    path = folder / f"policy-{bool(tail)}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def renamed(document: dict[str, Any]) -> dict[str, Any]:
+    """A snapshot whose VMs, hosts, clusters and datastores have names and paths that end in one of these."""
+    tails = cycle(TAILS)
+    for kind in ("vms", "hosts", "clusters", "datastores"):
+        for each in document["inventory"][kind].values():
+            each |= {key: each[key] + next(tails) for key in ("name", "path") if key in each}
+    return document
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path, clean: Path) -> tuple[Path, Path, dict[str, str]]:
+    """Plain and hostile, and the ids of VMs by their plain name."""
+    plain, hostile = tmp_path / "plain.json", tmp_path / "hostile.json"
+    assert run("inventory --vcenter sim:lab --save", str(plain)).exit_code == 0
+    document = json.loads(plain.read_text(encoding="utf-8"))
+    refs = {vm["name"]: vm["ref"] for vm in document["inventory"]["vms"].values()}
+    hostile.write_text(json.dumps(renamed(document)), encoding="utf-8")
+    return plain, hostile, refs
+
+
+def test_no_view_of_a_snapshot_obeys_them(tmp_path: Path, snapshots: tuple[Path, Path, dict[str, str]]) -> None:
+    plain, hostile, refs = snapshots
+    for words in OFFLINE:
+        usual = run(words, "--inventory", str(plain), policy=policy(tmp_path, ""), **refs)
+        shown = run(words, "--inventory", str(hostile), policy=policy(tmp_path, "\x9b\u202e\u2028"), **refs)
+        require_harmless(words, shown)
+        assert usual.exit_code in (0, 2, 3), usual.stderr
+        # a policy's queue names the plain ones; and YAML folds a long text where it likes
+        if "rotate" not in words and "yaml" not in words:
+            assert lines(shown) == lines(usual), (words, shown.stdout[-500:], shown.stderr)
+
+
+@pytest.fixture
+def labs(clean: Path) -> Iterator[tuple[SimServer, SimServer]]:
+    """Plain and hostile."""
+    with SimServer(build("lab")) as plain, SimServer(build("lab")) as hostile:
+        for kind in ("VirtualMachine", "HostSystem", "ClusterComputeResource", "Datastore"):
+            for each in hostile.world.by_type(kind):
+                each.name += SENT_BY_VCENTER  # type: ignore[attr-defined]
+        yield plain, hostile
+
+
+def test_no_view_of_a_vcenter_obeys_them(
+    tmp_path: Path, labs: tuple[SimServer, SimServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: dict[str, tuple[int, int, int]] = {}
+    for server, tail in zip(labs, ("", SENT_BY_VCENTER), strict=True):
+        ready = tmp_path / "ready.json"
+        ready_file.write(ready, ready_file.of(server))
+        monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / f"state-{bool(tail)}"))
+        monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
+        refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}  # type: ignore[attr-defined]
+        for words in LIVE:
+            shown = run(words, policy=policy(tmp_path, tail), ready=ready, **refs)
+            require_harmless(words, shown)
+            assert shown.exit_code in (0, 3), (words, shown.stderr)
+            assert codes.setdefault(words, lines(shown)) == lines(shown), (words, shown.stdout, shown.stderr)
+        assert server.world.ledger, "things were done"

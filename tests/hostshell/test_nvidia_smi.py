@@ -1,0 +1,193 @@
+"""MIG mode by a host's own nvidia-smi: over real SSH, its key checked, against a simulated host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from gpuops.api import Site, configure, mig_show, wall_clock
+from gpuops.errors import OutcomeUnknown, Refused, UsageError
+from gpuops.execute.change import change
+from gpuops.hostshell.nvidia_smi import NvidiaSmi
+from gpuops.hostshell.ssh import Ssh
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import SmiState
+from gpuops.model.rolling import Displacement, Rolling
+from gpuops.plan.graphics.mig import SetMig
+from gpuops.plan.outcome import Verdict
+from gpuops.plan.scope import Scope
+from gpuops.sim import nvidia_smi
+from gpuops.sim.board import Mode
+from gpuops.sim.scenario import build
+from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.sim.vm_state import Power
+from gpuops.vsphere.connection import Connection
+from tests.hostshell.server import Answer, ShellHost, entered
+from tests.wire.conftest import target_of
+
+NAME = "esx-01.lab"
+FIRST, SECOND = "0000:3b:00.0", "0000:af:00.0"
+QUERY = (
+    "nvidia-smi --query-gpu=pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending "
+    "--format=csv,noheader"
+)
+ROWS = """\
+00000000:3B:00.0, Enabled, Disabled, Enabled, Disabled
+00000000:AF:00.0, Enabled, Enabled, Enabled, Enabled
+00000000:D8:00.0, [N/A], [N/A], [N/A], [N/A]
+"""
+
+
+@pytest.fixture
+def enter(tmp_path: Path) -> Iterator[Callable[[Answer], ShellHost]]:
+    with ExitStack() as stack:
+        yield lambda answer: stack.enter_context(entered(tmp_path, NAME, answer))
+
+
+def test_modes_are_read_as_nvidia_smi_writes_them(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: (ROWS, 0))
+    assert NvidiaSmi(host.ssh).mig(NAME) == (
+        SmiState(PciAddress.parse(FIRST), True, False, True, False),
+        SmiState(PciAddress.parse(SECOND), True, True, True, True),
+        SmiState(PciAddress.parse("0000:d8:00.0"), None, None),
+    )
+    assert host.asked == [QUERY]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("NVIDIA-SMI has failed because it couldn't communicate\n", 9, "nvidia-smi ends with 9: NVIDIA-SMI has failed"),
+        ("<html>login</html>\n", 0, "answers what this gpuops cannot read"),
+        ("nonsense, Enabled, Enabled, Enabled, Enabled\n", 0, "answers what this gpuops cannot read"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(
+    enter: Callable[[Answer], ShellHost], text: str, status: int, said: str
+) -> None:
+    with pytest.raises(Refused, match=said):
+        NvidiaSmi(enter(lambda command: (text, status)).ssh).mig(NAME)
+
+
+def test_a_host_whose_key_is_not_known_is_not_entered(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: (ROWS, 0))
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    for known in (f"{NAME} {other}", f"another {other}", ""):
+        host.known_hosts.write_text(known, encoding="ascii")
+        with pytest.raises(Refused, match="its SSH key is not the one that is known"):
+            NvidiaSmi(host.ssh).mig(NAME)
+    assert host.asked == []
+    with pytest.raises(Refused, match="no host's key is known"):
+        NvidiaSmi(replace(host.ssh, known_hosts=Path("/nowhere"))).mig(NAME)
+
+
+def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer], ShellHost], tmp_path: Path) -> None:
+    host = enter(lambda command: (ROWS, 0))
+    strange = tmp_path / "strange"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(strange)
+    with pytest.raises(Refused, match="SSH does not let root in"):
+        NvidiaSmi(replace(host.ssh, key=strange)).mig(NAME)
+    with pytest.raises(Refused, match="cannot be entered by SSH"):
+        NvidiaSmi(replace(host.ssh, port=1)).mig(NAME)
+
+
+def test_a_shell_that_breaks_off_leaves_it_unknown(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: ("", -1))
+    with pytest.raises(OutcomeUnknown, match="SSH broke off in the middle of nvidia-smi"):
+        NvidiaSmi(host.ssh).set_mig(NAME, [PciAddress.parse(FIRST)], on=True)
+    assert host.asked == [f"nvidia-smi -i {FIRST} -mig 1"]
+
+
+class Bench:
+    """The lab, and its first host entered over SSH."""
+
+    def __init__(self, server: SimServer, site: Site) -> None:
+        self.server, self.site = server, site
+        server.world.patience_s = 0
+
+    @property
+    def host(self) -> Any:
+        [host] = [host for host in self.server.world.by_type("HostSystem") if host.display_name == NAME]
+        return host
+
+    def set(self, *, on: bool, gpu: tuple[str, ...] = (FIRST,)) -> Any:
+        return configure(SetMig(on, gpu, NAME), self.site, apply=True)
+
+    def roll(self, *, on: bool, gpu: tuple[str, ...] = (FIRST,)) -> Any:
+        return change.roll(
+            SetMig(on, gpu, NAME),
+            "mig set off",
+            Rolling(vms=Displacement.SHUT_DOWN),
+            self.site,
+            apply=True,
+            consent=lambda report: None,
+            told=lambda line: None,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path, enter: Callable[[Answer], ShellHost]) -> Iterator[Bench]:
+    with SimServer(build("lab")) as server, Connection(target_of(server)) as vcenter:
+        [host] = [host for host in server.world.by_type("HostSystem") if host.display_name == NAME]
+        shell = NvidiaSmi(enter(lambda command: nvidia_smi.answer(host, command)).ssh)
+        yield Bench(server, Site(vcenter, tmp_path / "state", wall_clock, shell=shell))
+
+
+def test_the_mode_is_pending_until_the_host_reboots(bench: Bench) -> None:
+    report = bench.set(on=False)
+    assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE])
+    assert "not in force before a reboot of esx-01.lab" in report.plan.afterwards[0]
+    [state] = [state for state in mig_of(bench) if str(state.address) == FIRST]
+    assert (state.current, state.pending) == (True, False)
+    again = bench.set(on=False)
+    assert (again.changed, again.plan.because) == (False, ("esx-01.lab: MIG mode is off already; a reboot is pending",))
+
+
+def test_a_rolling_reboot_brings_it_into_force(bench: Bench) -> None:
+    for vm in bench.host.vms():
+        if vm.state.power is Power.ON:
+            vm.state.power, vm.state.seats = Power.OFF, ()
+    report = bench.roll(on=False)
+    assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE]), report.outcomes
+    assert [gpu.mode for gpu in bench.host.state.gpus[:2]] == [Mode.SAME_SIZE, Mode.MULTI_INSTANCE]
+    forgets = Rule(Effect.HAPPEN, "RebootHost_Task", happening="host.forgets_mig", phase=Phase.AFTER)
+    bench.server.world.injector.add(forgets)
+    report = bench.roll(on=True)
+    assert (report.exit_code, report.outcomes[0].verdict) == (4, Verdict.FAILED)
+    assert f"MIG mode of {FIRST} is not on" in report.outcomes[0].reason
+
+
+def test_a_gpu_without_mig_and_one_that_is_not_there_are_refused(bench: Bench) -> None:
+    assert [str(each) for each in bench.set(on=True, gpu=("0000:d8:00.0",)).plan.rejections] == [
+        "esx-01.lab 0000:d8:00.0: has no MIG mode (NVIDIA MIG User Guide)"
+    ]
+    assert [str(each) for each in bench.set(on=True, gpu=("0000:11:00.0",)).plan.rejections] == [
+        "esx-01.lab: has no GPU 0000:11:00.0 (nvidia-smi)"
+    ]
+    assert list(bench.server.world.ledger) == []
+
+
+def test_without_a_shell_nothing_is_asked_and_nothing_can_be_switched(bench: Bench) -> None:
+    bench.site.shell = None
+    assert mig_show(bench.site, Scope(host=NAME))[1][0].settings is None
+    with pytest.raises(UsageError, match="vCenter has no call for it"):
+        bench.set(on=True)
+
+
+def test_a_host_that_cannot_be_entered_is_refused_by_name(bench: Bench) -> None:
+    bench.site.shell = NvidiaSmi(Ssh(known_hosts=Path("/nowhere")))
+    [rejection] = bench.set(on=True).plan.rejections
+    assert str(rejection).startswith("esx-01.lab: its nvidia-smi was not asked: /nowhere is not there: no host's key")
+
+
+def mig_of(bench: Bench) -> tuple[SmiState, ...]:
+    [host] = mig_show(bench.site, Scope(host=NAME))[1]
+    assert host.settings is not None
+    return host.settings.mig or ()

@@ -1,0 +1,83 @@
+"""Epidemics: one thing that befalls many desktops of a night, so that it surely meets one of those that matter.
+
+Each strikes one night in thirty, by dice of its own: a new one changes no other night.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gpuops.execute.rotation import Half
+from gpuops.sim.trouble.catalogue import rules_of
+from tests.nights.cron import returns_early
+from tests.nights.event import Event
+
+ONE_IN: Final = 30
+READ_FOR_IDLE: Final = ("summary.quickStats.overallCpuUsage", "runtime.numMksConnections")
+"""What tells whether a desktop is used."""
+
+
+def epidemics_of(seed: int, desktops: Sequence[str]) -> tuple[Event, ...]:
+    """What befalls many desktops, and the return that is cut off, of a seed."""
+    return (
+        *_crowd(seed, desktops),
+        *_boomerangs(seed, desktops),
+        *_unseen(seed),
+        *_recreated(seed, desktops),
+        *_elsewhere(seed, desktops),
+        *_return_cut_off(seed),
+    )
+
+
+def _dice(seed: int, name: str, one_in: int = ONE_IN) -> random.Random | None:
+    rng = random.Random(f"{seed}:{name}")
+    return None if rng.randrange(one_in) else rng
+
+
+def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """One user after the other sits down while desktops are taken."""
+    rng = _dice(seed, "crowd")
+    return [Event("H1", target=desktop, at_s=float(rng.randint(1, 300))) for desktop in desktops] if rng else []
+
+
+def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Several desktops are woken again and again: one of them is among those taken, then."""
+    rng = _dice(seed, "boomerangs")
+    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]] if rng else []
+
+
+def _unseen(seed: int) -> list[Event]:
+    """How much the desktops are used is told of none of them, all night or for some reads."""
+    rng = _dice(seed, "unseen")
+    if rng is None:
+        return []
+    times = rng.choice([None, None, 40, 400])
+    return [Event("A10", rules_of("A10", {"target": "desktop-*", "property": told, "times": times}))
+            for told in rng.choice([READ_FOR_IDLE, READ_FOR_IDLE[:1], READ_FOR_IDLE[1:]])]  # fmt: skip
+
+
+def _recreated(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Half of the desktops are deleted at night, and made anew under their names."""
+    rng = _dice(seed, "recreated")
+    return [_at(rng, "V4", desktop) for desktop in desktops[::2]] if rng else []
+
+
+def _elsewhere(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Most desktops are on another host in the morning."""
+    rng = _dice(seed, "elsewhere")
+    return [_at(rng, rng.choice(["C3", "C4"]), desktop) for desktop in desktops[:8]] if rng else []
+
+
+def _at(rng: random.Random, fault: str, desktop: str) -> Event:
+    changes: dict[str, Any] = {"target": desktop, "at_s": float(rng.randint(900, 30_000))}
+    return Event(fault, rules_of(fault, changes))
+
+
+def _return_cut_off(seed: int) -> list[Event]:
+    """A return in the middle of the night is killed, and the next night's run comes before anybody finishes it."""
+    rng = random.Random(f"{seed}:cut")
+    if not returns_early(seed) or rng.randrange(2):
+        return []
+    return [Event("K1", target=Half.DAY, point=rng.randint(5, 100))]

@@ -1,0 +1,28 @@
+"""Event: one thing that goes wrong in a night, in words that can be written down, replayed and left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuops.sim.trouble.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that goes wrong: `rules` for the simulator, or what `fault` says is done to `target` at `at_s`."""
+
+    fault: str
+    rules: tuple[Rule, ...] = ()
+    target: str = ""
+    at_s: float = 0.0
+    point: int = 0
+    """K1, K2, K5: at which boundary of the run, counted from where the last one was, and with a `target` only of runs
+    of that half; K3: at which append of the night, for `at_s` seconds."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Event:
+        return cls(**{**values, "rules": tuple(Rule.from_json(rule) for rule in values["rules"])})

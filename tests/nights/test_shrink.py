@@ -1,0 +1,42 @@
+"""A night that breaks an invariant can be had again, and is told in the fewest events that still break it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuops.plan.rotation import day
+from gpuops.plan.rotation.ours import Whereabouts
+from tests.nights.__main__ import main
+
+SEED = 36
+"""Of a night in which half of the desktops are deleted, among much else that goes wrong."""
+
+
+def test_a_careless_engine_is_shown_in_five_events_or_fewer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    careless = tuple(each for each in day._NAMED if each is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_NAMED", careless)
+    assert main(["play", "--nights", "1", "--first", str(SEED), "--jobs", "1"]) == 1
+    told = capsys.readouterr().out
+    assert f"seed {SEED}, commit " in told
+    schedule = [line for line in told.splitlines() if line.startswith('{"fault"')]
+    assert len(schedule) > 5
+    least = tmp_path / "least.json"
+    assert main(["shrink", str(SEED), "--out", str(least)]) == 0
+    capsys.readouterr()
+    events = json.loads(least.read_text(encoding="utf-8"))["events"]
+    assert 1 <= len(events) <= 5
+    assert {event["fault"] for event in events} == {"V4"}
+    assert main(["replay", str(least)]) == 1
+    assert "I1: desktop-003 is gone, and the morning does not name it" in capsys.readouterr().out
+
+
+def test_a_night_that_breaks_nothing_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shrink", str(SEED)]) == 0
+    assert "breaks no invariant" in capsys.readouterr().out
+    assert main(["play", "--nights", "1", "--first", str(SEED), "--jobs", "1"]) == 0
+    assert "schedule:" not in capsys.readouterr().out

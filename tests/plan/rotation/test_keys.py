@@ -1,0 +1,31 @@
+"""Four keys, and only all of them together take a desktop: the policy, its owner, no opt-out, and vCenter's leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from gpuops.model.selector import Mark, Selector
+from gpuops.plan.privileges import needed, refused_without
+from tests.execute.small_vcenter import small_world
+from tests.plan.rotation.test_night import POLICY, POOL, plan, suspended
+
+CELLS = list(product([True, False], repeat=4))
+SUSPEND = "VirtualMachine.Interact.Suspend"
+
+
+@pytest.mark.parametrize(("selected", "agreed", "opted_out", "permitted"), CELLS)
+def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out: bool, permitted: bool) -> None:
+    chosen = Selector(name="desktop-*" if selected else "laptop-*")
+    policy = replace(POLICY, pools=(replace(POOL, select=chosen, owner=Mark("gpuops.owner", "cad")),))
+    world = small_world()
+    for ref in world.vms:
+        marks = ({"gpuops.owner": "cad"} if agreed else {}) | ({"gpuops.opt-out": "no"} if opted_out else {})
+        world.set(ref, attributes=marks)
+    found = plan(world, policy)
+    wants = needed(found.steps)
+    lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}
+    taken = suspended(refused_without(found, lacking, world.snapshot()))
+    assert bool(taken) is ((selected, agreed, opted_out, permitted) == (True, True, False, True))
