@@ -10,7 +10,7 @@ just before anything is changed; what it raises ends the run with nothing change
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpuops.model.audit import Audit
     from gpuops.model.host import Host
     from gpuops.model.inventory import Inventory
+    from gpuops.model.role import RoleState, RoleWish
     from gpuops.model.rolling import Rolling
     from gpuops.model.rotation import Policy
     from gpuops.model.target import Target
@@ -66,6 +67,7 @@ __all__ = [
     "mig_show",
     "offline",
     "place",
+    "roles",
     "rotate_audit_verify",
     "rotate_day",
     "rotate_init",
@@ -421,6 +423,20 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
     from gpuops.execute.skipping import skip_next
 
     return skip_next(policy, site, skipped=not undo)
+
+
+def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tuple[RoleState, ...]:
+    """Each wanted role beside vCenter's of the same name; with `apply` those that differ are written.
+
+    Raises PolicyError for a privilege that this vCenter has not, NoPermission where nothing was changed, PartlyDone
+    with what was written before something failed, Refused for a saved inventory.
+    """
+    from gpuops.errors import Refused
+    from gpuops.execute.roles import RoleKeeper, brought
+
+    if not isinstance(site.vcenter, RoleKeeper):
+        raise Refused("a saved inventory has no roles", hint="use --vcenter")
+    return brought(wishes, site.vcenter, apply=apply)
 
 
 def rotate_init(policy: Policy, site: Site, *, apply: bool = True) -> Setup:

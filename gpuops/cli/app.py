@@ -32,6 +32,7 @@ from gpuops.cli.options import Common, spread
 from gpuops.cli.passthrough import passthrough
 from gpuops.cli.place import place
 from gpuops.cli.repeated import Once
+from gpuops.cli.roles import roles
 from gpuops.cli.rotate import rotate
 from gpuops.cli.scheduler import scheduler
 from gpuops.cli.sim import sim
@@ -101,6 +102,7 @@ app.add_typer(mode)
 app.add_typer(passthrough)
 app.add_typer(mig)
 app.add_typer(change)
+app.add_typer(roles)
 app.add_typer(sim)
 app.command()(demo)
 app.command()(help)

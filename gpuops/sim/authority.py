@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,8 @@ UNDECLARED: Final = (
     "Global.SetCustomField",
     "InventoryService.Tagging.AttachTag", "InventoryService.Tagging.CreateCategory",
     "InventoryService.Tagging.CreateTag", "InventoryService.Tagging.ObjectAttachable",
-    "Network.Assign", "Resource.AssignVMToPool", "Resource.QueryVMotion", "Datastore.AllocateSpace",
+    "Network.Assign", "Resource.AssignVMToPool", "Resource.HotMigrate", "Resource.QueryVMotion",
+    "Datastore.AllocateSpace",
     "VirtualMachine.Config.AddRemoveDevice", "VirtualMachine.Config.AdvancedConfig", "VirtualMachine.Config.CPUCount",
     "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
     "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
@@ -97,6 +98,10 @@ class Authority:
         role = Role(max(0, *self.roles) + 1, name, frozenset(privileges) | _READING)
         self.roles[role.id] = role
         return role
+
+    def change_role(self, role: Role, name: str, privileges: Iterable[str]) -> None:
+        """The role is called so and has these privileges from then on, wherever it was given."""
+        self.roles[role.id] = replace(role, name=name, privileges=frozenset(privileges) | _READING)
 
     def permit(self, user: str, role: Role | int, moid: str = "group-d1", *, propagate: bool = True) -> None:
         """Give a user a role on an entity, in place of the one they have there."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from gpuops.model.inventory import Inventory
+from gpuops.model.role import RoleState, RoleWish
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -123,6 +124,18 @@ class Connection:
     def define_attribute(self, name: str, op_id: str) -> None:
         """There is a custom attribute of that name from then on."""
         self._performer.attributes.define(name, op_id)
+
+    def roles(self, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
+        """Each wanted role beside vCenter's of the same name."""
+        from gpuops.vsphere.roles import compared
+
+        return compared(self._session, wishes)
+
+    def write_role(self, wish: RoleWish, op_id: str) -> None:
+        """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""
+        from gpuops.vsphere.roles import write
+
+        write(self._session, wish, op_id)
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         """The task that makes a bare VM, sent once. Raises OutcomeUnknown when the reply was lost."""

@@ -11,29 +11,45 @@ import pytest
 
 from gpuops.api import Site, rotate_day, rotate_night, run, wall_clock
 from gpuops.config.policy import load_policy
+from gpuops.config.role_file import load_roles
 from gpuops.model.inventory import Inventory
 from gpuops.plan.attach import Attach
+from gpuops.plan.change.roll import MAINTENANCE
+from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
 from gpuops.plan.outcome import Report
+from gpuops.plan.privileges import EDIT_CLUSTER, needed
+from gpuops.plan.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
 from gpuops.sim.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of
 
+TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 POLICY = Path(__file__).resolve().parents[2] / "gpuops" / "sim" / "scenarios" / "lab-policy.yaml"
 VIEW_ONLY: Final = -3
 DESKTOPS: Final = frozenset({"vdi-07", "vdi-08", "vdi-09", "vdi-10"})
 
+ROLES: Final = {
+    role.name: role
+    for name in ("night", "attach", "host-settings")
+    for role in load_roles(TEMPLATES / "roles" / f"{name}.yaml")
+}
 NIGHT_ROLES: Final[Mapping[str, frozenset[str]]] = {
-    "vdi": frozenset({"VirtualMachine.Interact.Suspend", "VirtualMachine.Interact.PowerOn", "Global.SetCustomField"}),
-    "ml": frozenset(
-        {
-            "VirtualMachine.Interact.PowerOn",
-            "VirtualMachine.Interact.PowerOff",
-            "Global.SetCustomField",
-            "Resource.ColdMigrate",  # for a VM of the queue that the policy lets relocate
-        }
-    ),
+    "vdi": ROLES["gpuops night desktops"].privileges,
+    "ml": ROLES["gpuops night ML"].privileges,  # its Resource.ColdMigrate: for a VM that the policy lets relocate
 }
 """The night account: read-only everywhere, and by folder what it does there. The marker is defined by an administrator
 once (Global.ManageCustomFields). Not needed: any configuration of a VM or host, Reset, AnswerQuestion, migration of a
@@ -104,6 +120,49 @@ def test_who_may_not_define_the_marker_is_told_before_the_night(lab: SimServer, 
             "this login lacks Global.ManageCustomFields"
         }
         assert effects(lab) == []
+
+
+def attach_account(server: SimServer, privileges: Iterable[str]) -> None:
+    authority = server.world.authority
+    authority.permit(server.username, READ_ONLY)
+    authority.permit(server.username, authority.add_role("attach", privileges), place(server, "ml"))
+
+
+ATTACHED: Final = {
+    "a vGPU": Attach("ml-07", profile="a100-3-20c"),
+    "another vGPU": Attach("ml-01", replace="a100-3-20c", profile="a100-2-10c"),
+}
+
+
+@pytest.mark.parametrize("request_", ATTACHED.values(), ids=ATTACHED)
+def test_the_attach_role_is_enough(lab: SimServer, tmp_path: Path, request_: Attach) -> None:
+    attach_account(lab, ROLES["gpuops attach"].privileges)
+    with site_of(lab, tmp_path) as site:
+        assert run(request_, site, apply=True).exit_code == 0
+    assert effects(lab) == ["ReconfigVM_Task"]
+
+
+def test_without_one_of_its_privileges_an_attach_is_refused_before_it_begins(lab: SimServer, tmp_path: Path) -> None:
+    attach_account(lab, ROLES["gpuops attach"].privileges - {"VirtualMachine.Config.AddRemoveDevice"})
+    with site_of(lab, tmp_path) as site:
+        report = run(ATTACHED["a vGPU"], site, apply=True)
+    assert report.exit_code == 3
+    assert "VirtualMachine.Config.AddRemoveDevice" in str(report.plan.rejections)
+    assert effects(lab) == []
+
+
+def test_the_roles_hold_what_steps_may_need_and_nothing_that_none_does() -> None:
+    """Every privilege that a plan can ask for is in a role, and every one in a role can be asked for."""
+    change = VmChange(
+        remove=(1,), replace_profile=((1, "x"),), extra_config={"a": "b"}, memory_locked=True, cpu_hot_add=False
+    )
+    vm_steps: list[Step] = [
+        SuspendVm("vm"), ResumeVm("vm"), PowerOnVm("vm"), PowerOffVm("vm"), ShutDownGuest("vm"), RelocateVm("vm", "h"),
+        SetAttribute("vm", "a", "b"), RunInGuest("vm", "/x"), ReconfigureVm("vm", change),
+    ]  # fmt: skip
+    wanted = {privilege for each in needed(vm_steps).values() for privilege in each} | EDIT_CLUSTER | WANTED_ON_HOSTS
+    wanted |= {MAINTENANCE, "Resource.HotMigrate"}  # of reboots one after another
+    assert {privilege for role in ROLES.values() for privilege in role.privileges} == wanted
 
 
 def read(server: SimServer) -> Inventory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyVmomi import vim
+from pyVmomi import vim, vmodl
 
 from gpuops.sim.authority import ADMIN, Permission, Role, all_privileges
 from gpuops.sim.managed_object import ManagedObject, method, prop
@@ -94,6 +94,14 @@ class AuthorizationManager(ManagedObject):
         role = self.world.authority.add_role(name, privIds)
         self.touch("roleList")
         return role.id
+
+    @method
+    def UpdateAuthorizationRole(self, call: Call, roleId: int, newName: str, privIds: list[str] | None) -> None:
+        role = self._get(roleId)
+        if role.system:
+            raise vmodl.fault.InvalidArgument(msg=f"The role {role.name} is vCenter's own.", invalidProperty="roleId")
+        self.world.authority.change_role(role, newName, privIds or ())
+        self.touch("roleList")
 
     @method
     def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:

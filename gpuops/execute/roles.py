@@ -1,0 +1,62 @@
+"""Roles: what files want of vCenter's roles, compared and, if asked, written: as few as are wrong, each once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone
+from gpuops.model.role import RoleState, RoleWish
+
+
+@runtime_checkable
+class RoleKeeper(Protocol):
+    """A vCenter that tells its roles, and takes others."""
+
+    def roles(self, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
+        """Each wanted role beside vCenter's of the same name."""
+        ...
+
+    def write_role(self, wish: RoleWish, op_id: str) -> None:
+        """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""
+        ...
+
+
+def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> tuple[RoleState, ...]:
+    """Each wanted role as it is, or, with `apply`, as it was before it was written.
+
+    Raises NoPermission where nothing was changed, PartlyDone with what was written before something failed.
+    """
+    states = keeper.roles(wishes)
+    if not apply:
+        return states
+    written: list[str] = []
+    for state in states:
+        if state.right:
+            continue
+        try:
+            _write(state.wish, keeper)
+        except GpuopsError as error:
+            if not written:
+                raise
+            raise PartlyDone(
+                f"{error.message}; written before: {', '.join(written)}", hint=error.hint or "type it again"
+            ) from error
+        written.append(state.wish.name)
+    return tuple(replace(state, written=not state.right) for state in states)
+
+
+def _write(wish: RoleWish, keeper: RoleKeeper) -> None:
+    """The state decides, not the reply: a role that is there as wanted was written."""
+    try:
+        with suppress(OutcomeUnknown):
+            keeper.write_role(wish, f"gpuops-roles-{secrets.token_hex(8)}")
+    except NoPermission as refused:
+        raise NoPermission(
+            refused.message, hint="roles are made by a login with Authorization.ModifyRoles, not by the night's own"
+        ) from refused
+    if not all(state.right for state in keeper.roles([wish])):
+        raise OutcomeUnknown(f"the role {wish.name} is not there as it was written", hint="gpuops roles show tells")

@@ -1,0 +1,41 @@
+"""Role: a named set of privileges in vCenter, as it should be and as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+IMPLIED: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})
+"""What vCenter puts into every role by itself (vSphere API reference, AuthorizationManager.AddAuthorizationRole)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleWish:
+    """A role as a file wants it; `where` tells people on what to give it."""
+
+    name: str
+    where: str
+    privileges: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """A wanted role beside vCenter's. `there` None = there is no role of that name."""
+
+    wish: RoleWish
+    there: frozenset[str] | None
+    written: bool = False
+    """Whether it was made, or brought to what is wanted, just now."""
+
+    @property
+    def missing(self) -> frozenset[str]:
+        return self.wish.privileges - (self.there or frozenset())
+
+    @property
+    def surplus(self) -> frozenset[str]:
+        return (self.there or frozenset()) - self.wish.privileges - IMPLIED
+
+    @property
+    def right(self) -> bool:
+        """Whether vCenter's role is the wanted one, no more and no less."""
+        return self.there is not None and not self.missing and not self.surplus
