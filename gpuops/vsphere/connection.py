@@ -11,10 +11,12 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.cloning import clone_vm, folder_at
 from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
@@ -125,6 +127,14 @@ class Connection:
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         """The task that makes a bare VM, sent once. Raises OutcomeUnknown when the reply was lost."""
         return create_vm(self._session, new, op_id)
+
+    def folder_at(self, path: str) -> str:
+        """The id of the folder for VMs at an inventory path."""
+        return folder_at(self._session, path)
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        """The task that makes a VM from a template, sent once. Raises OutcomeUnknown when the reply was lost."""
+        return clone_vm(self._session, new, op_id)
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`."""

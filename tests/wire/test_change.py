@@ -162,7 +162,7 @@ def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **o
         return kills
 
 
-@pytest.mark.parametrize("stride", [11, 17])
+@pytest.mark.parametrize("stride", [pytest.param(11, marks=pytest.mark.long), 17])
 def test_a_change_that_is_killed_goes_on(
     start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
