@@ -10,7 +10,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.change.emptying import Away, Leaving
-from gpuops.plan.placement.wanted import pins_of
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import demands_of, pins_of
 from gpuops.plan.plan import Plan, Wave
 from gpuops.plan.project import project
 from gpuops.plan.rotation.return_order import return_order
@@ -57,6 +58,21 @@ def returning(
     waves = [Wave("bring the VMs back", (coming[vm.ref][1],)) for vm in first]
     others = (*(coming[vm.ref][1] for vm in rest), *plain)
     return Plan((*waves, Wave("bring the VMs back", others)) if others else tuple(waves)), tuple(left)
+
+
+def doubtful(host: Host, away: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """Names of those who may find no GPU when they come back to a host that nobody else came to meanwhile."""
+    vms = [each.vm for each in away if each.leaving is not Leaving.DRS and each.vm.profiles]
+    first, rest = _in_order(vms, host, inventory, catalog)
+    for vm in vms:
+        inventory = project(PowerOffVm(vm.ref), inventory)
+    found = []
+    for vm in (*first, *rest):
+        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), inventory.hosts[host.ref], inventory, catalog)
+        if not seating.complete:
+            found.append(vm.name)
+        inventory = project(PowerOnVm(vm.ref, host.ref), inventory, catalog)
+    return tuple(found)
 
 
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
