@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpuops.model.target import Target
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.change.report import ChangeReport, ChangeStatus
+    from gpuops.plan.clone import Clone, Cloning
     from gpuops.plan.defrag.answer import Defragmentation
     from gpuops.plan.defrag.question import Defrag
     from gpuops.plan.doctor.examination import Examination
@@ -56,6 +57,7 @@ __all__ = [
     "change_abort",
     "change_resume",
     "change_status",
+    "clone",
     "configure",
     "connect",
     "defrag",
@@ -116,7 +118,8 @@ def connect(
             target = login(where, environ, ask)
         vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
         state_dir = state_dir or default_state_dir(environ)
-        return Site(vcenter, state_dir, wall_clock, closing=closing.pop_all(), journal_url=url)
+        real = not vcenter.simulated
+        return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
 
 
 def _usable(journal_url: str) -> str:
@@ -202,6 +205,17 @@ def _look(request: Request, site: Site) -> Report:
     if hosts:
         before = site.vcenter.with_config_targets(before, hosts)
     return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
+
+
+def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
+    """What there was to do so that the VM is there, and the vCenter as it is then.
+
+    A template that cannot be used is an answer: `rejections`. Raises UsageError, NotConnected, Locked while a rotation
+    runs.
+    """
+    from gpuops.execute.cloning import clone as make
+
+    return make(request, site, apply=apply)
 
 
 def capacity(

@@ -10,6 +10,7 @@ from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 
@@ -93,6 +94,14 @@ class Vcenter(Protocol):
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         """The task that makes a bare VM. Raises OutcomeUnknown when the reply was lost."""
+        ...
+
+    def folder_at(self, path: str) -> str:
+        """The id of the folder for VMs at an inventory path. Raises UsageError where there is none."""
+        ...
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        """The task that makes a VM from a template. Raises OutcomeUnknown when the reply was lost."""
         ...
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

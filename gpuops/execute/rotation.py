@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -163,11 +163,18 @@ class _Turn:
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
         originals = self._originals(journal)
-        return self._planned(tagged(self.policy, self.site, self.site.vcenter.inventory()), originals, journal)
+        before, ahead = self._seen()
+        return self._planned(before, originals, journal, ahead)
+
+    def _seen(self) -> tuple[Inventory, timedelta | None]:
+        """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
+        before = self.site.vcenter.inventory()
+        ahead = before.taken_at - self.site.clock() if self.site.same_time else None
+        return tagged(self.policy, self.site, before), ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
-        before = tagged(self.policy, self.site, self.site.vcenter.inventory())
+        before, ahead = self._seen()
         originals = self._originals(journal)
         holder, left_open = left_open_runs(journal, self.site)
         if holder is None:
@@ -178,15 +185,18 @@ class _Turn:
             foreseen.inventory,
             tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
             journal,
+            ahead,
         )
         warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
         plan = report.plan
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
 
-    def _planned(self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None) -> Report:
+    def _planned(
+        self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
+    ) -> Report:
         night = self.half is Half.NIGHT
-        request = self._request(originals, journal)
+        request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if night and not self.site.vcenter.enters_guests:
             names = [before.vm(hook.vm).name for hook in hooks_of(self.policy, plan.steps, before)]
@@ -196,14 +206,14 @@ class _Turn:
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
     def _request(
-        self, originals: tuple[Original, ...], journal: Journal | None
+        self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
         measured = Durations.of(journal.durations() if journal else {})
         match self.half:
             case Half.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
-                return RotateNight(self.policy, originals, measured, skipped, setbacks)
+                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead)
             case Half.DAY:
                 return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:

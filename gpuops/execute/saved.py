@@ -11,6 +11,7 @@ from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import HostStep, HostTask, Step
 
@@ -102,6 +103,12 @@ class SavedVcenter:
         _refuse()
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        _refuse()
+
+    def folder_at(self, path: str) -> str:
+        _refuse()
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         _refuse()
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

@@ -46,6 +46,8 @@ class Site:
     """Called with the outcome of each step as it ends."""
     passed_s: Callable[[], float] = time.monotonic
     """Seconds since some moment, whatever is done to the clock."""
+    same_time: bool = False
+    """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""
     closing: ExitStack = field(default_factory=ExitStack)
     shell: HostShell | None = None
     """The way into the hosts themselves, for what vCenter cannot; None = there is none."""

@@ -167,6 +167,8 @@ def _summary(report: ChangeReport) -> str:
             f"{count(number, 'host') if not at else number} {NAMES[verdict]}"
             for at, (verdict, number) in enumerate(told)
         )
+    if report.taking_up and not report.applied:
+        return f"{report.taking_up} {report.verb}; gpuops change status shows where it stands"
     if not plan.rounds:
         return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
     hosts, rounds = count(len(plan.turns), "host"), count(len(plan.rounds), "round")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.cloning import clone_vm, folder_at
 from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
@@ -25,6 +27,9 @@ from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.targets import with_config_targets
 from gpuops.vsphere.tasks import TaskWatch
+
+SIMULATED: Final = "simulated by gpuops"
+"""What the simulated vCenter has in AboutInfo.fullName."""
 
 
 class Connection:
@@ -53,6 +58,11 @@ class Connection:
     def uuid(self) -> str:
         """The vCenter's instance uuid."""
         return self._session.about.get("instanceUuid") or ""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is our own simulator, which says so."""
+        return SIMULATED in (self._session.about.get("fullName") or "")
 
     @property
     def enters_guests(self) -> bool:
@@ -117,6 +127,14 @@ class Connection:
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
         """The task that makes a bare VM, sent once. Raises OutcomeUnknown when the reply was lost."""
         return create_vm(self._session, new, op_id)
+
+    def folder_at(self, path: str) -> str:
+        """The id of the folder for VMs at an inventory path."""
+        return folder_at(self._session, path)
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        """The task that makes a VM from a template, sent once. Raises OutcomeUnknown when the reply was lost."""
+        return clone_vm(self._session, new, op_id)
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -25,6 +26,7 @@ from gpuops.model.rolling import Displacement, Rolling, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.attach import Attach
 from gpuops.plan.claims import SuspendedPolicy
+from gpuops.plan.clone import Clone
 from gpuops.plan.detach import Detach
 from gpuops.plan.graphics.mode import SetMode
 from gpuops.plan.graphics.passthrough import SetPassthrough
@@ -179,6 +181,28 @@ def test_arguments_of_host_modules_are_the_fields_of_their_requests(
     }
     words = words | {"vms": Displacement, "vsan_mode": VsanMode}
     assert {word: arguments[word]["choices"] for word in words} == {word: list(kind) for word, kind in words.items()}
+
+
+def test_arguments_of_vm_clone_are_the_fields_of_its_request(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested = {field.name for field in fields(Clone)} - {"memory_mib"} | {"memory"}
+    assert set(spec(modules["vm_clone"], monkeypatch)) - CONNECTION == requested
+
+
+def test_the_survey_asks_for_what_the_playbook_takes() -> None:
+    survey = json.loads((ROOT / "templates" / "awx_survey.json").read_text(encoding="utf-8"))
+    playbook = (ROOT / "playbooks" / "new_ml_vm.yml").read_text(encoding="utf-8")
+    kinds = {"text": str, "integer": int, "multiplechoice": str}
+    assert set(survey) == {"name", "description", "spec"}
+    asked = {question["variable"] for question in survey["spec"] if question["required"]}
+    assert asked >= set(re.findall(r"\{\{ (new_vm_\w+) \}\}", playbook))
+    for question in survey["spec"]:
+        assert f"{{{{ {question['variable']} " in playbook
+        assert isinstance(question["default"], kinds[question["type"]])
+        if question["type"] == "multiplechoice":
+            assert question["choices"] == list(NumaPolicy)
+            assert question["default"] in question["choices"]
 
 
 def test_states_of_rotation(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,17 @@ def test_report_and_detach(play: Play, tmp_path: Path) -> None:
     assert set(changed(play("detach")).values()) == {False}
 
 
+def test_a_new_vm(play: Play) -> None:
+    foreseen = play("new_ml_vm", "--check", "--diff")
+    (clone,) = diffs(foreseen)
+    done = play("new_ml_vm", "--diff")
+    assert diffs(done)[0] == clone
+    assert '+    "power": "poweredOn"' in diffs(done)[1]
+    again = play("new_ml_vm", "--check", "--diff")
+    assert (diffs(again), changed(again)) == ([], {"localhost": False})
+    assert changed(play("new_ml_vm")) == {"localhost": False}
+
+
 def test_a_night_and_a_morning(play: Play) -> None:
     def without_night(shown: str) -> list[str]:
         return [re.sub(r'"\d{4}-\d\d-\d\dT\d\d:\d\dZ', '"NIGHT', each) for each in diffs(shown)]

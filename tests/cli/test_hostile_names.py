@@ -114,13 +114,20 @@ def test_no_view_of_a_snapshot_obeys_them(tmp_path: Path, snapshots: tuple[Path,
             assert lines(shown) == lines(usual), (words, shown.stdout[-500:], shown.stderr)
 
 
+def test_no_error_obeys_what_was_typed(clean: Path) -> None:
+    for words in ("rotate plan --vcenter sim:lab --policy", "inventory --inventory", "sim ledger --ready-file"):
+        shown = run(words, "/nowhere/\x1b[2J\u202e\u2028.yaml")
+        require_harmless(words, shown)
+        assert (shown.exit_code, "\\u{1b}[2J\\u{202e}" in shown.stderr) == (2, True), shown.stderr
+
+
 @pytest.fixture
 def labs(clean: Path) -> Iterator[tuple[SimServer, SimServer]]:
     """Plain and hostile."""
     with SimServer(build("lab")) as plain, SimServer(build("lab")) as hostile:
         for kind in ("VirtualMachine", "HostSystem", "ClusterComputeResource", "Datastore"):
             for each in hostile.world.by_type(kind):
-                each.name += SENT_BY_VCENTER  # type: ignore[attr-defined]
+                each.name += SENT_BY_VCENTER
         yield plain, hostile
 
 
@@ -133,7 +140,7 @@ def test_no_view_of_a_vcenter_obeys_them(
         ready_file.write(ready, ready_file.of(server))
         monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / f"state-{bool(tail)}"))
         monkeypatch.setenv("GPUOPS_VCENTER", f"sim@{ready}")
-        refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}  # type: ignore[attr-defined]
+        refs = {vm.name.removesuffix(tail): vm.moid for vm in server.world.by_type("VirtualMachine")}
         for words in LIVE:
             shown = run(words, policy=policy(tmp_path, tail), ready=ready, **refs)
             require_harmless(words, shown)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.targets import read_configuration
+from gpuops.config.targets import NamedTarget, read_configuration
 from gpuops.errors import TargetError
 
 
@@ -88,3 +88,15 @@ def test_no_password_of_a_journal_belongs_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"journal_url: .*no password belongs in this file") as refused:
         read_configuration(path)
     assert "Cn4ry" not in f"{refused.value.message} {refused.value.hint}"
+
+
+def test_the_template_is_a_configuration_and_speaks_of_every_key() -> None:
+    template = Path(__file__).parents[2] / "templates" / "site.toml"
+    found = read_configuration(template)
+    assert (found.default, found.targets["prod"].host, found.targets["lab"].host) == (
+        "prod",
+        "vc.example.com",
+        "sim:lab",
+    )
+    text = template.read_text(encoding="utf-8")
+    assert [name for name in NamedTarget.model_fields if f"{name} = " not in text] == []

@@ -17,6 +17,7 @@ from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.plan.clone import NewClone
 from gpuops.plan.project import project
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
@@ -333,6 +334,12 @@ class SmallVcenter:
         self.world.attributes.add(name)
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise StepFailed("there is no making of VMs here")
+
+    def folder_at(self, path: str) -> str:
+        raise StepFailed("there are no folders here")
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         raise StepFailed("there is no making of VMs here")
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.vm_state import Power
+from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import OFF, START, SUSPEND, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
@@ -215,6 +216,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     put_back,
     work_is_kept,
     asked_to_keep,
+    nothing_on_a_wrong_clock,
 )
 
 

@@ -27,6 +27,7 @@ from gpuops.execute.saved import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import (
     PowerOffVm,
@@ -244,6 +245,12 @@ class DirectVcenter:
         raise NotImplementedError("nights define their marker as they set it first")
 
     def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        raise NotImplementedError("nights make no VM")
+
+    def folder_at(self, path: str) -> str:
+        raise NotImplementedError("nights make no VM")
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
         raise NotImplementedError("nights make no VM")
 
     # --- waiting ------------------------------------------------------------------------------------------------

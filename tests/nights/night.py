@@ -230,6 +230,7 @@ class Nightly:
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
         place = NightPlace(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store, locks=self._locks)
+        place.same_time = True
         place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
         return place
 

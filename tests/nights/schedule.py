@@ -111,7 +111,7 @@ def _changes(fault: str, rng: random.Random, vms: Sequence[str], hosts: Sequence
     if fault == "N8":
         return {**at, "for_s": rng.choice([600, 7200])}
     if fault == "K7":
-        return {"delay_s": rng.choice([-3600, -61, 61, 3600])}
+        return {"delay_s": rng.choice([-3600, -90, -30, 30, 90, 3600]), "skip": rng.choice([0, 1, 1, 2])}
     return at if fault in ("T12", "T13", "N7") else {}
 
 

@@ -15,6 +15,7 @@ from pyVmomi import vim
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.steps import RunInGuest
 from gpuops.sim.ledger import Entry
+from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
@@ -248,6 +249,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I8", "work_is_kept", lambda night: unsaved(hooked())),
     ("I8", "work_is_kept", lambda night: hurried(hooked())),
     ("I8", "asked_to_keep", lambda night: never_asked(hooked())),
+    ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
+        night, events=(Event("K7", rules_of("K7", {"delay_s": -3600})),))),
     ("I23", "put_back", kept_off(desktop=False)),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),

@@ -162,7 +162,7 @@ def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **o
         return kills
 
 
-@pytest.mark.parametrize("stride", [11, 17])
+@pytest.mark.parametrize("stride", [pytest.param(11, marks=pytest.mark.long), 17])
 def test_a_change_that_is_killed_goes_on(
     start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
@@ -174,6 +174,7 @@ def test_a_change_that_is_killed_goes_on(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
     start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -328,6 +329,7 @@ def sixteen() -> World:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,3 +343,16 @@ def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     stopped = {entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"}
     assert stopped == {"vdi-035", "vdi-075", "vdi-115"}, "nobody else lost a session"
     assert {host.state.loaded_module_options for host in bench.world.by_type("HostSystem")} == {OPTIONS}
+
+
+def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: Callable[[World], Bench]) -> None:
+    bench = start(three())
+    suspended = Rule(
+        Effect.HAPPEN, "ExitMaintenanceMode_Task", "vdi-003", happening="vm.suspended", phase=Phase.AFTER, times=1
+    )
+    bench.world.injector.add(suspended)
+    report = bench.roll()
+    assert [each.verdict for each in report.outcomes] == [Verdict.DONE, Verdict.DONE, Verdict.SKIPPED]
+    assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended there, with a vGPU"
+    state = bench.host("esx-02").state
+    assert (state.module_options, state.in_maintenance) == ("", False)

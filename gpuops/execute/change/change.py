@@ -34,6 +34,8 @@ Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
 RESUME: Final = "gpuops change resume goes on with it, gpuops change abort gives it up; gpuops change status shows it"
+GOES_ON: Final = "goes on with"
+GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
 
 
@@ -144,7 +146,7 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is changing this vCenter: nothing is cut off", hint="gpuops change status shows it")
-    report = _what_is_open(run, before)
+    report = _what_is_open(run, before, GIVES_UP if giving_up else GOES_ON)
     if not apply:
         return report
     consent(report)
@@ -165,12 +167,12 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
             return _given_up(turns, before) if giving_up else _gone_on_with(turns)
 
 
-def _what_is_open(run: Run, before: Inventory) -> ChangeReport:
+def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
     """For people to agree to: what is gone on with, or given up."""
     if moves.load_hops(run.order) is not None:
-        return ChangeReport(moves.VERB, Rolling(), before, Roll(because=(f"cut off: {moves.VERB}",)))
+        return ChangeReport(moves.VERB, Rolling(), before, Roll(), taking_up=taking_up)
     order = load_order(run.order)
-    return ChangeReport(order.verb, order.rolling, before, Roll(because=(f"not ended: {order.verb}",)))
+    return ChangeReport(order.verb, order.rolling, before, Roll(), taking_up=taking_up)
 
 
 def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:

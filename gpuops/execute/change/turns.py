@@ -23,6 +23,7 @@ from gpuops.plan.change.in_force import not_in_force, task_satisfied, undriven
 from gpuops.plan.change.returning import leaving, returning
 from gpuops.plan.change.roll import Turn, turns_of
 from gpuops.plan.host_plan import HostOutcome
+from gpuops.plan.keeping import kept_as_they_are
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
@@ -54,7 +55,9 @@ class Turns:
         fresh = [step for step in going if step.host not in history.reboots]
         refused = self._empty(fresh) if fresh else None
         if refused is not None:
-            return [HostOutcome(step, Verdict.SKIPPED, refused) for step in steps]
+            begun = [step for step in steps if step.host in history.begun]
+            self.wrong |= {step.host: refused for step in begun}
+            return [self._end(step) if step in begun else HostOutcome(step, Verdict.SKIPPED, refused) for step in steps]
         asked = self._set([step for step in fresh if step.host not in self.wrong])
         again = [history.reboots[step.host] for step in going if step.host in history.reboots]
         self._tasks([*asked, *again], "reboots")
@@ -93,8 +96,13 @@ class Turns:
         booted = {step.host: inventory.hosts[step.host].booted for step in steps}
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
+        inventory = self.doer.look()
         for step in steps:
-            if step.host not in self.wrong and (reason := self.doer.set(step)) is not None:
+            # who was suspended there meanwhile would meet another driver or scheduler when he comes back
+            kept = next(kept_as_they_are(inventory.hosts[step.host], inventory), None)
+            if kept is not None:
+                self.wrong.setdefault(step.host, str(kept))
+            elif step.host not in self.wrong and (reason := self.doer.set(step)) is not None:
                 self.wrong[step.host] = f"it was not set: {reason}"
         return [RebootHost(step.host, booted[step.host]) for step in steps if step.host not in self.wrong]
 

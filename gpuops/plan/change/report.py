@@ -25,6 +25,8 @@ class ChangeReport:
     applied: bool = False
     afterwards: tuple[str, ...] = ()
     """What is left to do, in order."""
+    taking_up: str = ""
+    """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
 
     @property
     def changed(self) -> bool:

@@ -102,8 +102,11 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
 def turns_of(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[Turn, ...] | tuple[Rejection, ...]:
-    """These hosts emptied together; or every VM that cannot leave, by the name of its host."""
+    """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
     hosts = [inventory.hosts[step.host] for step in steps]
+    kept = tuple(each for host in hosts for each in kept_as_they_are(host, inventory))
+    if kept:
+        return kept
     found = emptied(hosts, rolling.vms, inventory, catalog)
     if found.rejections:
         return found.rejections

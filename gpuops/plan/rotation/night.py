@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.catalog import Catalog
@@ -16,6 +16,7 @@ from gpuops.plan.plan import Choice, Plan, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.breaker import Setbacks, tripped
+from gpuops.plan.rotation.clocks import clocks_apart
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.drs import drs_before, kept_off, unreadable
 from gpuops.plan.rotation.durations import Durations
@@ -54,6 +55,8 @@ class RotateNight:
     """Nights that somebody said are not to be taken."""
     setbacks: Mapping[str, Setbacks] = field(default_factory=dict, repr=False)
     """By night, how it went so far."""
+    clock_ahead: timedelta | None = field(default=None, repr=False)
+    """How far vCenter's clock is ahead of this machine's; None = the two do not compare."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -167,6 +170,9 @@ class RotateNight:
         return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
 
     def _refusals(self, night: str, found: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
+        apart = clocks_apart(self.clock_ahead)
+        if apart:
+            return apart
         shut = closed(self.policy, now, self.durations)
         if shut:
             return [Rejection(self.policy.name, shut, hint=f"{RETURN_COMMAND} brings back what a night took")]

@@ -35,6 +35,14 @@ class Unreadable(ValueError):
     """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
 
 
+class EndlessReply(TimeoutError):
+    """The server answers, and its answer did not end in time; `limit_s` is that time."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"the reply did not end within {limit_s:.0f} s")
+        self.limit_s = limit_s
+
+
 class PinMismatch(ssl.SSLError):
     """The server's certificate is not the pinned one; `shown` is its SHA-256."""
 
@@ -151,6 +159,11 @@ def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
             )
         case socket.gaierror():
             return VcenterUnreachable(f"no address for {target.host}: {error.strerror}", hint="check the name and DNS")
+        case EndlessReply():
+            return VcenterUnreachable(
+                f"{target.address} answers, and its reply did not end within {error.limit_s:.0f} s",
+                hint="it is overloaded, or no vCenter; check the network, then again",
+            )
         case TimeoutError():
             return VcenterUnreachable(
                 f"{target.address} did not answer within {SILENCE_S} s", hint="check the network, then again"

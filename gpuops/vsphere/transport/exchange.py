@@ -52,17 +52,24 @@ def exchange(
 ) -> Reply:
     """The reply, received before `until` on the monotonic clock.
 
-    Raises TimeoutError, Unreadable for one larger than `largest` bytes or packed, and the connection's own errors. The
-    caller closes the connection after any of them: what follows on it belongs to no request.
+    Raises TimeoutError (EndlessReply for one that goes on and on), Unreadable for one larger than `largest` bytes or
+    packed, and the connection's own errors. The caller closes the connection after any of them: what follows on it
+    belongs to no request.
     """
     # http.client makes its responses by this name: the only seam before the status line is read
     connection.response_class = partial(_Response, until=until, largest=largest)  # type: ignore[assignment]
+    began = time.monotonic()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
     connection.request(verb, path, body, {"Accept-Encoding": "identity", **(headers or {})})
-    response = connection.getresponse()
-    unpacked(response.getheader("Content-Encoding", ""))
-    received = _whole(response)
+    try:
+        response = connection.getresponse()
+        unpacked(response.getheader("Content-Encoding", ""))
+        received = _whole(response)
+    except TimeoutError as late:
+        if time.monotonic() < until:
+            raise  # silence, not a drip
+        raise door.EndlessReply(until - began) from late
     return Reply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
 
 

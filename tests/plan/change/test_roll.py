@@ -11,6 +11,7 @@ import pytest
 from gpuops.config.change_window import parse_window
 from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
+from gpuops.model.host import AdmissionControl
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.vm import PowerState
@@ -107,6 +108,20 @@ def test_a_vm_without_a_gpu_is_left_to_drs_where_that_moves_it() -> None:
     assert leaving(by_hand, "esx-01") == {"plain-01": (Leaving.VMOTION, "esx-02")}
     automated = planned(seen(cluster(2, [plain], drs="fullyAutomated")), "esx-01")
     assert leaving(automated, "esx-01") == {"plain-01": (Leaving.DRS, None)}
+
+
+def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
+    inventory = seen(cluster(3, [desktops(1, 3, first=1), desktops(2, 3, first=4)]))
+    [ref] = inventory.clusters
+
+    def kept(percent: int) -> Inventory:
+        admission = AdmissionControl(memory_percent=percent)
+        return replace(inventory, clusters={ref: replace(inventory.clusters[ref], admission=admission)})
+
+    assert len(rounds(planned(kept(50), "esx-01"))) == 1
+    [first, *_] = refusals(planned(kept(97), "esx-01"))
+    assert "memory beside the" in first
+    assert "MiB that HA keeps free for the failure of a host" in first
 
 
 def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() -> None:

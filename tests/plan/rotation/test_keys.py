@@ -24,6 +24,8 @@ def test_one_cell_of_sixteen_may_suspend(selected: bool, agreed: bool, opted_out
     for ref in world.vms:
         marks = ({"gpuops.owner": "cad"} if agreed else {}) | ({"gpuops.opt-out": "no"} if opted_out else {})
         world.set(ref, attributes=marks)
+    # one whose owner agreed and whose user did not: without any, the whole pool would be refused before we come to ask
+    world.set("vm-5", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "no"})
     found = plan(world, policy)
     wants = needed(found.steps)
     lacking = {} if permitted else {vm: {SUSPEND} & privileges for vm, privileges in wants.items()}

@@ -1,0 +1,67 @@
+"""Cloning: a VM made from a template, once; looked for by its name whatever became of the reply."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from gpuops.errors import OutcomeUnknown, VmNotFound
+from gpuops.execute.site import Site
+from gpuops.model.inventory import Inventory
+from gpuops.plan.clone import PRIVILEGES, Clone, Cloning, NewClone
+from gpuops.plan.plan import Rejection
+
+TIMEOUT_S: Final = 4 * 3600.0
+"""Disks are copied: of a large template that takes its time."""
+
+
+def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
+    """What there was to do, and the vCenter as it is then; with `apply` the VM is there.
+
+    Raises UsageError for names that mean nothing, Locked while a rotation runs, the error that vCenter ended the task
+    with, and OutcomeUnknown where it is neither there nor refused.
+    """
+    vcenter = site.vcenter
+    before = vcenter.inventory()
+    folder = vcenter.folder_at(request.folder) if request.folder is not None else None
+    wanted = request.planned(before, folder)
+    if wanted.new is not None:
+        wanted = _permitted(wanted, wanted.new, site, before)
+    if not apply or wanted.new is None:
+        return wanted, before
+    with site.changing(before.vcenter, alone=False):
+        _make(wanted.new, site)
+    after = vcenter.inventory()
+    try:
+        made = request.planned(after, folder).there
+    except VmNotFound:
+        made = None
+    if made is None:
+        raise OutcomeUnknown(
+            f"{request.vm}: vCenter does not show it yet", hint="the same again: a VM of that name is not made twice"
+        )
+    if made.devices is None:
+        after = vcenter.observe(after, [made.ref])
+    return replace(wanted, there=after.vm(made.ref)), after
+
+
+def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:
+    lacking = site.vcenter.lacking({new.source: PRIVILEGES}).get(new.source)
+    if not lacking:
+        return wanted
+    reason = Rejection(
+        before.vm(new.source).name,
+        f"this login lacks {', '.join(sorted(lacking))}",
+        hint="ask for a role with it on the template",
+    )
+    return Cloning(rejections=(*wanted.rejections, reason))
+
+
+def _make(new: NewClone, site: Site) -> None:
+    with suppress(OutcomeUnknown):  # it is looked for by its name
+        task = site.vcenter.clone_vm(new, f"gpuops-clone-{secrets.token_hex(8)}")
+        for end in site.vcenter.wait([task], TIMEOUT_S):
+            if end.error is not None:
+                raise end.error

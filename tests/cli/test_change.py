@@ -1,0 +1,92 @@
+"""`--reboot rolling` and `gpuops change` on the command line: what is printed, and what is said of wrong input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from typer.testing import Result
+
+Golden = Callable[[str, str], None]
+Gpuops = Callable[..., Result]
+SCATTERED = ("--vcenter", "sim:scattered")
+ROLLING = ("scheduler", "set", "--policy", "equal-share", "--host", "esx-0[34]*", "--reboot", "rolling")
+
+
+def test_a_dry_run_shows_each_round_and_where_each_vm_goes(gpuops: Gpuops, golden: Golden) -> None:
+    result = gpuops(*ROLLING, "--vms", "shut-down", "--dry-run", *SCATTERED)
+    assert (result.exit_code, result.stderr) == (0, "")
+    golden("change-plan.txt", result.stdout)
+
+
+def test_the_plan_as_json(gpuops: Gpuops) -> None:
+    found = json.loads(gpuops(*ROLLING, "--vms", "shut-down", "--dry-run", *SCATTERED, "-o", "json").stdout)
+    assert (found["kind"], found["verb"], found["applied"], found["exit_code"]) == ("change", "scheduler set", False, 0)
+    [[first], [second]] = found["rounds"]
+    assert [first["host"]["name"], second["host"]["name"]] == ["esx-03.scattered", "esx-04.scattered"]
+    assert {each["vm"]["name"]: each["leaves_by"] for each in first["vms"]} == {
+        "cad-03": "vmotion",
+        "desk-08": "vmotion",
+        "desk-09": "shut_down",
+    }
+
+
+def test_a_change_tells_on_stderr_how_it_goes_on_and_ends_with_each_host(gpuops: Gpuops) -> None:
+    result = gpuops(*ROLLING, "--host", "esx-04*", "--yes", *SCATTERED)
+    assert result.exit_code == 2, "an option is said once"
+    words = [word if word != "esx-0[34]*" else "esx-04*" for word in ROLLING]
+    result = gpuops(*words, "--yes", *SCATTERED)
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "esx-04.scattered: 3 VMs leave",
+        "esx-04.scattered: enters maintenance mode",
+        "esx-04.scattered: reboots",
+        "esx-04.scattered: back, and as it was set",
+        "esx-04.scattered: leaves maintenance mode",
+        "esx-04.scattered: done",
+    ]
+    assert "done     esx-04.scattered" in result.stdout
+
+
+def closed_now() -> str:
+    """A window that neither today nor last evening opens."""
+    days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+    return f"{days[(datetime.now(UTC).weekday() + 3) % 7]} 10:00-11:00 UTC"  # noqa: TID251
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (
+            ("scheduler", "set", "--policy", "equal-share", "--host", "esx-04*", "--max-hosts", "2"),
+            2,
+            "--reboot rolling",
+        ),
+        ((*ROLLING, "--max-hosts", "0"), 2, "should be greater than or equal to 1"),
+        ((*ROLLING, "--vms", "suspend"), 2, "'suspend' is not one of"),
+        ((*ROLLING[:3], "fair", *ROLLING[4:]), 2, "'fair' is not one of"),
+        ((*ROLLING, "--window", "tonight"), 2, "'tonight' is no window"),
+        ((*ROLLING, "--window", closed_now(), "--vms", "shut-down", "--yes"), 3, "is closed: it opens"),
+        (ROLLING, 3, "desk-09 cannot leave it while it runs: is pinned to GPU 0000:3b:00.0"),
+        ((*ROLLING, "--vms", "shut-down"), 2, "nobody is there to ask"),
+        ((*ROLLING, "--time-slice", "31ms", "--yes"), 3, "time slice 31 ms is not within 1 to 30 ms"),
+        (
+            ("mode", "set", "--assignment", "performance", "--host", "esx-04*", "--reboot", "rolling"),
+            2,
+            "waits for a reboot",
+        ),
+        (("change", "resume"), 0, "no change of hosts was cut off"),
+        (("change", "abort", "--dry-run"), 0, "no change of hosts was cut off"),
+        (("defrag", "--execute"), 2, "nobody is there to ask"),
+        (("mig", "set", "on", "--host", "*"), 2, "vCenter has no call for it"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_its_exit_code(
+    gpuops: Gpuops, words: tuple[str, ...], code: int, said: str
+) -> None:
+    result = gpuops(*words, *SCATTERED)
+    assert result.exit_code == code, result.output
+    assert said in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,21 @@
+"""Clocks: nothing is taken while vCenter's clock and this machine's are far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.plan.rotation.clocks import APART
+from tests.nights.doings import START, SUSPEND, effects, is_desktop
+from tests.nights.night import Played
+
+
+def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
+    """I21: where the clocks are apart from the first login on, no desktop is suspended and no ML VM is started."""
+    apart = any(
+        event.fault == "K7" and rule.skip == 0 and abs(rule.delay_s) > APART.total_seconds()
+        for event in night.events
+        for rule in event.rules
+    )
+    for entry in effects(night, SUSPEND, START) if apart else ():
+        if entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name):
+            yield f"I21: {entry.method} on {entry.name}, and nobody knew what time it was"

@@ -1,0 +1,47 @@
+"""Table: controls against the threats S1 to S24, the edit that takes each away, the test that misses it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.mutants.table import Edit
+
+HERE: Final = Path(__file__).parent
+
+WAITING: Final = {
+    "S9": "the encoders for HTML, CSV and Prometheus come with the views that need them; text, JSON and YAML are S8",
+    "S20": "there is no support bundle",
+}
+"""Threats to something that is not there yet."""
+
+ELSEWHERE: Final = {"S21": "the build is no part of the package: tests/test_packaging.py and `make setup` hold it"}
+"""Threats whose control is not in the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One control taken away. `test` is a node id, `says` a text of its failure that shows the reason."""
+
+    name: str
+    threat: str
+    test: str
+    says: str
+    edits: tuple[Edit, ...]
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> Removal:
+        edits = tuple(Edit(**edit) for edit in entry["edits"])
+        return cls(entry["name"], entry["threat"], entry["test"], entry["says"], edits)
+
+
+def removals(names: Sequence[str] = ()) -> tuple[Removal, ...]:
+    """All of them, or those with these names or threats. Raises ValueError for two of one name."""
+    entries = tomllib.loads((HERE / "controls.toml").read_text(encoding="utf-8"))["removal"]
+    found = tuple(Removal.of(entry) for entry in entries)
+    if len({each.name for each in found}) != len(found):
+        raise ValueError("two removals have one name")
+    return tuple(each for each in found if not names or each.name in names or each.threat in names)

@@ -1,0 +1,39 @@
+"""Every threat has a control whose loss a test sees."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.mutants.table import ROOT
+from tests.threats.table import ELSEWHERE, WAITING, Removal, removals
+
+THREATS = {f"S{number}" for number in range(1, 25)}
+
+
+@pytest.mark.parametrize("removal", removals(), ids=lambda removal: removal.name)
+def test_a_removal_is_of_the_code_as_it_is(removal: Removal) -> None:
+    for edit in removal.edits:
+        if edit.file.endswith(".py"):
+            before = ast.dump(ast.parse((ROOT / edit.file).read_text(encoding="utf-8")))
+            assert ast.dump(ast.parse(edit.applied(ROOT))) != before
+    file, _, name = removal.test.partition("::")
+    assert f"def {name.partition('[')[0].rpartition('::')[2]}(" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_every_threat_has_one_or_waits_for_what_it_threatens() -> None:
+    shown = {removal.threat for removal in removals()}
+    assert shown.isdisjoint({*WAITING, *ELSEWHERE})
+    assert shown | {*WAITING, *ELSEWHERE} == THREATS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_no_control_can_be_taken_away_unseen() -> None:
+    played = subprocess.run(
+        [sys.executable, "-m", "tests.threats"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert played.returncode == 0, played.stdout + played.stderr

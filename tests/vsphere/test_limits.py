@@ -1,0 +1,135 @@
+"""The transport's limits one by one, each at the place where it is kept: bytes, seconds, elements, depth, lengths."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gpuops.errors import VcenterUnreachable
+from gpuops.model.secret import Secret
+from gpuops.model.target import Target
+from gpuops.vsphere.transport import door, exchange, reply, stub
+
+TARGET = Target("vc", "me", Secret("pw"))
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def said(inside: str) -> bytes:
+    return (
+        '<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>'
+        f'<CurrentTimeResponse xmlns="urn:vim25">{inside}</CurrentTimeResponse></Body></Envelope>'
+    ).encode()
+
+
+@contextmanager
+def answering(send: Callable[[socket.socket], None]) -> Iterator[http.client.HTTPConnection]:
+    """A connection whose other end does this once the request is there."""
+    ours, theirs = socket.socketpair()
+    connection = http.client.HTTPConnection("vc")
+    connection.sock = ours
+
+    def serve() -> None:
+        try:
+            theirs.recv(65536)
+            send(theirs)
+        except OSError:
+            pass  # the client has had enough
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield connection
+    finally:
+        connection.close()
+        for end in (ours, theirs):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        thread.join()
+
+
+def ask(connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024) -> exchange.Reply:
+    return exchange.exchange(connection, "POST", "/sdk", until=time.monotonic() + within_s, body=b"x", largest=largest)
+
+
+def test_an_honest_reply_is_whole() -> None:
+    with answering(lambda end: end.sendall(OK + b"Content-Length: 3\r\n\r\nabc")) as connection:
+        assert ask(connection).body == b"abc"
+
+
+def drip(end: socket.socket) -> None:
+    end.sendall(OK + b"Content-Length: 1000\r\n\r\n")
+    for _ in range(100):
+        end.sendall(b"x")
+        threading.Event().wait(0.02)
+    end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_drip_is_named_as_what_it_is() -> None:
+    with answering(drip) as connection, pytest.raises(door.EndlessReply, match="did not end within 0 s") as raised:
+        ask(connection, within_s=0.2)
+    told = door.barred(TARGET, raised.value)
+    assert isinstance(told, VcenterUnreachable)
+    assert told.message == "vc:443 answers, and its reply did not end within 0 s"
+
+
+def test_silence_is_named_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "SILENCE_S", 0.05)
+    with answering(lambda end: None) as connection, pytest.raises(TimeoutError) as raised:
+        ask(connection)
+    assert not isinstance(raised.value, door.EndlessReply)
+    assert "did not answer within" in door.barred(TARGET, raised.value).message
+
+
+def flood(end: socket.socket) -> None:
+    end.sendall(OK + b"\r\n")
+    while True:
+        end.sendall(b"x" * 65536)
+
+
+def test_a_reply_has_a_size() -> None:
+    with answering(flood) as connection, pytest.raises(door.Unreadable, match="in one reply"):
+        ask(connection, within_s=5)
+
+
+def test_nothing_is_unpacked() -> None:
+    head = OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
+    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(door.Unreadable, match="packed"):
+        ask(connection)
+
+
+@pytest.mark.parametrize("read", [reply.elements, lambda received: stub.deserialised(received, datetime, None)])
+@pytest.mark.parametrize(
+    ("received", "said_of_it"),
+    [
+        (b"<!DOCTYPE a><a/>", "a document type, which SOAP forbids"),
+        (said("<a/>" * (reply.MOST_MARKS + 1)), "more than 1,500,000 elements"),
+    ],
+    ids=["document type", "elements"],
+)
+def test_what_no_parser_gets(read: Callable[[bytes], Any], received: bytes, said_of_it: str) -> None:
+    with pytest.raises(door.Unreadable, match=re.escape(said_of_it)):
+        read(received)
+
+
+@pytest.mark.parametrize(
+    ("received", "said_of_it"),
+    [
+        (b"<a>" * 140 + b"</a>" * 140, "more than 128 elements within each other"),
+        (said(f"<returnval>{'x' * 10_000_001}</returnval>"), "a text of more than 10,000,000 characters"),
+        (said('<returnval type="VirtualMachine">vm"1</returnval>'), "which no object has"),
+    ],
+    ids=["depth", "text", "id"],
+)
+def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
+    with pytest.raises(door.Unreadable, match=said_of_it):
+        stub.deserialised(received, datetime, None)
