@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench peers collections long soak lock clean
+.PHONY: help setup demo test lint format bench peers collections long soak sbom lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,12 @@ long: setup  ## the long suites
 
 soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
+
+sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, in dist/
+	@mkdir -p dist
+	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/gpuops.cdx.json requirements.lock
+	$(BIN)/python -m tests.rules.licences > dist/licences.txt
 
 lock: setup  ## make the lock files anew: pins and hashes, no index lines
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-annotate --no-header -p 3.11 \

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,22 +14,49 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+EPOCH = "1767225600"
+"""2026-01-01 in UTC: a release says its commit's time there (`git log -1 --format=%ct`)."""
 
 
-@pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
-    folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
+def built(where: Path, folder: Path, **environ: str) -> Path:
+    """The wheel of the project in `where`, put into `folder`."""
+    done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
+        cwd=where,
+        env=os.environ | environ,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert built.returncode == 0, built.stderr
+    assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ROOT, tmp_path_factory.mktemp("wheel"), SOURCE_DATE_EPOCH=EPOCH)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: Path) -> frozenset[str]:
     with zipfile.ZipFile(wheel) as archive:
         return frozenset(archive.namelist())
+
+
+def test_another_machine_builds_the_same_wheel_to_the_byte(wheel: Path, tmp_path: Path) -> None:
+    """Elsewhere, at another time, in another zone, by a user with other habits: what was read is what is run."""
+    there = tmp_path / "elsewhere"
+    for name in ("gpuops", "templates"):
+        shutil.copytree(ROOT / name, there / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, there / name)
+    for path in there.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    again = built(there, tmp_path / "built", SOURCE_DATE_EPOCH=EPOCH, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
+    assert again.name == wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
 
 
 def _tracked(*patterns: str) -> list[Path]:

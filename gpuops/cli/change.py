@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import typer
 
@@ -81,10 +82,31 @@ def _carry_out(
 ) -> None:
     from gpuops.cli.opening import open_site
 
-    with open_site(common, guarded=True) as site:
+    with open_site(common, guarded=True) as site, Told() as told:
         site.shell = entering.shell()
-        report = corridor(site, apply=not acting.dry_run, consent=asking(yes=acting.yes), told=output.note)
+        report = corridor(site, apply=not acting.dry_run, consent=asking(yes=acting.yes), told=told)
     show(report)
+
+
+class Told:
+    """Prints what a change does, a line each, on stderr; cut off in the middle, it says how to go on."""
+
+    def __init__(self) -> None:
+        self._began = False
+
+    def __call__(self, line: str) -> None:
+        self._began = True
+        output.note(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._began and kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit):
+            output.note("cut off; what was begun goes on in vCenter, and hosts may be out of service")
+            output.note("next: gpuops change resume goes on with it, gpuops change abort gives it up")
 
 
 def asking(*, yes: bool) -> Callable[[ChangeReport], None]:

@@ -55,12 +55,12 @@ def _roll(
     dry_run: bool,
 ) -> None:
     from gpuops.api import change
-    from gpuops.cli.change import asking, show
+    from gpuops.cli.change import Told, asking, show
     from gpuops.cli.opening import open_site, remember
 
     verb = kind.replace("-", " ")
-    with open_site(common, guarded=True) as site:
+    with open_site(common, guarded=True) as site, Told() as told:
         site.shell = shell
-        report = change(request, verb, rolling, site, apply=not dry_run, consent=asking(yes=yes), told=output.note)
+        report = change(request, verb, rolling, site, apply=not dry_run, consent=asking(yes=yes), told=told)
     remember(common, report.before)
     show(report)

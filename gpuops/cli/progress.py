@@ -60,6 +60,7 @@ class Progress:
         if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit) and self.report is not None:
             output.note(f"cut off after {self.ended} of {self.steps} steps; what was begun goes on in vCenter")
             output.note("next: the same command again; for a rotation, gpuops rotate resume")
+            output.note("      for moves of defrag, gpuops change resume")
 
 
 def _bar() -> Bar:

@@ -1,8 +1,8 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
 python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
-                                        decisions, openb, profiles, departures, batch, defrag,
-                                        numa, rotation, night, executor, journal, vms
+                                        decisions, openb, profiles, departures, migrations, ablation,
+                                        batch, defrag, numa, rotation, night, executor, journal, vms
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ MODULES = {
     "openb": "tests.bench.openb",
     "profiles": "tests.bench.profiles",
     "departures": "tests.bench.departures",
+    "migrations": "tests.bench.migrations",
     "ablation": "tests.bench.ablation",
     "defrag": "tests.bench.defrag",
     "batch": "tests.bench.batch",

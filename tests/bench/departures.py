@@ -11,13 +11,14 @@ import csv
 import heapq
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Seat
+from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
 from tests.bench.profiles import HOSTS_EACH, OURS, STEP, Outcome, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine, Hosts
@@ -61,9 +62,51 @@ def _figures(folder: Path) -> Iterator[Figure]:
     yield Figure("VMs of ours not NUMA-local", 100 - mean(local), "%", 0.5)
 
 
+@dataclass
+class Stream:
+    """The VMs that run, by the number of their arrival; who comes takes the seat that the pool chooses."""
+
+    of: Scenario
+    pool: Hosts
+    live: dict[int, tuple[Ask, Seat]] = field(default_factory=dict)
+    geometry: SameSize | Mig = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.geometry = self.of.geometry()
+
+    def seat(self, ask: Ask) -> Seat | None:
+        """Where it goes."""
+        return self.pool.choose(ask)
+
+    def come(self, number: int, ask: Ask) -> Seat | None:
+        found = self.seat(ask)
+        if found is not None:
+            self.pool.take(found)
+            self.live[number] = (ask, found)
+        return found
+
+    def go(self, number: int) -> None:
+        ask, seat = self.live.pop(number)
+        for part in seat.parts:
+            self.pool.give(part, self.without(part, ask))
+
+    def without(self, part: Part, ask: Ask) -> list[int]:
+        """The states of its GPUs once the VM is gone."""
+        now = [int(self.pool.state[part.row, gpu]) for gpu in part.gpus]
+        return [
+            self.geometry.without(state, ask.kind, before, after)
+            for state, before, after in zip(now, part.before, part.after, strict=True)
+        ]
+
+
 def churned(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
     """Percent of the GPU memory asked for that was placed, and of the placed VMs that were NUMA-local."""
-    pool, geometry = pool_of(kind, of, HOSTS_EACH, STEP), of.geometry()
+    return played(Stream(of, pool_of(kind, of, HOSTS_EACH, STEP)), seed)
+
+
+def played(there: Stream, seed: int) -> Outcome:
+    """The same of this stream."""
+    of, geometry = there.of, there.geometry
     sizes = np.array([request.size(geometry) for request in of.requests])
     stays = np.array([request.stay_s for request in of.requests])
     weights = np.array([request.weight for request in of.requests])
@@ -72,31 +115,19 @@ def churned(of: Scenario, kind: type[Hosts], seed: int) -> Outcome:
     numbers = chance.choice(len(sizes), ARRIVALS, p=share)
     rate = LOAD * HOSTS_EACH * 8 * GB / float(np.average(sizes * stays, weights=share))
     times = np.cumsum(chance.exponential(1 / rate, ARRIVALS))
-    leaving: list[tuple[float, int, Seat]] = []
+    leaving: list[tuple[float, int]] = []
     asked = placed = count = local = 0
     for at, (now, number) in enumerate(zip(times, numbers, strict=True)):
         while leaving and leaving[0][0] <= now:
-            _, who, seat = heapq.heappop(leaving)
-            _leave(pool, geometry, seat, of.requests[numbers[who]].ask.kind)
-        found = pool.choose(of.requests[number].ask)
+            there.go(heapq.heappop(leaving)[1])
+        found = there.come(at, of.requests[number].ask)
         if at >= WARM:
             asked += int(sizes[number])
         if found is not None:
-            pool.take(found)
-            heapq.heappush(leaving, (float(now + stays[number]), at, found))
+            heapq.heappush(leaving, (float(now + stays[number]), at))
         if found is not None and at >= WARM:
             placed, count, local = placed + int(sizes[number]), count + 1, local + found.local
     return Outcome(100 * placed / asked, 100 * local / count)
-
-
-def _leave(pool: Hosts, geometry: SameSize | Mig, seat: Seat, kind: int) -> None:
-    for part in seat.parts:
-        now = [int(pool.state[part.row, gpu]) for gpu in part.gpus]
-        states = [
-            geometry.without(state, kind, before, after)
-            for state, before, after in zip(now, part.before, part.after, strict=True)
-        ]
-        pool.give(part, states)
 
 
 def _known(folder: str | None) -> Known:

@@ -64,3 +64,30 @@ def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> No
         kept = b"".join(path.read_bytes() for path in clean.rglob("*") if path.is_file())
         for session in sessions:
             assert session.cookie.encode() not in output + errors + kept
+
+
+def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, clean: Path) -> None:
+    words = ["scheduler", "set", "--policy", "equal-share", "--host", "esx-04*", "--reboot", "rolling", "--yes"]
+    with start("scattered", clock="real") as server:
+        where = tmp_path / "ready.json"
+        ready_file.write(where, ready_file.of(server))
+        command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{where}"]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        ) as run:
+            try:
+                with server.world.changed:
+                    assert server.world.changed.wait_for(server.world.tasks.unfinished, timeout=60)
+                run.send_signal(signal.SIGTERM)
+                output, errors = run.communicate(timeout=60)
+            finally:
+                run.kill()
+        assert (run.returncode, output) == (143, "")
+        assert errors.splitlines()[-1] == "next: gpuops change resume goes on with it, gpuops change abort gives it up"
+        shown = subprocess.run(
+            [sys.executable, "-m", "gpuops", "change", "status", "--vcenter", f"sim@{where}"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert "under way esx-04.scattered  not back: cad-04" in shown.stdout
+        assert "scheduler set, begun " in shown.stdout
+        assert list(server.world.sessions) == []

@@ -162,7 +162,7 @@ def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **o
         return kills
 
 
-@pytest.mark.parametrize("stride", [11, 17])
+@pytest.mark.parametrize("stride", [pytest.param(11, marks=pytest.mark.long), 17])
 def test_a_change_that_is_killed_goes_on(
     start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
@@ -356,3 +356,13 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: C
     assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended there, with a vGPU"
     state = bench.host("esx-02").state
     assert (state.module_options, state.in_maintenance) == ("", False)
+
+
+def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Callable[[World], Bench]) -> None:
+    large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    bench = start(cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2))
+    before = bench.places()
+    report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    assert report.exit_code == 0, report.outcomes
+    check_switched(bench, before, hosts=1)

@@ -24,15 +24,27 @@ class Best:
 
 
 class OneHost:
-    """The program of one shape, asked again and again at other prices."""
+    """The program of one shape, asked again and again at other prices.
 
-    def __init__(self, number: int, problem: Problem, slack: float = SLACK) -> None:
+    `keep`: the program stays between two questions, a hundred kilobytes; else it is made for each.
+    """
+
+    def __init__(self, number: int, problem: Problem, slack: float = SLACK, *, keep: bool = True) -> None:
         self.number, self._problem = number, problem
+        self._slack, self._keep = slack * max(problem.worth, default=0), keep
+        self._kept: Program | None = None
         shape = problem.shapes[number]
         self._ways = [(kind, at) for kind, ways in sorted(shape.ways.items()) for at in range(len(ways))]
         self._fillings = [(at, way) for at, group in enumerate(shape.groups) for way in range(len(group.fillings))]
-        rows, groups = len(shape.capacity), len(shape.groups)
         self._kinds = sorted(shape.ways)
+        self._limits = (*shape.capacity, *(group.count for group in shape.groups))
+        self._gpus = [shape.groups[at].count for at, _ in self._fillings]
+
+    def _program(self) -> Program:
+        if self._kept is not None:
+            return self._kept
+        shape = self._problem.shapes[self.number]
+        rows, groups = len(shape.capacity), len(shape.groups)
         row_of = {kind: rows + groups + at for at, kind in enumerate(self._kinds)}
         columns = [
             *((*shape.ways[kind][at].uses, (row_of[kind], 1)) for kind, at in self._ways),
@@ -41,10 +53,9 @@ class OneHost:
                 for at, way in self._fillings
             ),
         ]
-        slack *= max(problem.worth, default=0)
-        self._program = Program(columns, rows + groups + len(self._kinds), integer=True, slack=slack)
-        self._limits = (*shape.capacity, *(group.count for group in shape.groups))
-        self._gpus = [shape.groups[at].count for at, _ in self._fillings]
+        program = Program(columns, rows + groups + len(self._kinds), integer=True, slack=self._slack)
+        self._kept = program if self._keep else None
+        return program
 
     def best(self, prices: Sequence[float], left: Sequence[int]) -> Best:
         """With what a VM of each kind costs, and how many of each there are left."""
@@ -52,7 +63,7 @@ class OneHost:
 
         gain = [self._problem.worth_of(self.number, kind, way) - prices[kind] for kind, way in self._ways]
         most = [float(left[kind]) if gain[at] > 0 else 0.0 for at, (kind, _) in enumerate(self._ways)]
-        answer = self._program.solve(
+        answer = self._program().solve(
             np.array([*gain, *([0.0] * len(self._fillings))]),
             np.array([*most, *self._gpus], dtype=np.float64),
             np.array([*self._limits, *(left[kind] for kind in self._kinds)], dtype=np.float64),

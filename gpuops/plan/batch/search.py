@@ -36,7 +36,8 @@ class Search:
         self.problem, self.work = problem, work
         self._columns = Columns(problem)
         self._turn = -_AT_ONCE
-        self._hosts = [OneHost(number, problem, slack) for number in range(len(problem.shapes))]
+        few = len(problem.shapes) <= _AT_ONCE  # of many, each is asked a few times at the most
+        self._hosts = [OneHost(number, problem, slack, keep=few) for number in range(len(problem.shapes))]
 
     def priced(
         self, left: Sequence[int], hosts: Sequence[int], rounds: int, center: Sequence[float] | None = None

@@ -11,6 +11,7 @@ import pytest
 from gpuops.config.change_window import parse_window
 from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
+from gpuops.model.host import AdmissionControl
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.vm import PowerState
@@ -109,6 +110,20 @@ def test_a_vm_without_a_gpu_is_left_to_drs_where_that_moves_it() -> None:
     assert leaving(automated, "esx-01") == {"plain-01": (Leaving.DRS, None)}
 
 
+def test_what_ha_keeps_free_is_kept_without_the_hosts_that_are_down() -> None:
+    inventory = seen(cluster(3, [desktops(1, 3, first=1), desktops(2, 3, first=4)]))
+    [ref] = inventory.clusters
+
+    def kept(percent: int) -> Inventory:
+        admission = AdmissionControl(memory_percent=percent)
+        return replace(inventory, clusters={ref: replace(inventory.clusters[ref], admission=admission)})
+
+    assert len(rounds(planned(kept(50), "esx-01"))) == 1
+    [first, *_] = refusals(planned(kept(97), "esx-01"))
+    assert "memory beside the" in first
+    assert "MiB that HA keeps free for the failure of a host" in first
+
+
 def test_suspended_with_a_vgpu_or_in_maintenance_already_is_refused_by_name() -> None:
     inventory = seen(cluster(2, [desktops(1, 1, first=1, power="suspended")]))
     assert refusals(planned(inventory)) == ["esx-01: vdi-001 is suspended there, with a vGPU"]
@@ -154,3 +169,18 @@ def test_what_waits_for_a_reboot_already_is_rebooted_too_and_what_waits_for_none
         rolled(at_once, Rolling(), inventory, catalog_of(inventory), START)
     nothing = rolled(HostPlan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
     assert (nothing.rounds, nothing.rejections, nothing.because) == ((), (), ("all is so",))
+
+
+def test_who_may_find_no_gpu_when_he_comes_back_is_warned_of() -> None:
+    """Nobody, where the order of the return sees to it; somebody, where two pins leave a third no GPU of his size."""
+    large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    world = cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2)
+    assert planned(seen(world), "esx-01", vms=Displacement.SHUT_DOWN).warnings == ()
+    inventory = seen(world)
+    both = [vm for vm in inventory.vms.values() if vm.name != "vdi-001"]
+    for vm in both:
+        inventory = inventory.with_vm(replace(vm, extra_config=dict(pinned["extra_config"])))
+    [warning] = planned(inventory, "esx-01", vms=Displacement.SHUT_DOWN).warnings
+    assert warning.startswith("esx-01: ")
+    assert warning.endswith("may find no GPU when they come back")

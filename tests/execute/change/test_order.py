@@ -1,0 +1,44 @@
+"""The order of a change as the journal keeps it: written and read back it is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.config.change_window import parse_window
+from gpuops.errors import StateDamaged
+from gpuops.execute.change.moves import Hop, dump_hops, load_hops
+from gpuops.execute.change.order import Order, dump_order, load_order
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings
+from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
+
+GPU = PciAddress.parse("0000:3b:00.0")
+GRAPHICS = GraphicsSettings("shared", "performance", (GraphicsDevice(GPU, "sharedDirect", "sameSize"),))
+ORDER = Order(
+    "scheduler set",
+    (
+        ConfigureModule("h1", "a=1", "a=2"),
+        ConfigureGraphics("h2", GRAPHICS, GRAPHICS),
+        ConfigureMig("h3", (GPU,), True),
+    ),
+    {"h1": "esx-1", "h2": "esx-2", "h3": "esx-3"},
+    {"h1": (GPU,), "h2": (), "h3": (GPU,)},
+    Rolling(2, parse_window("Sat 22:00-04:00 Europe/Berlin"), Displacement.POWER_OFF, VsanMode.EVACUATE),
+    "lock",
+)
+
+
+def test_what_is_written_is_read() -> None:
+    assert load_order(dump_order(ORDER)) == ORDER
+    hops = (Hop("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
+    assert load_hops(dump_hops(hops)) == hops
+    assert load_hops(dump_order(ORDER)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"format": 9}', dump_order(ORDER).replace("ConfigureMig", "Explode")]
+)
+def test_what_this_version_cannot_read_is_damage(text: str) -> None:
+    with pytest.raises(StateDamaged, match="cannot read"):
+        load_order(text)

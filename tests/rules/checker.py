@@ -1,0 +1,173 @@
+"""Checker: rules of our own about what may stand where, read off the syntax tree. Each has a reason and its places.
+
+ruff's rules (S among them) hold in the whole tree; these are of this house: one way to a vCenter, one place that shows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+Finds = Callable[[ast.AST], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must not stand anywhere but in these places (files or folders of the package)."""
+
+    name: str
+    reason: str
+    finds: Finds
+    places: tuple[str, ...] = ()
+
+    def speaks_of(self, path: str) -> bool:
+        return not path.startswith(self.places) if self.places else True
+
+
+def called(node: ast.AST) -> str:
+    """The dotted name of what is called; empty for anything else."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def last(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _keyword(node: ast.AST, name: str) -> ast.expr | None:
+    found = node.keywords if isinstance(node, ast.Call) else []
+    return next((each.value for each in found if each.arg == name), None)
+
+
+def imported(node: ast.AST) -> tuple[str, ...]:
+    """The dotted names that an import statement brings."""
+    match node:
+        case ast.Import(names=names):
+            return tuple(each.name for each in names)
+        case ast.ImportFrom(module=module, names=names, level=0):
+            return tuple(f"{module}.{each.name}" for each in names)
+    return ()
+
+
+def _imports(*modules: str) -> Finds:
+    def finds(node: ast.AST) -> bool:
+        return any(name == each or name.startswith(f"{each}.") for name in imported(node) for each in modules)
+
+    return finds
+
+
+def _unverified(node: ast.AST) -> bool:
+    names = ("_create_unverified_context", "_create_default_https_context")
+    return (isinstance(node, ast.Attribute) and node.attr in names) or any(
+        last(name) in names for name in imported(node)
+    )
+
+
+def _other_connections(node: ast.AST) -> bool:
+    names = ("SmartConnect", "SmartStubAdapter", "SoapStubAdapter", "SessionOrientedStub", "VimSessionOrientedStub")
+    return last(called(node)) in names or any(last(name) in names for name in imported(node))
+
+
+def _trust_by_argument(node: ast.AST) -> bool:
+    return any(_keyword(node, name) is not None for name in ("disableSslCertValidation", "certKeyFile", "thumbprint"))
+
+
+def _shell(node: ast.AST) -> bool:
+    value = _keyword(node, "shell")
+    plain = isinstance(value, ast.Constant) and value.value is False
+    shells = ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput")
+    runs = last(called(node)) in ("run", "Popen", "call", "check_call", "check_output", "create_subprocess_shell")
+    return (runs and value is not None and not plain) or called(node) in shells
+
+
+def _any_yaml(node: ast.AST) -> bool:
+    unsafe = ("Loader", "UnsafeLoader", "FullLoader", "CLoader", "CFullLoader", "CUnsafeLoader")
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "yaml" and node.attr in unsafe:
+        return True
+    if called(node) in ("yaml.unsafe_load", "yaml.full_load", "yaml.unsafe_load_all", "yaml.full_load_all"):
+        return True
+    return called(node) in ("yaml.load", "yaml.load_all") and _keyword(node, "Loader") is None
+
+
+def _unboxed_templates(node: ast.AST) -> bool:
+    return called(node) in ("Environment", "NativeEnvironment", "jinja2.Environment", "jinja2.Template")
+
+
+def _formatted_log(node: ast.AST) -> bool:
+    methods = ("debug", "info", "warning", "error", "exception", "critical", "log")
+    owner, _, method = called(node).rpartition(".")
+    if not isinstance(node, ast.Call) or method not in methods or "log" not in owner.lower():
+        return False
+    return any(isinstance(each, ast.JoinedStr | ast.BinOp) for each in node.args)
+
+
+def _call_of(*names: str) -> Finds:
+    return lambda node: last(called(node)) in names
+
+
+def _printed(node: ast.AST) -> bool:
+    return called(node) == "print"
+
+
+def _parsed_xml(node: ast.AST) -> bool:
+    return called(node) in ("etree.fromstring", "etree.parse", "etree.XML", "etree.XMLParser", "ParserCreate")
+
+
+TRANSPORT: Final = "gpuops/vsphere/transport/"
+RULES: Final = (
+    Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
+    Rule(
+        "another-connection", "pyVmomi's own connections trust what they meet; door.py opens ours", _other_connections
+    ),
+    Rule(
+        "trust-by-argument",
+        "pyVmomi's thumbprint= and its like switch verification off",
+        _trust_by_argument,
+        ("gpuops/config/", "gpuops/cli/opening.py"),
+    ),
+    Rule(
+        "adapters",
+        "transport alone uses pyVmomi's adapters; the simulator reads requests by them",
+        _imports("pyVmomi.SoapAdapter", "pyVim"),
+        (TRANSPORT, "gpuops/sim/soap.py"),
+    ),
+    Rule(
+        "another-client",
+        "redirects, the environment's proxies and packed replies come with them",
+        _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
+        (TRANSPORT, "gpuops/vsphere/tags.py"),
+    ),
+    Rule("another-parser", "whatever comes is checked before a parser has it", _parsed_xml, (TRANSPORT, "gpuops/sim/")),
+    Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
+    Rule("shell", "a name in a command would be one", _shell),
+    Rule("any-yaml", "YAML can make objects; yaml_file.py reads what people write", _any_yaml),
+    Rule("unboxed-template", "a template that people edit must not reach Python", _unboxed_templates),
+    Rule("formatted-log", "what is formatted early cannot be told from what we say", _formatted_log),
+    Rule("printed", "cli/output.py makes text harmless and knows where it goes", _printed, ("gpuops/cli/output.py",)),
+    Rule(
+        "revealed",
+        "a secret becomes text where it is put on the wire",
+        _call_of("reveal"),
+        ("gpuops/vsphere/session.py", "gpuops/vsphere/tags.py", "gpuops/vsphere/guest_programs.py"),
+    ),
+)
+
+
+def broken(source: str, path: str) -> Iterator[str]:
+    """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
+    nodes = list(ast.walk(ast.parse(source)))
+    for rule in RULES:
+        if rule.speaks_of(path):
+            for node in nodes:
+                if rule.finds(node):
+                    yield f"{path}:{getattr(node, 'lineno', 0)}: {rule.name}: {rule.reason}"
+
+
+def broken_in(root: Path) -> list[str]:
+    """The same of every Python file of the package."""
+    files = sorted((root / "gpuops").rglob("*.py"))
+    return [
+        each for file in files for each in broken(file.read_text(encoding="utf-8"), file.relative_to(root).as_posix())
+    ]

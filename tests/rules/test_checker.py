@@ -1,0 +1,81 @@
+"""The rules of our own: each finds what it is for, leaves the rest alone, and holds in the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.rules.checker import RULES, Rule, broken, broken_in
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOMEWHERE: Final = "gpuops/plan/somewhere.py"
+BAD: Final[dict[str, tuple[str, ...]]] = {
+    "unverified-context": (
+        "import ssl\nssl._create_unverified_context()",
+        "from ssl import _create_unverified_context",
+    ),
+    "another-connection": (
+        "from pyVim.connect import SmartConnect",
+        "connect.SmartConnect(host='vc')",
+        "SoapStubAdapter('vc')",
+        "stub = VimSessionOrientedStub(adapter, login)",
+    ),
+    "trust-by-argument": ("connect(disableSslCertValidation=True)", "adapter(host, thumbprint=pin)"),
+    "adapters": (
+        "from pyVmomi import SoapAdapter",
+        "import pyVim.connect",
+        "from pyVmomi.SoapAdapter import Serialize",
+    ),
+    "another-client": ("import requests", "from urllib.request import urlopen", "import httpx"),
+    "another-parser": ("etree.fromstring(reply)", "parser = ParserCreate()"),
+    "endless-wait": ("task.WaitForTask(found)", "WaitForTask(found)"),
+    "shell": ("run(words, shell=True)", "run(words, shell=maybe)", "os.system('ls')"),
+    "any-yaml": ("yaml.load(text)", "yaml.load(text, Loader=yaml.FullLoader)", "yaml.unsafe_load(text)"),
+    "unboxed-template": ("Environment(loader=found)", "jinja2.Template(text)"),
+    "formatted-log": ("log.info(f'{name} went')", "logger.warning('went ' + name)", "logging.error('%s' % name)"),
+    "printed": ("print('done')",),
+    "revealed": ("text = target.password.reveal()",),
+}
+GOOD: Final[dict[str, tuple[str, ...]]] = {
+    "unverified-context": ("context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)",),
+    "another-connection": ("connection = door.open_connection(target, context)",),
+    "trust-by-argument": ("door.tls_context(target)", "target.thumbprint"),
+    "adapters": ("from pyVmomi import vim", "from gpuops.vsphere.transport.stub import Stub"),
+    "another-client": ("import http", "from urllib.parse import quote"),
+    "another-parser": ("from gpuops.vsphere.transport.reply import elements\nelements(reply)",),
+    "endless-wait": ("watch.wait(tasks, 30.0)",),
+    "shell": ("run(words, shell=False)", "run(words)"),
+    "any-yaml": ("yaml.load(text, Loader=_PlainLoader)", "yaml.safe_load(text)", "yaml.SafeLoader"),
+    "unboxed-template": ("SandboxedEnvironment(autoescape=True)", "ImmutableSandboxedEnvironment()"),
+    "formatted-log": ("log.info('%s went', name)", "told.info(f'{name}')"),
+    "printed": ("output.show(text, document)", "console.print(text)"),
+    "revealed": ("target.password",),
+}
+
+
+@pytest.mark.parametrize(("rule", "source"), [(rule, each) for rule, found in BAD.items() for each in found])
+def test_what_a_rule_is_for_is_found(rule: str, source: str) -> None:
+    assert any(f": {rule}: " in each for each in broken(source, SOMEWHERE))
+
+
+@pytest.mark.parametrize(("rule", "source"), [(rule, each) for rule, found in GOOD.items() for each in found])
+def test_the_right_way_is_left_alone(rule: str, source: str) -> None:
+    assert [each for each in broken(source, SOMEWHERE) if f": {rule}: " in each] == []
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.places], ids=lambda rule: rule.name)
+def test_a_rule_is_silent_in_its_places(rule: Rule) -> None:
+    for place in rule.places:
+        assert (ROOT / place).exists(), "a place that is gone"
+        for source in BAD[rule.name]:
+            assert not any(f": {rule.name}: " in each for each in broken(source, place))
+
+
+def test_every_rule_has_bad_and_good_examples() -> None:
+    assert set(BAD) == set(GOOD) == {rule.name for rule in RULES}
+
+
+def test_the_package_breaks_none() -> None:
+    assert broken_in(ROOT) == []
