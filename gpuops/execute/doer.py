@@ -23,7 +23,7 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.hindrance import hindrance
+from gpuops.plan.hindrance import as_it_is_now, hindrance
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import is_refusal
 from gpuops.plan.rotation.guard import Guard
@@ -120,6 +120,7 @@ class Doer:
         `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
+        step = as_it_is_now(step, self.inventory)
         reason = hindrance(step, self.planned, self.inventory)
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return Outcome(step, Verdict.ALREADY)

@@ -54,3 +54,14 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
             return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs():
             return None
+
+
+def as_it_is_now(step: Step, now: Inventory) -> Step:
+    """The step on these facts: a VM is resumed where it is registered, whoever has moved it since the plan was made.
+
+    Source: vSphere API, VirtualMachine.PowerOnVM_Task (a `host` other than the VM's own moves it there).
+    """
+    vm = now.vms.get(step.vm)
+    if isinstance(step, ResumeVm) and step.host is not None and vm is not None and vm.host is not None:
+        return ResumeVm(step.vm, vm.host)
+    return step

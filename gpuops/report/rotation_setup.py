@@ -36,6 +36,8 @@ def _lines(setup: Setup) -> Iterator[Text]:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
     if setup.lock_vm is not None:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {visible(setup.lock_vm)}", "dim")
+    if setup.keeps_drs_off:
+        yield Text("note: nights need Host.Inventory.EditCluster on the clusters of the ML VMs (drs_override)", "dim")
     yield from (Text(_unmarked(each), "yellow") for each in setup.unmarked)
     yield Text(_summary(setup), "bold")
 
@@ -70,6 +72,7 @@ def setup_document(setup: Setup) -> Document:
         "attributes": [{"name": name, "defined": name not in setup.undefined} for name in setup.attributes],
         "lock_vm": setup.lock_vm,
         "lock_vm_made_on": {"host": new.host_name, "datastore": new.datastore} if new is not None else None,
+        "keeps_drs_off": setup.keeps_drs_off,
         "unmarked": [
             {"pool": each.pool, "mark": each.mark, "desktops": list(each.desktops)} for each in setup.unmarked
         ],

@@ -36,8 +36,9 @@ def test_once_and_a_second_time(lab: Lab, tmp_path: Path) -> None:
 
 def test_a_policy_without_a_lock_vm_gets_its_attributes(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
-    policy.write_text(LAB_POLICY)
+    policy.write_text(f"{LAB_POLICY}\ndrs_override: manual\n")
     made = lab.run("rotate", "init", "--policy", str(policy))
     assert (made.exit_code, "a run on another machine is not seen" in made.stdout) == (0, True)
+    assert "nights need Host.Inventory.EditCluster on the clusters of the ML VMs" in made.stdout
     assert [effect.split()[0] for effect in lab.effects] == ["AddCustomFieldDef"]
     assert lab.run("rotate", "night", "--yes", "--policy", str(policy)).exit_code == 0

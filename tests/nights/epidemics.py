@@ -15,6 +15,8 @@ from tests.nights.cron import returns_early
 from tests.nights.event import Event
 
 ONE_IN: Final = 30
+MORNING_S: Final = 9 * 3600
+"""When the return begins."""
 READ_FOR_IDLE: Final = ("summary.quickStats.overallCpuUsage", "runtime.numMksConnections")
 """What tells whether a desktop is used."""
 
@@ -71,7 +73,8 @@ def _elsewhere(seed: int, desktops: Sequence[str]) -> list[Event]:
 
 
 def _at(rng: random.Random, fault: str, desktop: str) -> Event:
-    changes: dict[str, Any] = {"target": desktop, "at_s": float(rng.randint(900, 30_000))}
+    at_s = rng.randint(900, 30_000) if rng.random() < 0.7 else rng.randint(MORNING_S - 60, MORNING_S + 600)
+    changes: dict[str, Any] = {"target": desktop, "at_s": float(at_s)}
     return Event(fault, rules_of(fault, changes))
 
 

@@ -13,11 +13,14 @@ from gpuops.sim.world import World
 START: Final = datetime(2026, 11, 7, 21, 30, tzinfo=UTC)
 """A Saturday evening."""
 
+ADDRESSES: Final = ("0000:3b:00.0", "0000:af:00.0")
 DESKTOP: Final = "nvidia_a40-8q"
 
 
-def cluster(hosts: int, vms: Sequence[dict[str, Any]], *, drs: str = "manual", hot_migrate: bool = True) -> World:
-    """`hosts` like hosts esx-01... of one A40 each, and these VMs."""
+def cluster(
+    hosts: int, vms: Sequence[dict[str, Any]], *, drs: str = "manual", hot_migrate: bool = True, gpus: int = 1
+) -> World:
+    """`hosts` like hosts esx-01... of so many A40 each, and these VMs."""
     world = build_declared(
         ScenarioFile.model_validate(
             {
@@ -51,7 +54,8 @@ def cluster(hosts: int, vms: Sequence[dict[str, Any]], *, drs: str = "manual", h
                                 "count": hosts,
                                 "model": "server",
                                 "driver": "550.90.05",
-                                "gpus": [{"board": "a40", "at": "0000:3b:00.0", "node": 0}],
+                                "policy": "performance",
+                                "gpus": [{"board": "a40", "at": at, "node": 0} for at in ADDRESSES[:gpus]],
                             }
                         ],
                     }

@@ -13,9 +13,12 @@ import pytest
 from gpuops.config.change_window import parse_window
 from gpuops.execute.change import change
 from gpuops.execute.site import Site
+from gpuops.model.host_settings import SharedType
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.change.report import ChangeReport
+from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.sim.operations import maintenance
@@ -356,3 +359,28 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: C
     assert report.outcomes[-1].reason == "esx-02: vdi-003 is suspended there, with a vGPU"
     state = bench.host("esx-02").state
     assert (state.module_options, state.in_maintenance) == ("", False)
+
+
+def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Callable[[World], Bench]) -> None:
+    large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    bench = start(cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2))
+    before = bench.places()
+    report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    assert report.exit_code == 0, report.outcomes
+    check_switched(bench, before, hosts=1)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        SetPassthrough(True, ("0000:3b:00.0",), None, "esx-01"),
+        SetMode(type=SharedType.SHARED, host="esx-01"),
+    ],
+)
+def test_directpath_and_graphics_types_come_into_force_too(start: Callable[[World], Bench], request_: Any) -> None:
+    bench = start(cluster(1, []))
+    report = bench.roll(request_)
+    assert report.exit_code == 0, report.outcomes
+    [gpu] = bench.host("esx-01").state.gpus
+    assert (gpu.passthrough_active, gpu.graphics_type) in ((True, "sharedDirect"), (False, "shared"))

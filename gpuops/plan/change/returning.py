@@ -10,6 +10,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.change.emptying import Away, Leaving
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import demands_of, pins_of
 from gpuops.plan.plan import Plan, Wave
 from gpuops.plan.project import project
 from gpuops.plan.rotation.return_order import return_order
@@ -58,10 +60,30 @@ def returning(
     return Plan((*waves, Wave("bring the VMs back", others)) if others else tuple(waves)), tuple(left)
 
 
+def doubtful(host: Host, away: Iterable[Away], inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """Names of those who may find no GPU when they come back to a host that nobody else came to meanwhile."""
+    vms = [each.vm for each in away if each.leaving is not Leaving.DRS and each.vm.profiles]
+    first, rest = _in_order(vms, host, inventory, catalog)
+    for vm in vms:
+        inventory = project(PowerOffVm(vm.ref), inventory)
+    found = []
+    for vm in (*first, *rest):
+        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), inventory.hosts[host.ref], inventory, catalog)
+        if not seating.complete:
+            found.append(vm.name)
+        inventory = project(PowerOnVm(vm.ref, host.ref), inventory, catalog)
+    return tuple(found)
+
+
 def _in_order(vms: list[Vm], host: Host, inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
-    """(one for each GPU to claim, the rest), as they would come back from a suspend on that host."""
+    """(those that come one by one, the rest): who is pinned to a GPU before who may take any, and the others as they
+    would come back from a suspend on that host."""
     for vm in vms:
         if vm.power is PowerState.ON:
             inventory = project(PowerOffVm(vm.ref), inventory)
         inventory = inventory.with_vm(replace(inventory.vm(vm.ref), host=host.ref))
-    return return_order([inventory.vm(vm.ref) for vm in vms], inventory, catalog)
+    pinned = [inventory.vm(vm.ref) for vm in vms if pins_of(vm)]
+    for vm in pinned:
+        inventory = project(PowerOnVm(vm.ref, host.ref), inventory, catalog)
+    first, rest = return_order([inventory.vm(vm.ref) for vm in vms if not pins_of(vm)], inventory, catalog)
+    return [*pinned, *first], rest

@@ -12,8 +12,8 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
-from gpuops.model.vm import PowerState
 from gpuops.plan.change.emptying import Away, Leaving, emptied, runs_there
+from gpuops.plan.change.returning import doubtful
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.host_state import privileges
 from gpuops.plan.keeping import kept_as_they_are
@@ -72,7 +72,14 @@ def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Cata
     rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
     if refused:
         return Roll(rejections=refused)
-    return Roll(rounds, (), plan.warnings, (*_told(plan), REVERTED))
+    doubts = (_doubt(turn, inventory, catalog) for turns in rounds for turn in turns)
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, REVERTED))
+
+
+def _doubt(turn: Turn, inventory: Inventory, catalog: Catalog) -> str:
+    """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
+    names = doubtful(turn.host, turn.away, inventory, catalog)
+    return f"{turn.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
 
 
 def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
@@ -169,13 +176,3 @@ def _rounds(
 
 def _refusals(found: Sequence[Turn | Rejection]) -> tuple[Rejection, ...]:
     return tuple(each for each in found if isinstance(each, Rejection))
-
-
-def _told(plan: HostPlan) -> Iterator[str]:
-    """What is worth a line of the hosts that change, and of those that need not; the rest the turns show."""
-    yield from plan.because
-
-
-def running(hosts: Collection[Host], inventory: Inventory) -> int:
-    """How many VMs run on these hosts."""
-    return sum(vm.power is PowerState.ON for host in hosts for vm in inventory.vms_on(host))

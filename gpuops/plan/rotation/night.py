@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -34,6 +35,8 @@ from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
+RESTLESS: Final = 3
+"""So many desktops of a pool that came back by themselves in a night, and the pool is left alone."""
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -207,6 +210,7 @@ class RotateNight:
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
         """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""
         told: dict[str, str] = {}
+        woken: Counter[str] = Counter()
         for mine in ours(self.policy, self.originals, inventory):
             if mine.original.night != night or mine.vm is None or not mine.original.taken:
                 continue
@@ -216,7 +220,18 @@ class RotateNight:
                 told[mine.vm.ref] = mine.reason
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
-        return told
+                pool = self.policy.pool_of(mine.vm)
+                woken.update([pool.name] if pool is not None else [])
+        return {**self._unparked(woken, inventory), **told}
+
+    def _unparked(self, woken: Mapping[str, int], inventory: Inventory) -> dict[str, str]:
+        """Desktops of pools that somebody, or a broker, works against: they are no more parked than the policy says."""
+        restless = {name for name, count in woken.items() if count >= RESTLESS}
+        if not restless:
+            return {}
+        pools = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
+        why = f"{RESTLESS} desktops of its pool came back by themselves tonight: no more of it are taken"
+        return {ref: why for ref, pool in pools.items() if pool is not None and pool.name in restless}
 
 
 def _not_over(night: str, away: Sequence[Ours]) -> Rejection:

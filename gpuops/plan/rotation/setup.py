@@ -9,7 +9,7 @@ from typing import Final
 from gpuops.errors import Refused
 from gpuops.model.host import Datastore, Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
+from gpuops.model.rotation import DrsOverride, Policy
 from gpuops.model.selector import Mark
 
 ANNOTATION: Final = (
@@ -55,6 +55,8 @@ class Setup:
     lock_vm: str | None
     lock_vm_missing: NewVm | None
     unmarked: tuple[Unmarked, ...] = ()
+    keeps_drs_off: bool = False
+    """Whether nights change what DRS does with their ML VMs."""
     made: bool = False
     """Whether what was missing has been made since."""
 
@@ -74,6 +76,7 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
         policy.lock_vm,
         _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
         tuple(_unmarked(policy, inventory)),
+        policy.drs_override is not DrsOverride.NONE,
     )
 
 

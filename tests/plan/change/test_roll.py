@@ -169,3 +169,18 @@ def test_what_waits_for_a_reboot_already_is_rebooted_too_and_what_waits_for_none
         rolled(at_once, Rolling(), inventory, catalog_of(inventory), START)
     nothing = rolled(HostPlan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
     assert (nothing.rounds, nothing.rejections, nothing.because) == ((), (), ("all is so",))
+
+
+def test_who_may_find_no_gpu_when_he_comes_back_is_warned_of() -> None:
+    """Nobody, where the order of the return sees to it; somebody, where two pins leave a third no GPU of his size."""
+    large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
+    pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
+    world = cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2)
+    assert planned(seen(world), "esx-01", vms=Displacement.SHUT_DOWN).warnings == ()
+    inventory = seen(world)
+    both = [vm for vm in inventory.vms.values() if vm.name != "vdi-001"]
+    for vm in both:
+        inventory = inventory.with_vm(replace(vm, extra_config=dict(pinned["extra_config"])))
+    [warning] = planned(inventory, "esx-01", vms=Displacement.SHUT_DOWN).warnings
+    assert warning.startswith("esx-01: ")
+    assert warning.endswith("may find no GPU when they come back")

@@ -352,6 +352,18 @@ def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> Non
     assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
 
 
+def test_a_pool_whose_desktops_come_back_by_themselves_is_left_alone() -> None:
+    world = small_world()
+    two = tuple(taken(NIGHT, world.vms[f"vm-{number}"]) for number in (1, 2))
+    assert suspended(plan(world, originals=two)), "two are no pattern"
+    found = plan(world, originals=(*two, taken(NIGHT, world.vms["vm-3"])))
+    assert suspended(found) == set()
+    assert reasons(found)["desktop-03"] == "came back by itself tonight: left alone"
+    assert reasons(found)["desktop-04"] == (
+        "3 desktops of its pool came back by themselves tonight: no more of it are taken"
+    )
+
+
 def test_a_desktop_that_was_marked_and_not_taken_may_still_be_taken() -> None:
     world = small_world()
     world.set("vm-1", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
