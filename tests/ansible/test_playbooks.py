@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,3 +129,18 @@ def test_hosts_are_switched_and_rebooted_until_one_fails(ansible: Ansible, tmp_p
 def test_every_playbook_and_the_example_can_be_read(ansible: Ansible) -> None:
     books = sorted(path.relative_to(ROOT) for path in (ROOT / "playbooks").glob("*.yml"))
     ansible("playbook", "-i", "inventories/example/hosts.yml", "--syntax-check", *books)
+
+
+def test_the_example_site_has_its_password_in_a_vault(ansible: Ansible, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "inventories" / "example", site)
+    vault = site / "group_vars" / "all" / "vault.yml"
+    shutil.copy(vault.with_suffix(".yml.example"), vault)
+    key, book = tmp_path / "key", tmp_path / "book.yml"
+    key.write_text("of the vault", encoding="utf-8")
+    ansible("vault", "encrypt", "--vault-password-file", key, vault)
+    assert vault.read_text(encoding="utf-8").startswith("$ANSIBLE_VAULT;")
+    said = "'the password of gpuops@vsphere.local'"
+    task = f"ansible.builtin.assert: {{that: gpuops_password == {said}, quiet: true}}"
+    book.write_text(f"- hosts: localhost\n  gather_facts: false\n  tasks: [{{{task}}}]\n", encoding="utf-8")
+    ansible("playbook", "-i", site / "hosts.yml", "--vault-password-file", key, book)

@@ -13,6 +13,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
+from gpuops.sim.vm_state import DvxBacking, PciDevice, StaticBacking
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.changes import vm_gpu, vm_gpus
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
@@ -126,6 +127,41 @@ def test_a_vgpu_and_a_whole_gpu_in_one_vm_are_told_apart(lab: Lab) -> None:
     assert asked(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
     one = asked(lab, "ml-08", present=False, profile="a40-48c")
     assert one.result["vm"]["devices"] == ["DirectPath 0000:5e:00.0"]
+
+
+def carrying(lab: Lab, name: str, *backings: StaticBacking | DvxBacking) -> None:
+    """That VM has these passthrough devices, and no others."""
+    world = lab.server.world
+    with world.lock:
+        vm = next(each for each in world.by_type("VirtualMachine") if each.name == name)
+        vm.state.devices = tuple(PciDevice(13000 + at, 18 + at, each) for at, each in enumerate(backings))
+        vm.configuration_changed()
+
+
+def test_a_vgpu_a_whole_gpu_and_a_nic_in_one_vm_are_told_apart(lab: Lab) -> None:
+    carrying(lab, "ml-08", DvxBacking("com.example.vdpa"))
+    nic = seen(lab, "ml-08")["devices"]
+    assert len(nic) == 1
+    assert asked(lab, "ml-08", present=False, all=True).result["changed"] is False, "it has no GPU"
+    asked(lab, "ml-08", profile="a40-48c")
+    both = asked(lab, "ml-08", device=["0000:5e:00.0"], add=True)
+    assert both.result["vm"]["devices"] == [*nic, "vGPU nvidia_a40-48c", "DirectPath 0000:5e:00.0"]
+    assert asked(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
+    one = asked(lab, "ml-08", profile="a40-24c", replace="a40-48c", add=True)
+    assert sorted(one.result["vm"]["devices"]) == sorted([*nic, "vGPU nvidia_a40-24c", "DirectPath 0000:5e:00.0"])
+    none = asked(lab, "ml-08", present=False, all=True)
+    assert (none.exit_code, none.result["vm"]["devices"]) == (0, nic)
+    assert asked(lab, "ml-08", present=False, all=True).result["changed"] is False
+
+
+def test_a_passed_through_function_of_a_nic_is_no_gpu(lab: Lab) -> None:
+    """A device of the same type as a GPU by DirectPath I/O, but for its vendor and device id."""
+    carrying(lab, "ml-07", StaticBacking("0000:18:00.2", "1018", "esx-01", 0x15B3, "ConnectX-5 Virtual Function"))
+    nic = seen(lab, "ml-07")["devices"]
+    done = asked(lab, "ml-07", profile="a100-3-20c")
+    assert done.result["vm"]["devices"] == [*nic, "vGPU grid_a100-3-20c"]
+    assert asked(lab, "ml-07", present=False, all=True).result["vm"]["devices"] == nic
+    assert asked(lab, "ml-07", present=False, all=True).result["changed"] is False
 
 
 def test_a_host_that_vcenter_does_not_reach_is_a_reason_and_is_listed(lab: Lab) -> None:

@@ -13,9 +13,12 @@ import pytest
 from gpuops.config.change_window import parse_window
 from gpuops.execute.change import change
 from gpuops.execute.site import Site
+from gpuops.model.host_settings import SharedType
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.change.report import ChangeReport
+from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.sim.operations import maintenance
@@ -366,3 +369,18 @@ def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Callable[[
     report = bench.roll(ONE, vms=Displacement.SHUT_DOWN)
     assert report.exit_code == 0, report.outcomes
     check_switched(bench, before, hosts=1)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        SetPassthrough(True, ("0000:3b:00.0",), None, "esx-01"),
+        SetMode(type=SharedType.SHARED, host="esx-01"),
+    ],
+)
+def test_directpath_and_graphics_types_come_into_force_too(start: Callable[[World], Bench], request_: Any) -> None:
+    bench = start(cluster(1, []))
+    report = bench.roll(request_)
+    assert report.exit_code == 0, report.outcomes
+    [gpu] = bench.host("esx-01").state.gpus
+    assert (gpu.passthrough_active, gpu.graphics_type) in ((True, "sharedDirect"), (False, "shared"))

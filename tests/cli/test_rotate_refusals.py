@@ -1,0 +1,69 @@
+"""What a night is refused for, as typed: one line, its exit code, and nothing done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from gpuops import api
+from gpuops.execute import lock
+from gpuops.execute.lock import locked
+from tests.cli.conftest import Lab
+
+LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
+SHORT = 'windows: [{zone: Europe/Berlin, opens: "22:00", closes: "22:20", back_by: "22:30"}]\n'
+
+
+def night(lab: Lab, tmp_path: Path, text: str) -> tuple[int, list[str]]:
+    """Exit code and what was said, but for the next move."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(text, encoding="utf-8")
+    found = lab.run("rotate", "night", "--yes", "--policy", str(policy))
+    said = [line for line in (found.stdout + found.stderr).splitlines() if line.strip()]
+    assert sum("next:" in line for line in said) == 1, "one next move"
+    return found.exit_code, [line for line in said if "next:" not in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (f"{LAB_POLICY}\ntakes: all\n", 2, "takes: unknown key"),
+        (f"{LAB_POLICY}\n{SHORT}", 2, "it cannot hold the return"),
+        (LAB_POLICY.replace("gpuops.owner", "site.owner"), 3, "none of its desktops carries attribute site.owner"),
+    ],
+    ids=["an unknown key", "a window that cannot hold the return", "no owner tags"],
+)
+def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, code: int, said: str) -> None:
+    found, lines = night(lab, tmp_path, text)
+    assert (found, lab.effects) == (code, [])
+    assert said in lines[0]
+    assert lines[1:] in ([], ["nothing changed: refused for 1 reason"])
+
+
+def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "wall_clock", lambda: datetime(2026, 11, 20, 21, 0, tzinfo=UTC))
+    assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
+    before = lab.effects
+    hours = 'windows: [{zone: UTC, opens: "20:00", closes: "06:00"}]\n'
+    code, lines = night(lab, tmp_path, f"{LAB_POLICY}\n{hours}")
+    assert (code, lab.effects) == (3, before)
+    assert "is not over: vdi-07, vdi-08, vdi-09 and 4 more not back yet" in lines[0]
+    assert lines[1:] == ["nothing changed: refused for 1 reason"]
+
+
+def test_a_night_beside_another_run(lab: Lab, tmp_path: Path, clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "TRIES", 1)
+    vcenter = lab.server.world.get("ServiceInstance").instance_uuid
+    with locked(clean / ".local" / "state" / "gpuops", vcenter, datetime(2026, 11, 2, tzinfo=UTC), alone=True):
+        code, lines = night(lab, tmp_path, LAB_POLICY)
+    assert (code, lab.effects) == (6, [])
+    assert len(lines) == 1
+    assert "is changing this vCenter" in lines[0]
+
+
+def policy_of(tmp_path: Path) -> str:
+    (tmp_path / "lab.yaml").write_text(LAB_POLICY, encoding="utf-8")
+    return str(tmp_path / "lab.yaml")
