@@ -30,6 +30,7 @@ from tests.nights.limits import (
     stays_where_it_is,
 )
 from tests.nights.night import OVERRIDE, Played
+from tests.nights.others import blockers_are_named, others_are_left
 from tests.nights.overrides import only_the_queue, put_back
 from tests.nights.promises import done_was_done, failed_for_certain, intent_first, journal_keeps, marked, told_is_back
 from tests.nights.worlds import CLOSES, EVENING
@@ -184,6 +185,8 @@ def inside_the_window(night: Played) -> Iterator[str]:
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (
+    others_are_left,
+    blockers_are_named,
     desktops_back,
     no_session_is_cut,
     who_works_is_left,

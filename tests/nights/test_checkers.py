@@ -13,7 +13,8 @@ import pytest
 from pyVmomi import vim
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.steps import RunInGuest
+from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.steps import ResumeVm, RunInGuest
 from gpuops.sim.ledger import Entry
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
@@ -208,6 +209,14 @@ def powered_off_in_its_grace(night: Played) -> Played:
     return with_ledger(night, [*night.world.ledger, replace(asked, method=OFF)])
 
 
+def blocked_by_nobody(night: Played) -> Played:
+    """A desktop is told not to have come back, and not who is on the GPUs of its host."""
+    moid = first(night, START, desktop=True).moid
+    assert night.last is not None
+    told = Outcome(ResumeVm(moid), Verdict.FAILED, "no graphics resources")
+    return replace(night, last=replace(night.last, outcomes=(told,)))
+
+
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
@@ -237,6 +246,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I15", "intent_first", without_records(Kind.INTENT)),
     ("I16", "failed_for_certain", called_failed),
     ("I17", "who_came_back_stays", woken_and_taken_again),
+    ("I18", "others_are_left", without(START, desktop=False)),
+    ("I18", "blockers_are_named", blocked_by_nobody),
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
     ("I20", "inside_the_window", asked_at(CLOSES + timedelta(minutes=1))),
     ("I20", "inside_the_window", asked_at(EVENING - timedelta(minutes=1))),
