@@ -1,6 +1,6 @@
 """`make bench`: every benchmark, or those named; exit code 1 when a budget is broken.
 
-python -m tests.bench [NAME ...]        names: help, catalog, read, simulator, tasks, churn,
+python -m tests.bench [NAME ...]        names: help, catalog, read, parser, simulator, tasks, churn,
                                         decisions, openb, profiles, departures, migrations, ablation,
                                         batch, defrag, numa, rotation, night, executor, journal, vms
 """
@@ -21,6 +21,7 @@ MODULES = {
     "help": "tests.bench.help_start",
     "catalog": "tests.bench.catalog_load",
     "read": "tests.bench.bulk_read",
+    "parser": "tests.bench.parser",
     "simulator": "tests.bench.simulator_cost",
     "tasks": "tests.bench.many_tasks",
     "churn": "tests.bench.churn",
