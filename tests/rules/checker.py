@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ class Rule:
         return not path.startswith(self.places) if self.places else True
 
 
+@lru_cache(maxsize=10_000)  # each rule asks anew
 def called(node: ast.AST) -> str:
     """The dotted name of what is called; empty for anything else."""
     return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
@@ -157,7 +159,8 @@ RULES: Final = (
 
 def broken(source: str, path: str) -> Iterator[str]:
     """What this file breaks, a line each: place, rule, reason. `path` is relative to the project."""
-    nodes = list(ast.walk(ast.parse(source)))
+    spoken = (ast.Call, ast.Attribute, ast.Import, ast.ImportFrom)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, spoken)]
     for rule in RULES:
         if rule.speaks_of(path):
             for node in nodes:
