@@ -69,7 +69,7 @@ def set_(
 ) -> None:
     """Set graphics types, vGPU modes and the assignment policy, in one change per host.
 
-    A graphics type is in force after the host's next reboot, which this command does not do; the rest at once.
+    A graphics type is in force after the host's next reboot, which `--reboot rolling` does too; the rest at once.
     What is not named stays as it is. A second run changes nothing and says so.
 
     \b

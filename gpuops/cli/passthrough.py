@@ -40,7 +40,7 @@ def on(
 ) -> None:
     """Give GPUs to VMs whole, by DirectPath I/O; vGPUs cannot run on them then.
 
-    Where the host cannot do that at once it is in force after its next reboot, which this command does not do.
+    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
 
     \b
     Example:
@@ -66,7 +66,7 @@ def off(
 ) -> None:
     """Give GPUs back to their host; refused while a VM has one.
 
-    Where the host cannot do that at once it is in force after its next reboot, which this command does not do.
+    Where the host cannot do that at once it is in force after its next reboot, which `--reboot rolling` does too.
 
     \b
     Example:

@@ -78,13 +78,13 @@ def set_(
 ) -> None:
     """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
 
-    It is in force after the next reboot of each host, which this command does not do: it says what is left to do.
+    It is in force after the next reboot of each host, which `--reboot rolling` does too.
     Every other option stays as it is. A second run changes nothing and says so.
 
     \b
     Examples:
       gpuops scheduler set --policy equal-share --time-slice 2ms --gpu 0000:d8:00.0 --host esx-01.lab --vcenter sim:lab
-      gpuops scheduler set --policy fixed-share --cluster vdi-cluster --dry-run --vcenter sim:vdi
+      gpuops scheduler set --policy fixed-share --cluster vdi-cluster --reboot rolling --dry-run --vcenter sim:vdi
     """
     from gpuops.cli.host_change import carry_out
     from gpuops.plan.scheduler.change import SetScheduler

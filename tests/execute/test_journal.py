@@ -19,6 +19,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import Original, Role
 from gpuops.plan.steps import (
@@ -32,6 +33,7 @@ from gpuops.plan.steps import (
     ResumeVm,
     RunInGuest,
     SetAttribute,
+    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
@@ -64,6 +66,7 @@ STEPS = (
     PowerOffVm("vm-1"),
     ShutDownGuest("vm-1", grace_s=60, then_off=True),
     RunInGuest("vm-1", "/usr/local/bin/checkpoint", "--now", limit_s=240),
+    SetVmDrs("vm-1", VmDrs.MANUAL),
     SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop"),
 )
 

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib import resources
 from multiprocessing import get_context
@@ -16,7 +17,7 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import pyVmomi  # noqa: F401  for what is forked: the client imports it late
 import sqlalchemy.dialects.sqlite  # noqa: F401
@@ -26,6 +27,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.vsphere.connection import Connection
 from tests.nights.wire import Watched
@@ -57,7 +59,10 @@ def run(target: Target, state_dir: Path, what: str, point: int) -> tuple[int, in
     """
     errors = state_dir.with_name(f"{state_dir.name}-{what}.errors")
     receiving, sending = FORKED.Pipe(duplex=False)
-    process = FORKED.Process(target=_work, args=(sending, errors, target, state_dir, what, point))
+    # a secret is not pickled: this test says its text
+    reached = {field.name: getattr(target, field.name) for field in fields(target)}
+    reached["password"] = target.password.reveal()
+    process = FORKED.Process(target=_work, args=(sending, errors, reached, state_dir, what, point))
     with ONE_AT_A_TIME:
         process.start()
     sending.close()
@@ -73,7 +78,7 @@ def run(target: Target, state_dir: Path, what: str, point: int) -> tuple[int, in
         return receiving.recv() if code == 0 else (code, 0)
 
 
-def _work(told: Pipe, errors: Path, target: Target, state_dir: Path, what: str, point: int) -> None:
+def _work(told: Pipe, errors: Path, reached: dict[str, Any], state_dir: Path, what: str, point: int) -> None:
     with errors.open("ab") as stream:
         os.dup2(stream.fileno(), sys.stderr.fileno())
     points = Points(point)
@@ -85,6 +90,7 @@ def _work(told: Pipe, errors: Path, target: Target, state_dir: Path, what: str, 
         points("after an append")
 
     SqlStore.append = appending  # type: ignore[assignment,method-assign]
+    target = Target(**{**reached, "password": Secret(reached["password"])})
     with Connection(target) as connection:
         site = Site(Watched(connection, points), state_dir, lambda: datetime.now(UTC))  # noqa: TID251
         if what == "resume":

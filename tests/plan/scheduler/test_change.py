@@ -96,7 +96,8 @@ def test_the_word_is_that_of_the_hosts_branch(
 def test_what_is_set_already_is_nothing_to_do_and_a_pending_reboot_is_said() -> None:
     told = replace(settings("x=1 NVreg_RegistryDwords=RmPVMRL=17"), loaded_options="x=1")
     plan = planned(FIXED, inventory(told=told))
-    assert plan == HostPlan(because=("esx-1.lab is set to fixed-share already; a reboot is pending",))
+    due = ConfigureModule("h-1", told.module_options or "", told.module_options or "")
+    assert plan == HostPlan(because=("esx-1.lab is set to fixed-share already; a reboot is pending",), due=(due,))
 
 
 def test_best_effort_brings_the_frame_rate_limiter_back() -> None:
