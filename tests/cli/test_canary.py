@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
@@ -24,6 +25,7 @@ from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 
 CANARY: Final = "Cn4ry&<é\"'>"
+ROLES: Final = str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml")
 POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
 _BYTES: Final = CANARY.encode()
 FORMS: Final = frozenset(
@@ -71,7 +73,18 @@ SWEPT: Final = (
     "rotate audit verify",
     "rotate night --policy /nowhere.yaml",
     "sim ledger --ready-file /nowhere.json",
+    f"roles show --file {ROLES}",
+    f"roles apply --file {ROLES}",
+    "passthrough off --device 0000:3b:00.0 --host esx-01*",
+    "mig show",
+    "mig set on --host esx-01*",
+    "mig set off --host esx-01*",
+    "change status",
+    "change resume --yes",
+    "change abort --yes",
 )
+WITHOUT_LOGIN: Final = frozenset({"demo", "help", "sim serve", "sim faults"})
+"""Commands that nobody logs in for."""
 UNLIKE: Final = {
     "wrong user": ({"GPUOPS_USERNAME": "nobody@vsphere.local"}, 5),
     "untrusted": ({"GPUOPS_CA_FILE": "/etc/ssl/certs/ca-certificates.crt"}, 5),
@@ -135,6 +148,20 @@ def typed(environ: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Callabl
         return result
 
     return run
+
+
+def _leaves(command: Any, name: str = "") -> Iterator[str]:
+    inner = getattr(command, "commands", None)
+    if not inner:
+        yield name
+        return
+    for word, each in inner.items():
+        yield from _leaves(each, f"{name} {word}".strip())
+
+
+def test_every_command_is_swept() -> None:
+    swept = {" ".join(words.split()[:length]) for words in SWEPT for length in (1, 2, 3)}
+    assert set(_leaves(get_command(app))) - swept - WITHOUT_LOGIN == set()
 
 
 def test_every_command_hides_it(
