@@ -14,7 +14,6 @@ from tests.nights.night import play
 from tests.nights.schedule import ALL
 from tests.nights.tally import tally
 
-
 REPLAY: Final = "replay: python -m tests.nights replay"
 KNOWN: Final = (f"I23: ml-02 was started by the night and still runs ({REPLAY} 13538)",)
 """Faults that are not repaired yet, and no others: one that is repaired leaves this list.
