@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ from gpuops.sim import ready_file
 from gpuops.sim.server import start
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Tests that a shell runs in the background have SIGINT ignored, which every process they start would inherit."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("numbers", "exit_code", "said"),
     [
