@@ -183,6 +183,7 @@ def test_groups_are_kept(data: st.DataObject) -> None:
         assert refusal.rejections, "a no has its reasons"
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_the_order_of_a_mapping_decides_nothing(data: st.DataObject) -> None:

@@ -126,6 +126,7 @@ def churned(seed: int, folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_a_churned_world_ends_no_worse_than_planned(serve: Serve, seed: int, tmp_path: Path) -> None:
     server = serve(churned(seed, tmp_path))

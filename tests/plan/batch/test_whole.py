@@ -57,6 +57,7 @@ def test_nothing_is_promised_twice_and_no_bound_is_passed(data: st.DataObject) -
     assert found.optimum.placed_mib <= found.optimum.most_mib <= found.optimum.asked_mib
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_it_is_never_worse_than_one_after_another(data: st.DataObject) -> None:
@@ -79,6 +80,7 @@ def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.Da
     come_true(data, optimize=True)
 
 
+@pytest.mark.long
 @QUICK
 @given(
     st.lists(st.tuples(st.sampled_from(A40), st.sampled_from([8, 128, 384])), min_size=1, max_size=4),

@@ -125,6 +125,7 @@ def told(found: Placement) -> tuple[object, ...]:
     return found.host, found.seats, found.pins, found.numa_node, found.doubts
 
 
+@pytest.mark.long
 @FEW
 @given(st.data())
 def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
