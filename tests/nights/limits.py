@@ -101,8 +101,12 @@ def fits_back(night: Played) -> Iterator[str]:
 
 
 def second_night_is_empty(night: Played) -> Iterator[str]:
-    """I4: a night run begun once more, where nothing goes wrong, does nothing."""
+    """I4: a night run begun once more, where nothing goes wrong, does nothing; and each ends with a report."""
     if night.events:
+        return
+    failed = [f"{name} ended with {ended}" for name, ended, _ in night.calls if ended not in ("done", "refused")]
+    if failed:
+        yield f"I4: nothing had gone wrong, and {failed[0]}"
         return
     runs = list(zip(night.calls, night.told, strict=True))
     for ((name, _, at), _), ((before, _, since), _) in zip(runs[1:], runs, strict=False):

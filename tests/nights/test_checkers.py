@@ -204,6 +204,12 @@ def two_evenings(night: Played) -> Played:
     )
 
 
+def ended_by_itself(night: Played) -> Played:
+    """A night in which nothing goes wrong, and that ends without a report."""
+    (name, _, at), *rest = night.calls
+    return replace(night, calls=[(name, "NotConnected: vCenter did not answer", at), *rest], told=night.told[1:])
+
+
 def powered_off_in_its_grace(night: Played) -> Played:
     asked = first(night, "ShutdownGuest", desktop=False)
     return with_ledger(night, [*night.world.ledger, replace(asked, method=OFF)])
@@ -225,6 +231,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I3", "fits", no_room),
     ("I4", "second_is_empty", lambda night: replace(night, second=1)),
     ("I4", "second_night_is_empty", two_evenings),
+    ("I4", "second_night_is_empty", ended_by_itself),
     ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
     ("I5", "journal_keeps", closed_at_once),
     ("I6", "one_at_a_time", lambda night: replace(night, beside=[("done", 0)])),

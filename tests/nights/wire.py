@@ -13,6 +13,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import Step
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import door
@@ -25,7 +26,10 @@ NOT_HERE: Final = frozenset({"T13"})
 """Another certificate is for good here: no later process would get in."""
 
 SILENCE_S: Final = 0.3
-"""What a client waits in real seconds for a reply that does not come; a virtual half minute would be a real one."""
+"""What a client waits in real seconds for a reply that a fault keeps back; a virtual half minute would be a real one.
+Where no fault does, it has all of its own patience: a busy machine is not a fault of vCenter."""
+
+SILENT: Final = frozenset({Effect.HANG, Effect.DRIP})
 
 
 class WireNightly(Nightly):
@@ -37,7 +41,8 @@ class WireNightly(Nightly):
 
     def play(self) -> Played:
         """The whole night; the world's lock is the server's between two of its own acts."""
-        with _impatient(), SimServer(self.world) as self._server:
+        kept_back = any(rule.effect in SILENT for event in self.played.events for rule in event.rules)
+        with _impatient(SILENCE_S if kept_back else door.SILENCE_S), SimServer(self.world) as self._server:
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
@@ -69,8 +74,8 @@ class Watched:
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
-    with patch.object(door, "SILENCE_S", SILENCE_S), patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
+def _impatient(silence_s: float) -> Iterator[None]:
+    with patch.object(door, "SILENCE_S", silence_s), patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
         yield
 
 
