@@ -8,7 +8,7 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.entering import Entering
-from gpuops.cli.options import Common, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
 from gpuops.errors import UsageError
@@ -29,7 +29,6 @@ Gpus = Annotated[
     list[str] | None,
     typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 
 
 @mig.command()

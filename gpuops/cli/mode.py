@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Common, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
 from gpuops.model.gpu import AssignmentPolicy
@@ -65,7 +65,7 @@ def set_(
     ] = None,
     host: HostPattern = None,
     cluster: ClusterName = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Set graphics types, vGPU modes and the assignment policy, in one change per host.
 

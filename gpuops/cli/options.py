@@ -66,11 +66,14 @@ class Common:
         return self.output or OutputFormat.TEXT
 
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
+
+
 @dataclass(frozen=True, slots=True)
 class Acting:
     """How a plan is carried out."""
 
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False
+    dry_run: DryRun = False
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before something is stopped, moved or rebooted.")
     ] = False

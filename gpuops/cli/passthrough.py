@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli.options import Common, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
 
@@ -21,7 +21,6 @@ passthrough = typer.Typer(
 Devices = Annotated[
     list[str], typer.Option(metavar="PCI-ADDRESS", help="A GPU of each host: 0000:5e:00.0. May be repeated.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")]
 
 
 @passthrough.command()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import Common, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.model.scheduler import SchedulerPolicy
 
@@ -74,7 +74,7 @@ def set_(
         str | None,
         typer.Option(metavar="R550", help="The branch of the hosts' driver, where vCenter does not tell it."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan; change nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
 

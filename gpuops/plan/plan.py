@@ -27,6 +27,11 @@ class Rejection:
             return f"{self.subject}: {self.rule}"
         return f"{self.subject}: {self.rule}: needs {self.needed}{unit}, {self.available} there"
 
+    @property
+    def line(self) -> str:
+        """All of it with its next move, where one text is kept for both."""
+        return f"{self} (next: {self.hint})" if self.hint else str(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Wave:

@@ -27,7 +27,7 @@ def vm_clone(said: Said, options: Mapping[str, Any], *, apply: bool) -> Answer:
     site, warnings = open_site(said)
     with site:
         found, seen = clone(request, site, apply=apply)
-    reasons = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in found.rejections]
+    reasons = [each.line for each in found.rejections]
     made = found.new is not None and not reasons
     result: Document = {
         "changed": made,

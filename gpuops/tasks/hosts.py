@@ -1,4 +1,4 @@
-"""Hosts: tasks that set what hosts do with their GPUs. What waits for a reboot is said; nothing here reboots a host."""
+"""Hosts: tasks that set what hosts do with their GPUs. What waits for a reboot is said; `reboot=rolling` does it."""
 
 from __future__ import annotations
 
@@ -123,5 +123,5 @@ def _difference(step: HostStep, before: Inventory) -> Document:
 
 def _reasons(report: HostReport | ChangeReport) -> list[str]:
     """Every reason why something is not done, each with its next move."""
-    told = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in report.plan.rejections]
+    told = [each.line for each in report.plan.rejections]
     return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in _BAD and outcome.reason)]

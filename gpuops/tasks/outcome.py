@@ -61,7 +61,7 @@ def _foreseen(steps: list[Step] | tuple[Step, ...], before: Inventory) -> Invent
 def _reasons(report: Report) -> list[str]:
     """Every reason why something is not done, each with its next move."""
     against = [*report.plan.rejections, *report.plan.unmet]
-    told = [f"{each} (next: {each.hint})" if each.hint else str(each) for each in against]
+    told = [each.line for each in against]
     return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in BAD and outcome.reason)]
 
 

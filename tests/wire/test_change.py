@@ -21,7 +21,7 @@ from gpuops.plan.graphics.mode import SetMode
 from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
-from gpuops.sim.operations import maintenance
+from gpuops.sim.operations import maintenance, power
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.trouble.somebody import somebody
@@ -206,6 +206,24 @@ def failing(report: ChangeReport) -> str:
     assert failed.verdict is Verdict.FAILED
     assert {each.verdict for each in others} <= {Verdict.SKIPPED}
     return failed.reason
+
+
+def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Callable[[World], Bench]) -> None:
+    """While the question waits for its answer a VM stops: what is done now is not what was agreed to."""
+    bench = start(three())
+    asked: list[frozenset[str]] = []
+
+    def consent(report: ChangeReport) -> None:
+        asked.append(frozenset(away.vm.name for turn in report.plan.turns for away in turn.away))
+        if len(asked) == 1:
+            vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
+            power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
+
+    bench._with(lambda site: change.roll(
+        EQUAL, "scheduler set", Rolling(), site, apply=True, consent=consent, told=bench.told.append
+    ))  # fmt: skip
+    assert len(asked) == 2
+    assert asked[0] - asked[1] == {"vdi-001"}
 
 
 STAYS_DOWN = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.stays_down", phase=Phase.AFTER)

@@ -121,6 +121,18 @@ def test_a_move_that_fails_ends_it_and_the_rest_is_not_tried(bench: Bench) -> No
     assert bench.execute().exit_code == 0
 
 
+def test_a_vm_that_was_shut_down_for_a_move_that_fails_runs_again_where_it_is(bench: Bench) -> None:
+    bench.server.world.options["vgpu.hotmigrate.enabled"] = False
+    bench.server.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", fault="GenericVmConfigFault"))
+    report = bench.execute(powered_off=True)
+    assert report.exit_code == 4
+    assert "PowerOnVM_Task" in [method for method, _ in bench.effects]
+    off = [
+        vm.display_name for vm in bench.server.world.by_type("VirtualMachine") if vm.state.power.value == "poweredOff"
+    ]
+    assert off == ["desk-11"]
+
+
 def test_a_change_that_is_cut_off_can_be_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.server.world.options["vgpu.hotmigrate.enabled"] = False
     points = Points(monkeypatch)

@@ -24,7 +24,7 @@ from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
 from gpuops.plan.change.in_force import driven
 from gpuops.plan.change.report import ChangeReport, ChangeStatus, Progress
-from gpuops.plan.change.roll import Roll, needed, rolled, shut, turns_of
+from gpuops.plan.change.roll import Roll, needed, next_round, rolled, shut
 from gpuops.plan.host_plan import HostOutcome, HostRequest
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.plan import Plan, Rejection
@@ -57,9 +57,11 @@ def roll(
         lock = lock_vm(journal)
         with leased(site, lock, returning=False) as lease:
             # what came to pass while this waited for an answer is seen
-            report = _look(request, verb, rolling, site, journal)
+            before, report = report, _look(request, verb, rolling, site, journal)
             if not report.plan.feasible or not report.plan.rounds:
                 return replace(report, applied=True)
+            if report.plan.does != before.plan.does:
+                consent(report)
             order = _order(report, lock)
             run = journal.begin(KIND, order=dump_order(order))
             done = _gone_on_with(_turns(run, order, site, journal, lease.held, told))
@@ -243,14 +245,8 @@ class _Rounds:
 
     def _fit(self, waiting: Sequence[HostStep]) -> int:
         """How many of the next hosts can be down together."""
-        size = min(self.order.rolling.max_hosts, len(waiting))
         inventory = self.turns.doer.look()
-        catalog = catalog_of(inventory)
-        while size > 1 and any(
-            isinstance(each, Rejection) for each in turns_of(waiting[:size], self.order.rolling, inventory, catalog)
-        ):
-            size -= 1
-        return size
+        return next_round(waiting, self.order.rolling, inventory, catalog_of(inventory))[0]
 
 
 def _why_stopped(outcomes: Iterable[HostOutcome], order: Order) -> str:

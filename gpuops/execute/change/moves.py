@@ -119,10 +119,7 @@ def given_up(run: Run, site: Site, journal: Journal, lease: Held | None, report:
     """The change ended; a VM that was shut down for its move runs again, where it is."""
     hops = _Hops(run, site, journal, lease)
     outcomes = hops.settled()
-    inventory = site.vcenter.inventory()
-    off = [ref for ref in hops.stopped() if ref in inventory.vms and inventory.vm(ref).power is PowerState.OFF]
-    for ref in off:
-        outcomes += hops.done((PowerOnVm(ref, inventory.vm(ref).host),), inventory)
+    outcomes += hops.started_again()
     journal.end(run)
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
@@ -185,8 +182,16 @@ class _Hops:
             made = self.done(hop.steps, inventory)
             outcomes += made
             bad = next((each for each in made if each.verdict not in (Verdict.DONE, Verdict.ALREADY)), None)
-            reason = f"{hop.name} was not moved; {AGAIN}" if bad is not None else ""
+            if bad is not None:
+                outcomes += self.started_again()
+                reason = f"{hop.name} was not moved; {AGAIN}"
         return outcomes
+
+    def started_again(self) -> list[Outcome]:
+        """VMs that were shut down for a move that did not come about, running again where they are."""
+        inventory = self.site.vcenter.inventory()
+        off = [ref for ref in self.stopped() if ref in inventory.vms and inventory.vm(ref).power is PowerState.OFF]
+        return [each for ref in off for each in self.done((PowerOnVm(ref, inventory.vm(ref).host),), inventory)]
 
     def settled(self) -> list[Outcome]:
         """What a run that was cut off left in flight is waited for; one that did not happen is made anew."""

@@ -56,6 +56,14 @@ class Roll:
     def turns(self) -> tuple[Turn, ...]:
         return tuple(turn for turns in self.rounds for turn in turns)
 
+    @property
+    def does(self) -> tuple[object, ...]:
+        """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
+        return tuple(
+            (turn.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in turn.away))
+            for turn in self.turns
+        )
+
 
 def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
     """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
@@ -163,15 +171,23 @@ def _rounds(
     refused: list[Rejection] = []
     waiting = list(steps)
     while waiting:
-        size = min(rolling.max_hosts, len(waiting))
-        found = turns_of(waiting[:size], rolling, inventory, catalog)
-        while _refusals(found) and size > 1:
-            size -= 1
-            found = turns_of(waiting[:size], rolling, inventory, catalog)
+        size, found = next_round(waiting, rolling, inventory, catalog)
         refused += _refusals(found)
         rounds.append(tuple(each for each in found if isinstance(each, Turn)))
         del waiting[:size]
     return tuple(rounds), tuple(dict.fromkeys(refused))
+
+
+def next_round(
+    waiting: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[int, tuple[Turn, ...] | tuple[Rejection, ...]]:
+    """(how many of the next hosts are down together, their turns), or one host and why it cannot be emptied."""
+    size = min(rolling.max_hosts, len(waiting))
+    found = turns_of(waiting[:size], rolling, inventory, catalog)
+    while _refusals(found) and size > 1:
+        size -= 1
+        found = turns_of(waiting[:size], rolling, inventory, catalog)
+    return size, found
 
 
 def _refusals(found: Sequence[Turn | Rejection]) -> tuple[Rejection, ...]:
