@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
 
 from gpuops.execute.journal import Journal
 from gpuops.model.rotation import Original
+
+LATE: Final = timedelta(minutes=10)
+"""For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 
 
 class Originals:
@@ -38,7 +43,7 @@ class Originals:
 
     def all(self, night: str | None = None) -> tuple[Original, ...]:
         """What nights have saved and not seen returned; with `night`, that night's returned ones too."""
-        book = self._journal.book
+        book, now = self._journal.book, self._journal.clock()
         found = [
             Original(
                 night=saved.night,
@@ -52,6 +57,7 @@ class Originals:
                 taken=book.takes.get(key, 0) > 0,
                 returned=saved.returned is not None,
                 drs=saved.drs,
+                unsure=key in book.lost and now - book.lost[key] < LATE,
             )
             for key, saved in book.originals.items()
             if saved.returned is None or saved.night == night

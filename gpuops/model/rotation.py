@@ -193,6 +193,8 @@ class Original:
     """Whether it was seen as it was, afterwards."""
     drs: VmDrs | None = None
     """What DRS did with it; None = the night left that alone."""
+    unsure: bool = False
+    """Whether what the night sent for it was lost so lately that it may still happen."""
 
 
 @dataclass(frozen=True, slots=True)

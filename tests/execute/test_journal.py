@@ -15,8 +15,9 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
-from gpuops.execute.journal.record import Kind
-from gpuops.execute.originals import Originals
+from gpuops.execute.journal.book_json import dump_book, load_book
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.originals import LATE, Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.drs import VmDrs
@@ -190,6 +191,23 @@ def test_only_a_certain_failure_means_not_taken(journal: Journal, state: IntentS
     if state is not None:
         journal.settled(op_id, state)
     assert {saved.vm: saved.taken for saved in Originals(journal).all()} == {"vm-1": taken, "vm-2": False}
+
+
+@pytest.mark.parametrize(("end", "unsure"), [(IntentState.UNKNOWN, True), (IntentState.DONE, False)])
+def test_what_was_lost_may_still_come_for_ten_minutes(tmp_path: Path, end: IntentState, unsure: bool) -> None:
+    clock = Ticking()
+    journal = Journal.open(tmp_path / "state", "vc-1", clock)
+    run = journal.begin("rotate night", night="2026-11-20")
+    Originals(journal).save([original("vm-1")])
+    journal.settled(journal.intend(run, SuspendVm("vm-1"), small_world().snapshot()), end)
+    assert [saved.unsure for saved in Originals(journal).all()] == [unsure]
+    checkpoint = Record(journal.book.seq, "", Kind.CHECKPOINT, clock.now, dump_book(journal.book))
+    kept = load_book("vc-1", checkpoint)
+    assert kept is not None
+    assert kept.lost == journal.book.lost
+    clock.now += LATE
+    assert [saved.unsure for saved in Originals(journal).all()] == [False]
+    journal.close()
 
 
 def test_the_last_change_is_the_youngest_row(journal: Journal) -> None:

@@ -26,6 +26,8 @@ DURATIONS_KEPT: Final = 20
 """Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
 
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
+LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
+"""What a morning undoes, and must not take for undone when it is only late."""
 
 
 class IntentState(StrEnum):
@@ -125,6 +127,8 @@ class Book:
         self.originals: dict[tuple[str, str], Saved] = {}
         self.takes: dict[tuple[str, str], int] = {}
         """By night and VM, the effects that took it, but for those that failed for certain."""
+        self.lost: dict[tuple[str, str], datetime] = {}
+        """By night and VM, when an effect on it was given up with its outcome unknown."""
         self.durations: dict[DurationKey, deque[float]] = {}
         self.setbacks: dict[str, Setbacks] = {}
         """By night, how its runs went so far."""
@@ -176,6 +180,7 @@ class Book:
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
+            self.lost.pop(key, None)
         since = before.date().isoformat()
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
         self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
@@ -228,6 +233,10 @@ class Book:
         night = self.runs[record.run].run.night
         if intended.kind in TAKING and night is not None:
             self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        if intended.kind in LATE_TO_TELL and night is not None:
+            self.lost.pop((night, intended.vm), None)
+            if intended.state is IntentState.UNKNOWN:
+                self.lost[night, intended.vm] = record.at
         if night is not None and was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
         duration_s = record.body["duration_s"]

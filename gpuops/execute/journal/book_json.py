@@ -14,7 +14,7 @@ from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 4
+FOLD: Final = 5
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -26,6 +26,7 @@ def dump_book(book: Book) -> dict[str, Any]:
         "policies": [[kind, text] for kind, text in book.policies.items()],
         "originals": [_dump_saved(saved, book.takes.get(key, 0)) for key, saved in book.originals.items()],
         "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
+        "lost": [[*key, at.isoformat()] for key, at in book.lost.items()],
         "durations": [[*key, *values] for key, values in book.durations.items()],
         "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
         "skips": sorted(book.skips),
@@ -52,6 +53,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
         if count:
             book.takes[night, vm] = count
     book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
+    book.lost = {(night, vm): datetime.fromisoformat(at) for night, vm, at in body["lost"]}
     book.durations = {
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]

@@ -17,7 +17,7 @@ from gpuops.plan.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.keeping import keeping
-from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, changing, ours
+from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before, changing, ours
 from gpuops.plan.rotation.return_order import return_order
 from gpuops.plan.rotation.taking import bringing_back
 from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
@@ -118,6 +118,8 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     """Whether a VM is as it was before the night, so that the journal may close it."""
     vm = inventory.vms.get(original.vm)
     if vm is None or vm.power is None or changing(vm) is not None:
+        return False
+    if original.unsure and as_before(original, vm):
         return False
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):

@@ -96,9 +96,9 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         )
     if vm.power is None or vm.connected is False:
         return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
-    under_way = changing(vm)
-    if under_way is not None:
-        return Ours(original, vm, Whereabouts.CHANGING, under_way, RETURN_COMMAND)
+    unsettled = _unsettled(original, vm)
+    if unsettled is not None:
+        return Ours(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND)
     match original.role:
         case Role.DESKTOP:
             return _desktop(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
@@ -108,6 +108,19 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
             return _ml(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
         case _:
             assert_never(original.role)
+
+
+def _unsettled(original: Original, vm: Vm) -> str | None:
+    """What is about to change its power, or may be; None = it is what it is."""
+    under_way = changing(vm)
+    if under_way is None and original.unsure and as_before(original, vm):
+        return "may still be changed: a request of the night was lost some minutes ago, and vCenter shows no task of it"
+    return under_way
+
+
+def as_before(original: Original, vm: Vm) -> bool:
+    """Whether its power is what it was before the night."""
+    return (vm.power is PowerState.ON) is (original.role is not Role.ML)
 
 
 def changing(vm: Vm) -> str | None:

@@ -57,6 +57,21 @@ def plan(world: World, originals: tuple[Original, ...] = (), policy: Policy = PO
     return RotateDay(policy, originals).plan(world.snapshot(), CATALOG, MORNING)
 
 
+@pytest.mark.parametrize(("ref", "role"), [("vm-1", Role.DESKTOP), ("vm-91", Role.ML)])
+def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, role: Role) -> None:
+    """Its reply and its task were lost: as it is now it may not stay, and without its marker nobody would know."""
+    world._set_power("vm-91", PowerState.OFF)
+    if role is Role.DESKTOP:
+        world._set_power(ref, PowerState.ON)
+    lost = replace(original(world, ref, role), unsure=True)
+    named = plan(world, (lost,))
+    assert [each.subject for each in named.unmet] == [world.vms[ref].name]
+    assert "may still be changed" in named.unmet[0].rule
+    assert [step for step in named.steps if step.vm == ref] == []
+    assert not is_returned(lost, world.snapshot())
+    assert is_returned(replace(lost, unsure=False), world.snapshot())
+
+
 @pytest.mark.parametrize(
     ("ref", "power", "method", "said"),
     [
