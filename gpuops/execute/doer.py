@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
@@ -94,7 +94,7 @@ class Doer:
         self.passed_s = passed_s
         self._guard = guard
         self._lease = lease
-        self._company_at = planned.taken_at
+        self._company_at: dict[str, datetime] = {}
         self._steered: set[str] = set()
         self._ended: list[Outcome] = []
 
@@ -109,10 +109,18 @@ class Doer:
         """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of."""
         vms = {step.vm for step in steps}
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
-        if self._guard is not None and self.inventory.taken_at - self._company_at > FRESH:
-            vms |= self._guard.company(steps, self.inventory)
-            self._company_at = self.inventory.taken_at
+        if self._guard is not None:
+            vms |= self._company(self._guard, self._guard.floors(steps, self.inventory))
         self.look(vms)
+
+    def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
+        """Who counts in those of the pools that were not looked at for a while."""
+        now = self.inventory.taken_at
+        stale = [each for each in pools if now - self._company_at.get(each, self.planned.taken_at) > FRESH]
+        if not stale:
+            return frozenset()
+        self._company_at |= dict.fromkeys(stale, now)
+        return guard.company(stale, self.inventory)
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
         """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before.

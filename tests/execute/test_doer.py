@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
-from gpuops.execute.doer import Doer, Underway
+from gpuops.execute.doer import FRESH, Doer, Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.resume import settle_open
-from gpuops.model.rotation import Limits
+from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
+from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Plan, Wave
+from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -359,6 +362,26 @@ def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))
     doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
     assert execute(plan, doer, Limits(), told.append) == tuple(told)
+
+
+def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, journal: Journal) -> None:
+    """A look before a step of one pool, or before a marker is set, tells nothing of the other pools."""
+    pools = (
+        Pool("first", Selector(name="desktop-0[12]"), IdleRule(500), parked=True, floor=1),
+        Pool("second", Selector(name="desktop-0[34]"), IdleRule(500), parked=True, floor=1),
+    )
+    guard = Guard(Policy("small", pools), Setbacks(4))
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
+    world.now += 2 * FRESH
+    doer.look(["vm-1"])  # vCenter's time is known now
+    for ref in ("vm-2", "vm-4"):
+        world.set(ref, name=f"{doer.planned.vm(ref).name}-renamed")
+    doer.look_before([SuspendVm("vm-1")])
+    doer.look_before([SetAttribute("vm-3", "gpuops.rotation", "x")])
+    assert doer.inventory.vm("vm-2").name == "desktop-02-renamed"
+    assert doer.inventory.vm("vm-4").name == "desktop-04"
+    doer.look_before([SuspendVm("vm-3")])
+    assert doer.inventory.vm("vm-4").name == "desktop-04-renamed"
 
 
 def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:

@@ -35,16 +35,17 @@ class Guard:
     not_after: Mapping[str, datetime] = field(default_factory=dict)
     """VM ref -> when the return to its host begins: from then on nothing is taken there."""
 
-    def company(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
-        """The other VMs that must be looked at before these steps: the pools whose floor they touch."""
+    def floors(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
+        """Names of the pools whose floor these steps touch."""
         taken = [inventory.vms[step.vm] for step in steps if isinstance(step, _TAKING) and step.vm in inventory.vms]
-        floors = {pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None and pool.floor}
-        if not floors:
-            return frozenset()
+        return frozenset(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None and pool.floor)
+
+    def company(self, pools: Collection[str], inventory: Inventory) -> frozenset[str]:
+        """The VMs that count towards the floors of these pools, as far as is known."""
         return frozenset(
             vm.ref
             for vm in inventory.vms.values()
-            if vm.power is PowerState.ON and (pool := self.policy.pool_of(vm)) is not None and pool.name in floors
+            if vm.power is PowerState.ON and (pool := self.policy.pool_of(vm)) is not None and pool.name in pools
         )
 
     def against(

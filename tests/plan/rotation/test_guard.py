@@ -45,7 +45,8 @@ def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
     world.set("vm-1", attributes={"gpuops.owner": "cad"})
     assert guard.against(step, world.snapshot(), NOW, (), ()) is None
     assert guard.against(step, world.snapshot(), NOW, (), ("vm-2",)) == "floor: 4 of pool all stay running"
-    assert "vm-5" in guard.company([step], world.snapshot())
+    assert guard.floors([step], world.snapshot()) == {"all"}
+    assert "vm-5" in guard.company(["all"], world.snapshot())
     world.set("vm-1", console_connections=1)
     assert guard.against(step, world.snapshot(), NOW, (), ()) == "1 console connection(s) open"
 
