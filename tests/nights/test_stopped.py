@@ -105,7 +105,9 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, tmp_pat
         assert jumps.run("a", "day") in (0, PartlyDone.exit_code)
         assert jumps.running() == evening
         before = jumps.effects()
-        assert jumps.run("a", "day") == 0
+        # of another it knows only that vCenter took it and does not show it: for ten minutes it may still come
+        assert jumps.run("a", "day") in (0, PartlyDone.exit_code)
+        assert jumps.run("a", "later") == 0
         assert jumps.effects() == before, "a second morning did something"
         assert jumps.running() == evening
         assert server.world.bugs == []

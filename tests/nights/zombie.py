@@ -2,9 +2,9 @@
 
 python -m tests.nights.zombie PORT CA_FILE STATE_DIR WHAT [KIND NTH]     the password comes by stdin
 
-WHAT is night, day, or return (by the markers alone). When it is continued, its monotonic clock has gone on by more than
-a lease lasts, as that of a process that slept for so long; vCenter's clock is the caller's. It ends with the exit code
-of gpuops.
+WHAT is night, day, return (by the markers alone), or later: day, when what was lost can come no more. When it is
+continued, its monotonic clock has gone on by more than a lease lasts, as that of a process that slept for so long;
+vCenter's clock is the caller's. It ends with the exit code of gpuops.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
+from gpuops.execute.originals import LATE
 from gpuops.execute.rotation import Half, restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.secret import Secret
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str]) -> int:
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     try:
         with Connection(target) as connection:
-            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: datetime.now(UTC))  # noqa: TID251
+            on = LATE if what == "later" else timedelta()
+            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: datetime.now(UTC) + on)  # noqa: TID251
             site.passed_s = sleeper.passed_s
             if what == "night":
                 return rotate(Half.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
