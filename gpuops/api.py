@@ -25,6 +25,7 @@ from gpuops.plan.request import Request
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
+    from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.audit import Audit
     from gpuops.model.host import Host
     from gpuops.model.inventory import Inventory
@@ -118,10 +119,20 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
-        vcenter = closing.enter_context(Connection(replace(target, guest=guest_login(environ))))
+        found = Connection(replace(target, guest=guest_login(environ)), _guest_shell(environ))
+        vcenter = closing.enter_context(found)
         state_dir = state_dir or default_state_dir(environ)
         real = not vcenter.simulated
         return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+
+
+def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
+    """The way into guests over SSH, for hooks whose policy says so."""
+    from gpuops.config.guest import guest_keys
+    from gpuops.hostshell.guest_ssh import GuestSsh
+
+    key, known = guest_keys(environ)
+    return GuestSsh(known, key)
 
 
 def _usable(journal_url: str) -> str:

@@ -41,14 +41,17 @@ def guarded(command: Callable[[], object]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
     except Exception as error:  # a bug: the user gets one line, not our insides
-        return _say(
-            f"internal error: {type(error).__name__}: {error}",
-            "GPUOPS_DEBUG=1 shows where; please report it",
-            GpuopsError.exit_code,
-        )
+        return _bug(error)
     if result == INTERRUPTED:  # typer too turns Ctrl-C into this code
         sys.stderr.write("interrupted\n")
     return result if isinstance(result, int) else 0
+
+
+def _bug(error: Exception) -> int:
+    if isinstance(error, MemoryError):
+        return _say("out of memory", "give it more; gpuops rotate resume ends what was begun", GpuopsError.exit_code)
+    said = f"internal error: {type(error).__name__}: {error}"
+    return _say(said, "GPUOPS_DEBUG=1 shows where; please report it", GpuopsError.exit_code)
 
 
 def _say(message: str, hint: str, exit_code: int) -> int:

@@ -26,6 +26,15 @@ def guest_login(environ: Mapping[str, str]) -> GuestLogin | None:
     return GuestLogin(username, _password(environ, username))
 
 
+def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
+    """The key by which guests are entered over SSH, None = the agent's and those in ~/.ssh; and the keys of guests.
+
+    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name the files.
+    """
+    key, known = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
+    return Path(key) if key else None, Path(known or "~/.ssh/known_hosts")
+
+
 def _password(environ: Mapping[str, str], username: str) -> Secret:
     file, folder = environ.get("GPUOPS_GUEST_PASSWORD_FILE"), environ.get("CREDENTIALS_DIRECTORY")
     if file:

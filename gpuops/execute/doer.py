@@ -26,6 +26,7 @@ from gpuops.model.vm import PowerState
 from gpuops.plan.hindrance import as_it_is_now, hindrance
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import is_refusal
+from gpuops.plan.rotation.clocks import ahead_by
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
@@ -44,6 +45,9 @@ from gpuops.plan.steps import (
 
 FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""
+
+LOOK_S: Final = 30.0
+"""How old the look may be that a taking step goes by: of several that are sent at once each costs time of its own."""
 
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
@@ -79,12 +83,15 @@ class Doer:
         guard: Guard | None = None,
         lease: Held | None = None,
         passed_s: Callable[[], float] = time.monotonic,
+        same_time: bool = False,
     ) -> None:
         """`guard` has a word before each step that takes something; None = nothing is taken.
 
         `lease` must be ours at each request; None = this machine's lock alone keeps others away.
 
         `passed_s` counts seconds since some moment, whatever is done to the clock.
+
+        `same_time`: vCenter's clock and the journal's should show the same.
         """
         self.vcenter = vcenter
         self.journal = journal
@@ -94,6 +101,10 @@ class Doer:
         self.passed_s = passed_s
         self._guard = guard
         self._lease = lease
+        self._same_time = same_time
+        self._looked_s = passed_s()
+        self._ahead: timedelta | None = None
+        """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
         self._company_at: dict[str, datetime] = {}
         self._steered: set[str] = set()
         self._ended: list[Outcome] = []
@@ -110,8 +121,11 @@ class Doer:
         vms = {step.vm for step in steps}
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None:
-            vms |= self._company(self._guard, self._guard.floors(steps, self.inventory))
+            vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
+        asked, self._looked_s = self.journal.clock() if self._same_time else None, self.passed_s()
         self.look(vms)
+        if asked is not None:
+            self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
 
     def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
         """Who counts in those of the pools that were not looked at for a while."""
@@ -120,20 +134,24 @@ class Doer:
         if not stale:
             return frozenset()
         self._company_at |= dict.fromkeys(stale, now)
-        return guard.company(stale, self.inventory)
+        return guard.company(stale, self.inventory, self._ended)
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
-        """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before.
+        """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before; what
+        takes is looked at once more where that was a while ago.
 
         `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
+        if self._guard is not None and self.passed_s() - self._looked_s > LOOK_S:
+            self.look_before([step])
         step = as_it_is_now(step, self.inventory)
         reason = hindrance(step, self.planned, self.inventory)
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return Outcome(step, Verdict.ALREADY)
         if reason is None and self._guard is not None:
-            reason = self._guard.against(step, self.inventory, self.journal.clock(), self._ended, leaving)
+            now = self.journal.clock()
+            reason = self._guard.against(step, self.inventory, now, self._ended, leaving, self._ahead)
         reason = reason or self._not_ours()
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)

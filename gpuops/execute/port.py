@@ -12,7 +12,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import Step
+from gpuops.plan.steps import RunInGuest, Step
 
 
 class Vcenter(Protocol):
@@ -23,9 +23,8 @@ class Vcenter(Protocol):
         """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
         ...
 
-    @property
-    def enters_guests(self) -> bool:
-        """Whether there is a login for programs in guests."""
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Why that program cannot be run in its guest, as far as can be known without trying; None = it can."""
         ...
 
     @property

@@ -21,11 +21,12 @@ from gpuops.execute.originals import Originals
 from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Original, Policy
+from gpuops.model.rotation import LockHolder, Original, Policy, Role
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.clocks import ahead_by
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.durations import Durations
@@ -46,9 +47,6 @@ class Half(StrEnum):
     """Some VMs of a morning, at any hour: what it did not return is still of the night."""
 
 
-NO_GUEST_LOGIN: Final = (
-    "its checkpoint hook cannot be run: there is no login for guests (GPUOPS_GUEST_USERNAME, gpuops help policy)"
-)
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 HALVES = tuple(Half)
 
@@ -168,8 +166,9 @@ class _Turn:
 
     def _seen(self) -> tuple[Inventory, timedelta | None]:
         """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
+        asked = self.site.clock() if self.site.same_time else None
         before = self.site.vcenter.inventory()
-        ahead = before.taken_at - self.site.clock() if self.site.same_time else None
+        ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
         return tagged(self.policy, self.site, before), ahead
 
     def look_only(self, journal: Journal | None) -> Report:
@@ -198,12 +197,19 @@ class _Turn:
         night = self.half is Half.NIGHT
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
-        if night and not self.site.vcenter.enters_guests:
-            names = [before.vm(hook.vm).name for hook in hooks_of(self.policy, plan.steps, before)]
-            warnings = (*plan.warnings, *(f"{name}: {NO_GUEST_LOGIN}" for name in names))
-            plan = replace(plan, warnings=warnings)
+        if night:
+            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
+
+    def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
+        """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""
+        found = ((hook, self.site.vcenter.no_way_in(hook)) for hook in hooks_of(self.policy, plan.steps, before))
+        return tuple(
+            f"{before.vm(hook.vm).name}: its checkpoint hook cannot be run: {why} (gpuops help policy)"
+            for hook, why in found
+            if why is not None
+        )
 
     def _request(
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
@@ -222,7 +228,8 @@ class _Turn:
     def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
         """What else this login must be able to do: the way back, and the lease."""
         lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
-        hooks = hooks_of(self.policy, plan.steps, before) if self.site.vcenter.enters_guests else ()
+        found = hooks_of(self.policy, plan.steps, before)
+        hooks = [hook for hook in found if self.site.vcenter.no_way_in(hook) is None]
         return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
@@ -249,7 +256,7 @@ class _Turn:
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
         before = journal.setbacks().get(run.night or "", Setbacks())
-        guard = Guard(self.policy, before, plan.not_after) if night else None
+        guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
         doer = Doer(
             self.site.vcenter,
             journal,
@@ -258,6 +265,7 @@ class _Turn:
             guard=guard,
             lease=self.lease.held,
             passed_s=self.site.passed_s,
+            same_time=self.site.same_time,
         )
         try:
             outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
@@ -268,6 +276,13 @@ class _Turn:
         after = self._close_returned(report, journal)
         journal.end(run)
         return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
+
+    def _taken(self, run: Run, journal: Journal) -> frozenset[str]:
+        """The desktops (refs) that earlier runs of this night have taken."""
+        tonight = Originals(journal).all(run.night)
+        return frozenset(
+            each.vm for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML
+        )
 
     def _end(self, runs: Sequence[Run], journal: Journal) -> None:
         """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""

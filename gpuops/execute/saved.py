@@ -13,7 +13,7 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import HostStep, HostTask, Step
+from gpuops.plan.steps import HostStep, HostTask, RunInGuest, Step
 
 
 def _refuse() -> NoReturn:
@@ -55,9 +55,8 @@ class SavedVcenter:
     def uuid(self) -> str:
         return self._snapshot.vcenter
 
-    @property
-    def enters_guests(self) -> bool:
-        return False
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        return "a saved inventory knows no login for guests"
 
     @property
     def hosts(self) -> Hosts:

@@ -1,4 +1,4 @@
-"""SSH: one command on one host, its key known beforehand; by keys or an agent, never a password.
+"""SSH: one command on one host or guest, its key known beforehand; by keys or an agent, never a password.
 
 A host that is not in the known-hosts file is refused, not learned: whoever answers would be root's shell for us.
 """
@@ -39,10 +39,17 @@ class Ssh:
     port: int = 22
     address_of: Callable[[str], str] = str
     """The address of a host by its name in vCenter."""
+    named_by: str = "--ssh-known-hosts"
+    """What a user says to name another file of known hosts,"""
+    key_named_by: str = "--ssh-key"
+    """and another key."""
 
-    def run(self, host: str, command: str) -> Reply:
-        """The reply to a command, at the most a megabyte of it. Raises Refused where the host cannot be entered,
-        and OutcomeUnknown where it broke off after the command was sent."""
+    def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> Reply:
+        """The reply to a command, at the most a megabyte of it; not `heard`: its exit status alone.
+
+        Raises Refused where the host cannot be entered, and OutcomeUnknown where it broke off after the command was
+        sent, or has not ended within `limit_s`.
+        """
         try:
             import asyncssh
         except ImportError as error:
@@ -50,21 +57,22 @@ class Ssh:
             raise Refused("a host shell needs asyncssh, and it is not installed", hint=hint) from error
         known = self.known_hosts.expanduser()
         if not known.is_file():
-            hint = "put the hosts' keys there (ssh-keyscan, and compare them), or name another file: --ssh-known-hosts"
+            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
             raise Refused(f"{known} is not there: no host's key is known", hint=hint)
         try:
-            return asyncio.run(self._run(asyncssh, host, command, known))
+            return asyncio.run(self._run(asyncssh, host, command, known, limit_s, heard))
         except asyncssh.HostKeyNotVerifiable as error:
             hint = f"compare its key and put it into {known}"
             raise Refused(f"{host}: its SSH key is not the one that is known, or none is known", hint=hint) from error
         except asyncssh.PermissionDenied as error:
-            hint = "use a key that the host accepts: an agent, ~/.ssh, or --ssh-key"
+            hint = f"use a key that the host accepts: an agent, ~/.ssh, or {self.key_named_by}"
             raise Refused(f"{host}: SSH does not let {self.username} in", hint=hint) from error
         except (OSError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
 
-    async def _run(self, asyncssh: Any, host: str, command: str, known: Path) -> Reply:
+    async def _run(self, asyncssh: Any, host: str, command: str, known: Path, limit_s: float, heard: bool) -> Reply:
+        began_s = asyncio.get_running_loop().time()
         connection = await asyncio.wait_for(
             asyncssh.connect(
                 self.address_of(host),
@@ -79,12 +87,18 @@ class Ssh:
                 kbdint_auth=False,
                 encoding=None,
             ),
-            CONNECT_S,
+            min(CONNECT_S, limit_s),
         )
+        # what nobody hears is not kept either, however much of it there is
+        unheard = {} if heard else {"stdout": asyncssh.DEVNULL, "stderr": asyncssh.DEVNULL}
         async with connection:
             try:
-                done = await asyncio.wait_for(connection.run(command, check=False, encoding=None), COMMAND_S)
-            except (OSError, asyncssh.Error, TimeoutError) as error:
+                running = connection.run(command, check=False, encoding=None, stdin=asyncssh.DEVNULL, **unheard)
+                left_s = limit_s - (asyncio.get_running_loop().time() - began_s)
+                done = await asyncio.wait_for(running, max(0.0, left_s))
+            except TimeoutError as error:
+                raise OutcomeUnknown(f"{host}: {command.split()[0]} had not ended after {limit_s:.0f} s") from error
+            except (OSError, asyncssh.Error) as error:
                 kind = type(error).__name__
                 raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
         if done.exit_status is None:

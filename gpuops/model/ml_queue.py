@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
+from typing import Final
 
 from gpuops.model.vm import Vm
 from gpuops.model.window import Night
 
 _WILD = "*?["
+
+
+NAME: Final = "{vm}"
+"""Stands for the VM's name where a guest is entered over SSH."""
+
+
+@dataclass(frozen=True, slots=True)
+class SshDoor:
+    """How a guest is entered over SSH: as whom, at which address."""
+
+    user: str
+    host: str = NAME
+    port: int = 22
+
+    def of(self, name: str) -> SshDoor:
+        """The door of the VM of that name."""
+        return replace(self, host=self.host.replace(NAME, name))
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}" + (f":{self.port}" if self.port != 22 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +39,8 @@ class GuestCommand:
 
     program: str
     arguments: str = ""
+    ssh: SshDoor | None = None
+    """None = by VMware Tools."""
 
     def __str__(self) -> str:
         return f"{self.program} {self.arguments}".rstrip()

@@ -95,8 +95,8 @@ def _of_step(step: Step) -> tuple[str, ...]:
             return ("VirtualMachine.Interact.Suspend",)
         case PowerOffVm() | ShutDownGuest():
             return ("VirtualMachine.Interact.PowerOff",)
-        case RunInGuest():
-            return GUEST_PRIVILEGES
+        case RunInGuest(ssh=ssh):
+            return GUEST_PRIVILEGES if ssh is None else ()
         case SetVmDrs():
             return ()  # of the cluster
         case SetAttribute():

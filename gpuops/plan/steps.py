@@ -12,6 +12,7 @@ from datetime import datetime
 from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings
+from gpuops.model.ml_queue import SshDoor
 from gpuops.model.rolling import VsanMode
 
 
@@ -132,7 +133,9 @@ class ShutDownGuest:
 
 @dataclass(frozen=True, slots=True)
 class RunInGuest:
-    """Run a program in a running guest, by VMware Tools, and give it `limit_s` seconds: an ML VM keeps its work.
+    """Run a program in a running guest and give it `limit_s` seconds: an ML VM keeps its work.
+
+    By VMware Tools, or where `ssh` says how over SSH.
 
     What it brings about is the guest's own: a snapshot never shows that it is done. Run twice, it does no harm.
     """
@@ -141,6 +144,7 @@ class RunInGuest:
     program: str
     arguments: str = ""
     limit_s: int = 300
+    ssh: SshDoor | None = None
 
 
 @dataclass(frozen=True, slots=True)

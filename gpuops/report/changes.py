@@ -80,8 +80,8 @@ def title(step: Step, inventory: Inventory) -> str:
             return f"power off {vm}"
         case ShutDownGuest():
             return f"shut down the guest of {vm}"
-        case RunInGuest(program=program, limit_s=limit_s):
-            return f"run {program} in {vm}, {limit_s} s at most"
+        case RunInGuest(program=program, limit_s=limit_s, ssh=ssh):
+            return f"run {program} in {vm}" + (f" as {ssh}" if ssh is not None else "") + f", {limit_s} s at most"
         case SetVmDrs(drs=drs):
             return f"leave {vm} to DRS as its cluster says" if drs is VmDrs.CLUSTER else f"set DRS of {vm} to {drs}"
         case SetAttribute(name=name, value=value):

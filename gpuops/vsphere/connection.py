@@ -14,12 +14,13 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import Step
+from gpuops.plan.steps import RunInGuest, Step
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
 from gpuops.vsphere.cloning import clone_vm, folder_at
 from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
+from gpuops.vsphere.guest_shell import GuestShell
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
 from gpuops.vsphere.power_watch import wait_for_power
@@ -36,10 +37,11 @@ SIMULATED: Final = "simulated by gpuops"
 class Connection:
     """A logged-in vCenter; leaving its `with` block logs out. Raises NotConnected in its kinds when it is made."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, guest_shell: GuestShell | None = None) -> None:
+        """`guest_shell` runs those programs in guests that are to be run over SSH; None = nobody does."""
         self._session = Session(target)
         self._watch = TaskWatch(self._session)
-        self._programs = GuestPrograms(self._session, self._watch)
+        self._programs = GuestPrograms(self._session, self._watch, guest_shell)
         self._performer = Performer(self._session, self._programs)
 
     def __enter__(self) -> Self:
@@ -65,10 +67,9 @@ class Connection:
         """Whether it is our own simulator, which says so."""
         return SIMULATED in (self._session.about.get("fullName") or "")
 
-    @property
-    def enters_guests(self) -> bool:
-        """Whether there is a login for programs in guests."""
-        return self._session.target.guest is not None
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Why that program cannot be run in its guest, as far as can be known without trying; None = it can."""
+        return self._programs.no_way_in(hook)
 
     @property
     def hosts(self) -> HostConnection:

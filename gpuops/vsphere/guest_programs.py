@@ -1,4 +1,4 @@
-"""Guest programs: a program started in a guest through VMware Tools, and its end.
+"""Guest programs: a program started in a guest through VMware Tools, or over SSH by a shell, and its end.
 
 Nothing of what it prints is read: the exit code alone counts, so a guest has no text of any size to send us
 (vSphere API reference, GuestProcessManager: StartProgramInGuest gives a process id, ListProcessesInGuest its exit code,
@@ -21,26 +21,40 @@ from gpuops.vsphere.power_watch import wait_for_power
 
 if TYPE_CHECKING:
     from gpuops.plan.steps import RunInGuest
+    from gpuops.vsphere.guest_shell import GuestShell
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.tasks import TaskWatch
 
 POLL_S: Final = 5.0
-_REF: Final = re.compile(r"guest-process:([^:]+):([0-9]+)")
+_REF: Final = re.compile(r"guest-(process|ssh):([^:]+):([0-9]+)")
+NO_LOGIN: Final = "there is no login for guests (GPUOPS_GUEST_USERNAME)"
+NO_SHELL: Final = "there is no way in over SSH here"
 NO_LOGIN_HINT: Final = "set GPUOPS_GUEST_USERNAME and GPUOPS_GUEST_PASSWORD_FILE"
 
 
 class GuestPrograms:
     """The programs of one session."""
 
-    def __init__(self, session: Session, watch: TaskWatch) -> None:
+    def __init__(self, session: Session, watch: TaskWatch, shell: GuestShell | None = None) -> None:
         self._session = session
         self._watch = watch
+        self._shell = shell
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Why that program cannot be run, as far as can be known without trying; None = it can."""
+        if hook.ssh is None:
+            return None if self._session.target.guest is not None else NO_LOGIN
+        return NO_SHELL if self._shell is None else self._shell.no_way_in(hook)
 
     def start(self, step: RunInGuest, name: str, op_id: str) -> TaskRef:
         """The started program, as a task of a kind of its own: vCenter makes none for it.
 
         Raises Refused without a login for guests, OutcomeUnknown when the reply was lost, or the error of the fault.
         """
+        if step.ssh is not None:
+            if self._shell is None:
+                raise Refused(f"{name}: {NO_SHELL}", hint=NO_LOGIN_HINT)
+            return self._shell.start(step)
         from pyVmomi import vim
 
         spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=step.program, arguments=step.arguments)
@@ -61,31 +75,36 @@ class GuestPrograms:
         tasks = [task for task in running if task not in programs]
         left_s = max(timeout_s, 0.0)
         while True:
-            for end in [end for task, (vm, pid) in programs.items() if (end := self._end(task, vm, int(pid)))]:
+            for end in [end for task, found in programs.items() if (end := self._end(task, *found))]:
                 del programs[end.task]
                 yield end
             if left_s <= 0 or not (programs or tasks):
                 return
             slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, time.monotonic(), True
-            for end in self._let_pass(tasks, [vm for vm, _ in programs.values()], slice_s):
+            over_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
+            vms = [] if over_ssh else [vm for _, vm, _ in programs.values()]
+            for end in self._let_pass(tasks, vms, slice_s):
                 silent = False
                 tasks.remove(end.task)
                 yield end
             left_s -= max(slice_s if silent else 0.0, time.monotonic() - asked_at)
 
     def _let_pass(self, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float) -> Iterator[TaskEnd]:
-        """So much time, or less when something ends: a task, or all of these VMs."""
+        """So much time, or less when something ends: a task, or these VMs; without either, what runs over SSH."""
         if tasks:
             yield from self._watch.wait(tuple(tasks), slice_s)
+        elif not vms and self._shell is not None:
+            self._shell.wait(slice_s)
         else:
             wait_for_power(self._session, frozenset(vms), PowerState.OFF, slice_s)
 
-    def _end(self, task: TaskRef, vm: str, pid: int) -> TaskEnd | None:
+    def _end(self, task: TaskRef, kind: str, vm: str, number: str) -> TaskEnd | None:
         """How the program ended; None = it runs."""
+        if kind == "ssh":
+            return self._shell.end(task) if self._shell is not None else TaskEnd(task, OutcomeUnknown(NO_SHELL))
+        pid, asked = int(number), managed.vm(self._session, vm)
         try:
-            found = self._session.read(
-                self._processes.ListProcessesInGuest, managed.vm(self._session, vm), self._login(vm), [pid], subject=vm
-            )
+            found = self._session.read(self._processes.ListProcessesInGuest, asked, self._login(vm), [pid], subject=vm)
         except NotConnected:
             raise
         except GpuopsError as error:

@@ -16,7 +16,7 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
 from gpuops.model.drs import VmDrs
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm
+from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
 from gpuops.model.rotation import Limits, Marker, Role, marker_value, parse_marker
 from gpuops.model.selector import Mark
 from gpuops.model.vm import Vm
@@ -65,7 +65,7 @@ def test_what_the_template_comments_out_is_valid_too() -> None:
     workdays, free_days = policy.windows
     assert (workdays.opens, workdays.closes, workdays.back_by) == (time(20), time(5), time(7))
     assert workdays.not_on == free_days.also_on == {date(2026, 12, 23), date(2026, 12, 24)}
-    hook = GuestCommand("/usr/local/bin/save-checkpoint", "--all")
+    hook = GuestCommand("/usr/local/bin/save-checkpoint", "--all", SshDoor("keeper", "{vm}.example.com"))
     train = QueuedVm(
         "train-*",
         count=3,

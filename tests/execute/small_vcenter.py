@@ -241,9 +241,8 @@ class SmallVcenter:
     def uuid(self) -> str:
         return "vc-uuid"
 
-    @property
-    def enters_guests(self) -> bool:
-        return True
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        return None
 
     @property
     def hosts(self) -> Hosts:

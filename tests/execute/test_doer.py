@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
-from gpuops.execute.doer import FRESH, Doer, Underway
+from gpuops.execute.doer import FRESH, LOOK_S, Doer, Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.resume import settle_open
@@ -382,6 +382,47 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
     assert doer.inventory.vm("vm-4").name == "desktop-04"
     doer.look_before([SuspendVm("vm-3")])
     assert doer.inventory.vm("vm-4").name == "desktop-04-renamed"
+
+
+def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(world: World, journal: Journal) -> None:
+    """Each minute those that the night has taken are looked at too."""
+    taken = frozenset({"vm-2", "vm-3", "vm-4"})
+    for ref in taken:
+        world.set(ref, power=PowerState.SUSPENDED)
+    pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
+    guard = Guard(Policy("small", (pool,)), Setbacks(4), taken=taken)
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
+    for ref in taken:
+        world.set(ref, power=PowerState.ON)
+    world.now += 2 * FRESH
+    doer.look(["vm-1"])  # vCenter's time is known now
+    doer.look_before([SuspendVm("vm-1")])
+    outcome = doer.begin(SuspendVm("vm-1"))
+    assert isinstance(outcome, Outcome)
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.SKIPPED,
+        "3 desktops of its pool came back by themselves tonight: no more of it are taken",
+    )
+    assert world.requests == []
+
+
+def test_of_several_that_are_sent_at_once_the_last_is_looked_at_once_more(world: World, journal: Journal) -> None:
+    """A slow machine, or a vCenter that takes its time, makes the one look before all of them an old one."""
+    pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
+    passed = [0.0]
+    guard = Guard(Policy("small", (pool,)), Setbacks(4))
+    vcenter, run = SmallVcenter(world), journal.begin("test")
+    doer = Doer(vcenter, journal, run, world.snapshot(), guard=guard, passed_s=lambda: passed[0])
+    doer.look_before([SuspendVm("vm-1"), SuspendVm("vm-2"), SuspendVm("vm-3")])
+    for ref in ("vm-2", "vm-3"):
+        world.set(ref, console_connections=1)
+    assert isinstance(doer.begin(SuspendVm("vm-1")), Underway)
+    passed[0] += LOOK_S
+    assert isinstance(doer.begin(SuspendVm("vm-2")), Underway), "what sat down a moment ago is not seen by anybody"
+    passed[0] += 1
+    outcome = doer.begin(SuspendVm("vm-3"))
+    assert isinstance(outcome, Outcome)
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
 
 
 def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:

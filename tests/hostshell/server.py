@@ -15,6 +15,8 @@ import asyncssh
 from gpuops.hostshell.ssh import Ssh
 
 Answer = Callable[[str], tuple[str, int]]
+"""What a command writes, and its exit status: GONE ends the connection instead, STAYS never ends."""
+GONE, STAYS = -1, 256
 
 
 @dataclass
@@ -42,10 +44,13 @@ def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
         command = process.command or ""
         asked.append(command)
         text, status = answer(command)
-        if status < 0:
+        if status == GONE:
             process.channel.get_connection().abort()
             return
         process.stdout.write(text.encode())
+        if status == STAYS:
+            await process.wait_closed()
+            return
         process.exit(status)
 
     loop = asyncio.new_event_loop()

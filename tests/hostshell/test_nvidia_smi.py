@@ -29,7 +29,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import Answer, ShellHost, entered
+from tests.hostshell.server import GONE, Answer, ShellHost, entered
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"
@@ -99,7 +99,7 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
 
 
 def test_a_shell_that_breaks_off_leaves_it_unknown(enter: Callable[[Answer], ShellHost]) -> None:
-    host = enter(lambda command: ("", -1))
+    host = enter(lambda command: ("", GONE))
     with pytest.raises(OutcomeUnknown, match="SSH broke off in the middle of nvidia-smi"):
         NvidiaSmi(host.ssh).set_mig(NAME, [PciAddress.parse(FIRST)], on=True)
     assert host.asked == [f"nvidia-smi -i {FIRST} -mig 1"]

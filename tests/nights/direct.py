@@ -105,9 +105,8 @@ class DirectVcenter:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    @property
-    def enters_guests(self) -> bool:
-        return True
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        return None
 
     @property
     def hosts(self) -> Hosts:

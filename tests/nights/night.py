@@ -27,6 +27,7 @@ from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import Half, resume, rotate
 from gpuops.execute.site import agreed
 from gpuops.plan.outcome import Report
+from gpuops.plan.rotation.clocks import APART
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
@@ -47,6 +48,11 @@ QUIET: Final = 2
 """After so many mornings in a row with nothing to do the next ones would have nothing to do either."""
 RESUMES: Final = 5
 OVERRIDE: Final = "ReconfigureComputeResource_Task"
+PLAN_STEPS: Final = 400
+"""What planning a night costs, in steps of the executor: 2 s beside 5 ms."""
+TAKES: Final = ("before SuspendVm ", "before PowerOnVm ")
+SEEN_BY: Final = timedelta(minutes=2)
+"""Somebody set a clock: a look that is a minute old, and one that took its time, may not have seen it."""
 
 
 class Killed(BaseException):
@@ -92,6 +98,8 @@ class Played:
     """Desktops (refs) that were used in the evening, and are all night."""
     beside: list[tuple[str, int]] = field(default_factory=list)
     """(what it ended as, effects) of each run that was begun while another was under way."""
+    on_a_wrong_clock: list[tuple[str, datetime]] = field(default_factory=list)
+    """What was taken when the clocks had been apart for longer than a look may be old."""
 
 
 class Nightly:
@@ -119,6 +127,9 @@ class Nightly:
         self._ends = [event for event in chosen if event.fault in ENDS]
         self._full = next((event for event in chosen if event.fault == "K3"), None)
         self._full_since: datetime | None = None
+        self._slow = next((event for event in chosen if event.fault == "K10"), None)
+        self._ends += [self._slow] if self._slow is not None and self._slow.point else []
+        self._apart_since: datetime | None = None
         self._locks: Path | None = None
         self._points = 0
         self._running = ""
@@ -221,6 +232,8 @@ class Nightly:
             ended = "killed"
         except KeyboardInterrupt:
             ended = "interrupted"
+        except MemoryError:
+            ended = "out of memory"
         except GpuopsError as error:
             ended = f"{type(error).__name__}: {error.message}"
         finally:
@@ -264,6 +277,9 @@ class Nightly:
 
     def _boundary(self, what: str) -> None:
         self._points += 1
+        if self._slow is not None:
+            self._take_time(self._slow.at_s)
+        self._compare_clocks(what)
         self.most_points = max(self.most_points, self._points)
         if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
@@ -273,6 +289,20 @@ class Nightly:
         if due is not None and self._points == due.point:
             self._ends.remove(due)
             self._meet(due.fault, what)
+
+    def _take_time(self, pause_s: float) -> None:
+        """K10: a processor so slow that each step costs time of its own, and the plan before the first a lot of it."""
+        with self.world.lock:
+            self.world.clock.advance(pause_s * (PLAN_STEPS if self._points == 1 else 1))
+        self.played.struck["K10"] = self.played.struck.get("K10", 0) + (self._points == 1)
+
+    def _compare_clocks(self, what: str) -> None:
+        """What takes something while nobody can tell the time; in a look or two nobody can have seen that."""
+        now = self.world.clock.now()
+        self._apart_since = (self._apart_since or now) if abs(self.world.skew) > APART else None
+        takes = what.startswith(TAKES) and self._running != Half.DAY
+        if takes and self._apart_since is not None and now - self._apart_since > SEEN_BY:
+            self.played.on_a_wrong_clock.append((what, now))
 
     def _due(self) -> Event | None:
         """What this process is to meet next: what is meant for its half alone comes first."""
@@ -286,6 +316,8 @@ class Nightly:
                 raise Killed(what)
             case "K2":
                 raise KeyboardInterrupt
+            case "K10":
+                raise MemoryError(what)
             case _:
                 self._beside()
 

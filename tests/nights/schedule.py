@@ -35,11 +35,13 @@ DISKS: Final = ("K3",)
 ENDS: Final = ("K1", "K2", "K5")
 """What a process meets at a boundary: a kill, an interrupt, another process."""
 SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
-OF_THE_PROCESS: Final = ("K2", *DISKS, "K5")
+OF_THE_PROCESS: Final = ("K2", *DISKS, "K5", "K10")
 """In nights of their own, beside whatever else there is."""
 OF_GPUS: Final = ("G3", "G10")
 """In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS)
+NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
+"""In a few nights, beside whatever else there is."""
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -58,11 +60,12 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    return (*swarm, *_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
+    beside = (*_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
+    return (*swarm, *beside, *_now_and_then(seed, hosts))
 
 
 def _of_the_process(seed: int) -> list[Event]:
-    """What befalls the process and its disk, one night in four."""
+    """What befalls the process, its disk and its clock, three nights in eight."""
     rng = random.Random(f"{seed}:process")
     match rng.randrange(16):
         case 0:
@@ -71,8 +74,20 @@ def _of_the_process(seed: int) -> list[Event]:
             return [Event("K3", point=rng.randint(1, 160), at_s=rng.choice([1.0, 600.0, 7200.0, 86400.0]))]
         case 2 | 3:
             return [Event("K5", point=rng.randint(1, 60))]
+        case 4:
+            return [Event("K10", point=rng.choice([0, 0, rng.randint(1, 60)]), at_s=rng.choice([0.1, 0.5, 2.0]))]
+        case 5:
+            return _clock_set(rng)
         case _:
             return []
+
+
+def _clock_set(rng: random.Random) -> list[Event]:
+    """Somebody sets vCenter's clock while the night goes on, and perhaps sets it right again."""
+    at_s, off_s = float(rng.randint(1, 600)), rng.choice([-86400, -3600, -90, 90, 3600, 86400])
+    wrong = {"method": "*", "at_s": at_s, "delay_s": off_s}
+    right = {"method": "*", "at_s": at_s + rng.choice([60, 600, 7200]), "delay_s": 0}
+    return [Event("K7", rules_of("K7", each)) for each in rng.choice([(wrong,), (wrong, right)])]
 
 
 def _event(fault: str, rng: random.Random, vms: Sequence[str], desktops: Sequence[str], hosts: Sequence[str]) -> Event:
@@ -128,5 +143,23 @@ def _of_gpus(seed: int, hosts: Sequence[str]) -> list[Event]:
             return [Event("G3", rules_of("G3", {"skip": rng.choice([0, 0, 1, 2]), "times": rng.choice([1, 2])}))]
         case 3:
             return [Event("G10", rules_of("G10", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
+        case _:
+            return []
+
+
+def _now_and_then(seed: int, hosts: Sequence[str]) -> list[Event]:
+    """One night in six: a reply that drips, a change that another one overtakes, a start that is not attempted, another
+    vGPU scheduler that waits for a host's next boot."""
+    rng = random.Random(f"{seed}:now and then")
+    skip, times = rng.choice([0, 0, 1, 2, 5]), rng.choice([1, 2, 3])
+    match rng.randrange(24):
+        case 0:
+            return [Event("T8", rules_of("T8", {"method": rng.choice(READS), "skip": skip, "times": times}))]
+        case 1:
+            return [Event("A2", rules_of("A2", {"method": rng.choice(EFFECTS), "skip": skip, "times": times}))]
+        case 2:
+            return [Event("A8", rules_of("A8", {"skip": skip, "times": times}))]
+        case 3:
+            return [Event("G8", rules_of("G8", {"target": rng.choice(hosts), "at_s": _moment(rng)}))]
         case _:
             return []

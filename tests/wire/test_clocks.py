@@ -1,4 +1,5 @@
-"""A night by a wrong clock would end after the morning has begun: it is not begun. The way back goes on."""
+"""A night by a wrong clock would end after the morning has begun: none is begun, one under way takes nothing more.
+The way back goes on."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ import pytest
 from gpuops.api import Site, connect, rotate_day, rotate_night
 from gpuops.config.policy import load_policy
 from gpuops.config.sources import Simulated
-from gpuops.plan.outcome import Report
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.steps import SuspendVm
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.test_least_privilege import DESKTOPS, POLICY, suspended
@@ -36,7 +39,7 @@ def night(lab: SimServer, state_dir: Path, *, apply: bool = True) -> Report:
     [
         (timedelta(hours=1, seconds=30), "vCenter's is 1 h 0 min ahead of this machine's"),
         (-timedelta(days=1), "vCenter's is 24 h 0 min behind this machine's"),
-        (timedelta(seconds=90.9), "vCenter's is 1 min 30 s ahead of this machine's"),
+        (timedelta(seconds=90.4), "vCenter's is 1 min 30 s ahead of this machine's"),
     ],
 )
 def test_nothing_is_taken_while_the_clocks_are_apart(
@@ -49,6 +52,24 @@ def test_nothing_is_taken_while_the_clocks_are_apart(
         [rejection] = report.plan.rejections
         assert str(rejection) == f"clocks: {said}: the hours of a night cannot be told"
     assert list(lab.world.ledger) == []
+
+
+def test_a_night_takes_nothing_more_once_somebody_has_set_a_clock(lab: SimServer, tmp_path: Path) -> None:
+    """vCenter's goes an hour ahead just as the second desktop is suspended; an hour later by ours it is right again."""
+    lab.world.injector.add(
+        Rule(Effect.HAPPEN, "SuspendVM_Task", phase=Phase.AFTER, skip=1, happening="clock.skewed", delay_s=3600.0)
+    )
+    report = night(lab, tmp_path)
+    skipped = {outcome.reason for outcome in report.outcomes if outcome.verdict is Verdict.SKIPPED}
+    why = "clocks: vCenter's is 1 h 0 min ahead of this machine's: the hours of a night cannot be told"
+    assert why in skipped
+    assert report.exit_code == 4
+    taken = suspended(lab)
+    assert 0 < len(taken) < len(DESKTOPS)
+    assert sum(isinstance(outcome.step, SuspendVm) and outcome.reason == why for outcome in report.outcomes)
+    lab.world.skew = timedelta()
+    assert night(lab, tmp_path).exit_code == 0, "cron comes again, and the clocks agree"
+    assert suspended(lab) == DESKTOPS
 
 
 def test_a_minute_is_nothing(lab: SimServer, tmp_path: Path) -> None:

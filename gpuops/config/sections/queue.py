@@ -9,10 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gpuops.config.sections.section import Section, Text, mistake
-from gpuops.model.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm, is_pattern
+from gpuops.model.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _ABSOLUTE = re.compile(r"/|[A-Za-z]:\\")
+_HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9._:-]*")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*")
 LONGEST_GRACE_S = 7200
 
 
@@ -31,21 +33,47 @@ def _deadline(value: Any) -> time | datetime:
 Deadline = Annotated[time | datetime, BeforeValidator(_deadline)]
 
 
+class SshSection(Section):
+    """How a guest is entered over SSH."""
+
+    user: Text
+    host: Text = NAME
+    port: int = Field(default=22, ge=1, le=65535)
+
+    @field_validator("host")
+    @classmethod
+    def _address(cls, host: str) -> str:
+        if not _HOST.fullmatch(host.replace(NAME, "vm")):
+            raise mistake(f"{host!r} is no address", f"a name or an IP address; {NAME} stands for the VM's name")
+        return host
+
+    @field_validator("user")
+    @classmethod
+    def _name(cls, user: str) -> str:
+        if not _USER.fullmatch(user):
+            raise mistake(f"{user!r} is no user name", "letters, digits and . _ - @ \\ alone")
+        return user
+
+    def door(self) -> SshDoor:
+        return SshDoor(self.user, self.host, self.port)
+
+
 class HookSection(Section):
     """A program in the guest."""
 
     program: Text
     arguments: Annotated[str, Field(max_length=2000)] = ""
+    ssh: SshSection | None = None
 
     @field_validator("program")
     @classmethod
     def _path(cls, program: str) -> str:
         if not _ABSOLUTE.match(program):
-            raise mistake(f"{program!r} is no absolute path in the guest", "guest operations know no search path")
+            raise mistake(f"{program!r} is no absolute path in the guest", "no search path is known there")
         return program
 
     def command(self) -> GuestCommand:
-        return GuestCommand(self.program, self.arguments)
+        return GuestCommand(self.program, self.arguments, self.ssh.door() if self.ssh is not None else None)
 
 
 class CheckpointSection(Section):

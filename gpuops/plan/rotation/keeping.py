@@ -8,12 +8,12 @@ Nothing is given when nothing is left: users come first, and it is said whose wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import Checkpoint
+from gpuops.model.ml_queue import Checkpoint, GuestCommand
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
 from gpuops.plan.rotation.durations import Durations
@@ -48,7 +48,7 @@ def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: dat
             continue
         stops.append(ShutDownGuest(vm, stop.grace_s, stop.then_off))
         if grace_s > 0:
-            hooks.append(RunInGuest(vm, checkpoint.hook.program, checkpoint.hook.arguments, grace_s))
+            hooks.append(replace(_run(vm, mine.original.name, checkpoint.hook), limit_s=grace_s))
     return Keeping(tuple(hooks), tuple(stops), tuple(warnings))
 
 
@@ -61,7 +61,11 @@ def hooks_of(policy: Policy, steps: Iterable[Step], inventory: Inventory) -> tup
     """What the morning will run in the guests of the ML VMs that these steps start."""
     names = {step.vm: inventory.vm(step.vm).name for step in steps if isinstance(step, PowerOnVm)}
     found = ((ref, checkpoint_of(policy, name).hook) for ref, name in names.items())
-    return tuple(RunInGuest(ref, hook.program, hook.arguments) for ref, hook in found if hook is not None)
+    return tuple(_run(ref, names[ref], hook) for ref, hook in found if hook is not None)
+
+
+def _run(ref: str, name: str, hook: GuestCommand) -> RunInGuest:
+    return RunInGuest(ref, hook.program, hook.arguments, ssh=hook.ssh.of(name) if hook.ssh is not None else None)
 
 
 def _most_s(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
 from gpuops.plan.rotation.proposal import propose
 from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
 from gpuops.plan.rotation.queue import Returns, Served, serve
+from gpuops.plan.rotation.restless import WHY, restless
 from gpuops.plan.rotation.return_order import may_return
 from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.waiting import waiting
@@ -35,8 +35,6 @@ from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
-RESTLESS: Final = 3
-"""So many desktops of a pool that came back by themselves in a night, and the pool is left alone."""
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -210,7 +208,7 @@ class RotateNight:
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
         """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""
         told: dict[str, str] = {}
-        woken: Counter[str] = Counter()
+        woken: list[Vm] = []
         for mine in ours(self.policy, self.originals, inventory):
             if mine.original.night != night or mine.vm is None or not mine.original.taken:
                 continue
@@ -220,18 +218,15 @@ class RotateNight:
                 told[mine.vm.ref] = mine.reason
             elif mine.vm.power is PowerState.ON:
                 told[mine.vm.ref] = "came back by itself tonight: left alone"
-                pool = self.policy.pool_of(mine.vm)
-                woken.update([pool.name] if pool is not None else [])
-        return {**self._unparked(woken, inventory), **told}
+                woken.append(mine.vm)
+        return {**self._unparked(restless(woken, self.policy), inventory), **told}
 
-    def _unparked(self, woken: Mapping[str, int], inventory: Inventory) -> dict[str, str]:
+    def _unparked(self, pools: Collection[str], inventory: Inventory) -> dict[str, str]:
         """Desktops of pools that somebody, or a broker, works against: they are no more parked than the policy says."""
-        restless = {name for name, count in woken.items() if count >= RESTLESS}
-        if not restless:
+        if not pools:
             return {}
-        pools = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
-        why = f"{RESTLESS} desktops of its pool came back by themselves tonight: no more of it are taken"
-        return {ref: why for ref, pool in pools.items() if pool is not None and pool.name in restless}
+        of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
+        return {ref: WHY for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
 
 
 def _not_over(night: str, away: Sequence[Ours]) -> Rejection:

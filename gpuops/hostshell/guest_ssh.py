@@ -1,0 +1,112 @@
+"""Programs in guests over SSH: checkpoint hooks of ML VMs whose guests VMware Tools do not let us into.
+
+Each is a connection of its own on a thread of its own, ended when its time is up: a guest that does not answer holds up
+no other one, and no desktop. Nothing of what a program prints is read; its exit code alone counts.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
+from gpuops.model.task import TaskEnd, TaskRef
+
+if TYPE_CHECKING:
+    from gpuops.plan.steps import RunInGuest
+
+VARIABLES: Final = ("GPUOPS_GUEST_SSH_KNOWN_HOSTS", "GPUOPS_GUEST_SSH_KEY")
+"""Where a user names another file of known guests, and another key."""
+_DRIVE: Final = re.compile(r"[A-Za-z]:\\")
+
+
+class GuestSsh:
+    """Implements `GuestShell` of `vsphere`. `key` None = the agent's and those in ~/.ssh."""
+
+    def __init__(self, known_hosts: Path, key: Path | None = None, address_of: Callable[[str], str] = str) -> None:
+        self._known = known_hosts.expanduser()
+        self._key = key
+        self._address_of = address_of
+        self._ends: dict[str, TaskEnd] = {}
+        self._running: set[str] = set()
+        self._changed = threading.Condition()
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Why that program cannot be run, as far as can be known without trying; None = it can."""
+        assert hook.ssh is not None
+        if find_spec("asyncssh") is None:
+            return "asyncssh is not installed: pip install 'gpuops[ssh]'"
+        if not _knows(self._known, hook.ssh.host):
+            return f"no SSH key of {hook.ssh.host} is in {self._known}"
+        return None
+
+    def start(self, hook: RunInGuest) -> TaskRef:
+        """The program on its way; whether its guest is reached shows in its end."""
+        with self._changed:
+            task = TaskRef(f"guest-ssh:{hook.vm}:{len(self._ends) + len(self._running) + 1}")
+            self._running.add(task.ref)
+        # a daemon: whoever has given it up does not wait for it at the end of the process either
+        threading.Thread(target=partial(self._run, hook, task), name=task.ref, daemon=True).start()
+        return task
+
+    def wait(self, timeout_s: float) -> None:
+        """Lets so much time pass, or less when one ends."""
+        with self._changed:
+            ended = len(self._ends)
+            self._changed.wait_for(lambda: len(self._ends) > ended or not self._running, timeout_s)
+
+    def end(self, task: TaskRef) -> TaskEnd | None:
+        """How it ended; None = it runs. One of an earlier process is not known any more."""
+        with self._changed:
+            if task.ref in self._running:
+                return None
+            return self._ends.get(task.ref, TaskEnd(task, OutcomeUnknown(f"{task.ref}: nobody saw how it ended")))
+
+    def _run(self, hook: RunInGuest, task: TaskRef) -> None:
+        end = TaskEnd(task, OutcomeUnknown(f"{task.ref}: it broke off"))
+        try:
+            end = self._ran(hook, task)
+        finally:
+            with self._changed:
+                self._ends[task.ref] = end
+                self._running.discard(task.ref)
+                self._changed.notify_all()
+
+    def _ran(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
+        from gpuops.hostshell.ssh import Ssh
+
+        door, began_s = hook.ssh, time.monotonic()
+        assert door is not None
+        ssh = Ssh(door.user, self._known, self._key, door.port, self._address_of, *VARIABLES)
+        try:
+            reply = ssh.run(door.host, _command(hook), limit_s=hook.limit_s, heard=False)
+        except GpuopsError as error:
+            return TaskEnd(task, error)
+        took_s = time.monotonic() - began_s
+        if reply.exit_status:
+            return TaskEnd(task, StepFailed(f"its program ended with exit code {reply.exit_status}"), took_s)
+        return TaskEnd(task, None, took_s)
+
+
+def _command(hook: RunInGuest) -> str:
+    """For the shell of its user: the program as one word, and the arguments as they are written."""
+    program = f'"{hook.program}"' if _DRIVE.match(hook.program) else quote(hook.program)
+    return f"{program} {hook.arguments}".rstrip()
+
+
+def _knows(known: Path, host: str) -> bool:
+    """Whether a key, or an authority for it, is known of the host."""
+    import asyncssh
+
+    try:
+        keys, authorities, *_ = asyncssh.match_known_hosts(str(known), host, "", None)
+    except (OSError, ValueError):
+        return False
+    return bool(keys or authorities)
