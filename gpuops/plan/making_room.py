@@ -56,20 +56,15 @@ class MakingRoom:
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _GPUS:
                 from gpuops.plan.defrag.question import Defrag
 
-                self._known[key] = Defrag(profile, scope, _MOST).planned(self._settled, catalog).moves
+                self._known[key] = Defrag(profile, scope, _MOST).planned(self.world, catalog, self._yet_to_run).moves
         return self._known[key]
 
     @cached_property
-    def _settled(self) -> Inventory:
-        """The world in which none may move but who really runs."""
-        from gpuops.plan.defrag.standing import OPT_OUT
-
-        world, stays = self.world, {OPT_OUT.attribute or "": "does not run yet"}
-        for vm in self.world.vms.values():
-            known = self.now.vms.get(vm.ref)
-            if vm.power is PowerState.ON and (known is None or known.power is not PowerState.ON):
-                world = world.with_vm(replace(vm, attributes={**vm.attributes, **stays}))
-        return world
+    def _yet_to_run(self) -> dict[str, str]:
+        """VM ref -> why it cannot move: it runs in that world alone."""
+        runs = {ref for ref, vm in self.now.vms.items() if vm.power is PowerState.ON}
+        there = (ref for ref, vm in self.world.vms.items() if vm.power is PowerState.ON)
+        return {ref: "does not run yet" for ref in there if ref not in runs}
 
 
 def _words(moves: Sequence[Move]) -> str:

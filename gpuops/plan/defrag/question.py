@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from gpuops.advise.occupancy import GpuState, gpu_states
@@ -27,6 +28,7 @@ from gpuops.plan.scope import Scope
 
 UNLIMITED: Final = 1_000_000
 _NOBODY: Final = Vm("", "")
+NOBODY_KEPT: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class Defrag:
         if self.max_moves is not None and self.max_moves < 0:
             raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="leave --max-moves out for no limit")
 
-    def planned(self, inventory: Inventory, catalog: Catalog) -> Defragmentation:
+    def planned(self, inventory: Inventory, catalog: Catalog, kept: Mapping[str, str] = NOBODY_KEPT) -> Defragmentation:
         """The moves, what is free before and after them, and why the other VMs stay.
+
+        `kept`: VM ref -> why it is left where it is, beside what the snapshot itself says against its moving.
 
         Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
         """
@@ -60,7 +64,7 @@ class Defrag:
         stays: list[Stay] = []
         cold: set[str] = set()
         for hosts in _by_cluster(self.scope.hosts(inventory), inventory):
-            found = standings(inventory, hosts, catalog, (OPT_OUT,))
+            found = standings(inventory, hosts, catalog, (OPT_OUT,), kept)
             targets = Targets(hosts, inventory.clusters.get(hosts[0].cluster or ""), inventory)
             states = {host.ref: gpu_states(world.hosts[host.ref], world, catalog) for host in hosts}
             seats = gpus_of(state for each in states.values() for state in each)

@@ -8,8 +8,8 @@ migration, peer-to-peer needs the same NVLink topology; VMware vSphere docs: Dir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -55,15 +55,19 @@ class Case:
     inventory: Inventory
     catalog: Catalog
     marks: Sequence[Mark]
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """VM ref -> why whoever asks wants it left where it is."""
 
 
 Reasons = Iterator[str]
 
 
-def standings(inventory: Inventory, hosts: Iterable[Host], catalog: Catalog, marks: Sequence[Mark]) -> list[Standing]:
+def standings(
+    inventory: Inventory, hosts: Iterable[Host], catalog: Catalog, marks: Sequence[Mark], kept: Mapping[str, str]
+) -> list[Standing]:
     """The VMs of these hosts that hold a vGPU or may, and the suspended ones that will, by host and name."""
     return [
-        standing(Case(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks))
+        standing(Case(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks, kept))
         for host in hosts
         for vm in sorted(inventory.vms_on(host), key=lambda vm: (vm.name, vm.ref))
         if vm.vgpus and vm.power is not PowerState.OFF
@@ -98,7 +102,9 @@ def state(case: Case) -> Reasons:
 
 
 def people(case: Case) -> Reasons:
-    """What its owners and the administrators of the cluster have said."""
+    """What its owners, the administrators of the cluster and whoever asks have said."""
+    if case.vm.ref in case.kept:
+        yield case.kept[case.vm.ref]
     for mark in case.marks:
         on = mark.on(case.vm)
         if on is not False:
