@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.plan.outcome import Verdict
+from gpuops.plan.rotation.restless import FEW
 from gpuops.sim.vm_state import Power
 from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import OFF, START, SUSPEND, effects, is_desktop, not_back
@@ -39,6 +40,8 @@ DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
 FRESH: Final = timedelta(minutes=2)
+UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
+"""What may hide that a desktop runs, or that it is of its pool."""
 
 Checker = Callable[[Played], Iterator[str]]
 
@@ -168,6 +171,26 @@ def who_came_back_stays(night: Played) -> Iterator[str]:
             yield f"I17: {entry.name} was suspended again after somebody woke it"
 
 
+def restless_pool_is_left(night: Played) -> Iterator[str]:
+    """I17: once three desktops that we took run again by others' doing, and that can be seen, no more of their pool are
+    suspended."""
+    if any(event.fault in UNSEEN for event in night.events):
+        return
+    taken: set[str] = set()
+    woken: dict[str, datetime] = {}
+    for entry in night.world.ledger:
+        power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
+        if entry.method == SUSPEND and ours:
+            asked, since = night.intents.get(entry.operation_id, entry.at), sorted(woken.values())[FEW - 1 : FEW]
+            if since and asked > since[0] + FRESH:
+                yield f"I17: {entry.name} was suspended, and {len(woken)} of its pool had come back by themselves"
+            taken.add(entry.moid)
+        if power == Power.ON and not ours and entry.moid in taken:
+            woken[entry.moid] = entry.at
+        elif power not in (None, Power.ON):
+            woken.pop(entry.moid, None)
+
+
 def one_session(night: Played) -> Iterator[str]:
     """I19: nothing stays logged in, but what a killed run left; vCenter ends those when they idle."""
     left = sum(1 for call in night.calls if call[1] == "killed")
@@ -197,6 +220,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     nothing_discarded,
     floor_holds,
     who_came_back_stays,
+    restless_pool_is_left,
     one_session,
     inside_the_window,
     journal_keeps,

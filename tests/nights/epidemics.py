@@ -45,9 +45,15 @@ def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
 
 
 def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:
-    """Several desktops are woken again and again: one of them is among those taken, then."""
+    """Several desktops are woken again and again: one of them is among those taken, then. Or soon all of them are, by
+    a broker that knows nothing of the night."""
     rng = _dice(seed, "boomerangs")
-    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]] if rng else []
+    if rng is None:
+        return []
+    some = [Event("H3", target=desktop, at_s=float(rng.randint(60, 3600))) for desktop in desktops[:6]]
+    if rng.randrange(2):
+        return some
+    return [Event("H3", target=desktop, at_s=float(rng.randint(60, 300))) for desktop in desktops]
 
 
 def _unseen(seed: int) -> list[Event]:

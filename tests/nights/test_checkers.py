@@ -223,6 +223,15 @@ def blocked_by_nobody(night: Played) -> Played:
     return replace(night, last=replace(night.last, outcomes=(told,)))
 
 
+def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
+    taken = first(night, SUSPEND, desktop=True)
+    others = [f"vm-{number}" for number in (1, 2, 3)]
+    away = [replace(taken, moid=moid) for moid in others]
+    back = [replace(taken, moid=moid, method=START, operation_id="", after={"power": Power.ON}) for moid in others]
+    late = replace(taken, at=taken.at + timedelta(minutes=3), operation_id="gpuops-9-1")
+    return with_ledger(night, [*away, *back, late])
+
+
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
@@ -253,6 +262,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I15", "intent_first", without_records(Kind.INTENT)),
     ("I16", "failed_for_certain", called_failed),
     ("I17", "who_came_back_stays", woken_and_taken_again),
+    ("I17", "restless_pool_is_left", three_come_back_and_a_fourth_is_taken),
     ("I18", "others_are_left", without(START, desktop=False)),
     ("I18", "blockers_are_named", blocked_by_nobody),
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
@@ -269,6 +279,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I8", "asked_to_keep", lambda night: never_asked(hooked())),
     ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
         night, events=(Event("K7", rules_of("K7", {"delay_s": -3600})),))),
+    ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
+        night, on_a_wrong_clock=[("before SuspendVm desktop-001", EVENING)])),
     ("I23", "put_back", kept_off(desktop=False)),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
