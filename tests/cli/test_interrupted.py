@@ -17,7 +17,7 @@ from gpuops.sim.server import start
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Tests that run in the background have SIGINT ignored, under nohup SIGHUP: every process they start inherits it."""
+    """Tests that run in the background have SIGINT ignored, under nohup SIGHUP, which what they start inherits."""
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
