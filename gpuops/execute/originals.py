@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Final
 
 from gpuops.execute.journal import Journal
-from gpuops.model.rotation import Original
-
-LATE: Final = timedelta(minutes=10)
-"""For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
+from gpuops.model.rotation import LATE, Original
 
 
 class Originals:
@@ -41,8 +36,11 @@ class Originals:
         """The VM was seen as it was before the night."""
         self._journal.returned(original.night, original.vm)
 
-    def all(self, night: str | None = None) -> tuple[Original, ...]:
-        """What nights have saved and not seen returned; with `night`, that night's returned ones too."""
+    def all(self, night: str | None = None, *, returned: bool = False) -> tuple[Original, ...]:
+        """What nights have saved and not seen returned; with `night`, that night's returned ones too.
+
+        `returned`: those of every night, as far as they are remembered.
+        """
         book, now = self._journal.book, self._journal.clock()
         found = [
             Original(
@@ -60,6 +58,6 @@ class Originals:
                 unsure=key in book.lost and now - book.lost[key] < LATE,
             )
             for key, saved in book.originals.items()
-            if saved.returned is None or saved.night == night
+            if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))

@@ -233,7 +233,11 @@ class _Turn:
         return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
 
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
-        return () if self.markers_alone else _originals(journal, self.policy, self.now)
+        if self.markers_alone or journal is None:
+            return ()
+        if self.half is not Half.NIGHT:
+            return Originals(journal).all(returned=True)  # what it knows to be back is no other machine's
+        return _originals(journal, self.policy, self.now)
 
     def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
         """What became of the effects that runs left in flight; one that did not happen is planned anew."""

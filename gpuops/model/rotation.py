@@ -16,6 +16,8 @@ from gpuops.model.window import Night, Window, moments
 
 RETURN_FLOOR: Final = timedelta(minutes=45)
 """The least time that is kept for bringing desktops back, however fast they came back so far."""
+LATE: Final = timedelta(minutes=10)
+"""For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 
 
 class DirectPath(StrEnum):
@@ -218,11 +220,14 @@ class Marker(NamedTuple):
     role: Role
     drs: VmDrs | None = None
     """What DRS did with the VM before; None = the night left that alone."""
+    seen: datetime | None = None
+    """When a morning that knows of no night for it first saw it on a VM that is as it was, by vCenter's clock."""
 
 
-def marker_value(night: str, role: Role, drs: VmDrs | None = None) -> str:
-    """The marker as vCenter keeps it: `2026-11-20 ml`, or `2026-11-20 ml drs=cluster`."""
-    return f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
+def marker_value(night: str, role: Role, drs: VmDrs | None = None, seen: datetime | None = None) -> str:
+    """The marker as vCenter keeps it: `2026-11-20 ml`, or `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z`."""
+    told = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
+    return told + (f" seen={seen.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if seen is not None else "")
 
 
 def parse_marker(text: str) -> Marker | None:
@@ -230,11 +235,21 @@ def parse_marker(text: str) -> Marker | None:
     words = text.split(" ")
     try:
         datetime.fromisoformat(words[0])
-        match words:
-            case [night, role]:
-                return Marker(night, Role(role))
-            case [night, role, drs] if drs.startswith("drs="):
-                return Marker(night, Role(role), VmDrs(drs.removeprefix("drs=")))
+        night, role, *others = words
+        told = dict(word.split("=", 1) for word in others)
+        if len(told) < len(others) or not told.keys() <= {"drs", "seen"}:
+            return None
+        drs, seen = told.get("drs"), told.get("seen")
+        return Marker(
+            night, Role(role), VmDrs(drs) if drs is not None else None, _moment(seen) if seen is not None else None
+        )
     except ValueError:
-        pass
-    return None
+        return None
+
+
+def _moment(text: str) -> datetime:
+    """Raises ValueError, for a time without its zone too."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(text)
+    return found

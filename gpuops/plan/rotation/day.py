@@ -16,6 +16,7 @@ from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.elsewhere import may_still_change, noted, unsure
 from gpuops.plan.rotation.keeping import keeping
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before, changing, ours
 from gpuops.plan.rotation.return_order import return_order
@@ -46,19 +47,22 @@ class RotateDay:
         desktops = [mine.vm for mine in away if mine.original.role is not Role.ML and mine.vm is not None]
         kept = keeping(self.policy, ml, desktops, now, self.durations)
         canaries, seeds, others = self._order(desktops, inventory, catalog)
+        late = may_still_change(found, inventory)
+        over = [mine for mine in _returnable(found) if mine not in late]
         waves = (
             Wave("let the ML VMs of the night keep their work", kept.hooks),
             Wave("stop the ML VMs of the night", kept.stops),
             Wave("resume one desktop of each host first", _resume(canaries)),
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
-            Wave("leave the ML VMs to DRS as before", put_back(_returnable(found), inventory)),
-            Wave("clear the markers", tuple(self._unmark(found))),
+            Wave("leave the ML VMs to DRS as before", put_back(over, inventory)),
+            Wave("clear the markers", tuple(self._unmark(over))),
+            Wave("note on markers of other machines when they were seen", noted(late, self.policy, inventory)),
         )
         return Plan(
             waves=tuple(wave for wave in waves if wave.steps),
             warnings=kept.warnings,
-            unmet=tuple(_unmet(mine) for mine in found if mine.whereabouts in _NAMED),
+            unmet=(*(_unmet(mine) for mine in found if mine.whereabouts in _NAMED), *map(unsure, late)),
             because=() if found else ("no night has taken anything that is not back",),
             choices=tuple(_choice(mine) for mine in found),
             disruptive=bool(ml),
@@ -81,10 +85,10 @@ class RotateDay:
         canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
         return canaries, _without(seeds, early), _without(others, early)
 
-    def _unmark(self, found: Iterable[Ours]) -> list[SetAttribute]:
+    def _unmark(self, over: Iterable[Ours]) -> list[SetAttribute]:
         return [
             SetAttribute(mine.vm.ref, self.policy.marker, "")
-            for mine in _returnable(found)
+            for mine in over
             if mine.vm is not None
             and (mine.vm.attributes.get(self.policy.marker) or mine.whereabouts is Whereabouts.AWAY)
         ]

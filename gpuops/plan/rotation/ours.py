@@ -10,12 +10,12 @@ suspend is no proof that there was none: the marker that is still there stands f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Original, Policy, Role, parse_marker
+from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 
 RETURN_COMMAND: Final = "gpuops rotate day"
@@ -52,6 +52,8 @@ class Ours:
     reason: str
     command: str = ""
     """One safe command for a VM that is not as it was; empty when there is nothing to do."""
+    foreign: Marker | None = None
+    """Its marker, where the journal knows of no night for it."""
 
 
 def marker_of(policy: Policy | None) -> str:
@@ -61,11 +63,16 @@ def marker_of(policy: Policy | None) -> str:
 
 def ours(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> tuple[Ours, ...]:
     """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
+    originals = tuple(originals)
     known = {original.vm: original for original in originals if not original.returned}
+    remembered = {(original.night, original.vm) for original in originals}
+    foreign: dict[str, Marker] = {}
     marker = marker_of(policy)
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
         if marked is not None and vm.ref not in known:
+            if (marked.night, vm.ref) not in remembered:
+                foreign[vm.ref] = marked
             known[vm.ref] = Original(
                 marked.night,
                 marked.role,
@@ -77,7 +84,10 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
                 taken=True,
                 drs=marked.drs,
             )
-    found = [_judge(policy, original, inventory.vms.get(original.vm)) for original in known.values()]
+    found = [
+        replace(_judge(policy, original, inventory.vms.get(ref)), foreign=foreign.get(ref))
+        for ref, original in known.items()
+    ]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
 

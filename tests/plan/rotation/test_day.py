@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gpuops.catalog import load
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.ml_queue import MlStop, QueuedVm
-from gpuops.model.rotation import IdleRule, MorningOrder, Original, Policy, Pool, Role
+from gpuops.model.rotation import (
+    LATE,
+    IdleRule,
+    Marker,
+    MorningOrder,
+    Original,
+    Policy,
+    Pool,
+    Role,
+    marker_value,
+    parse_marker,
+)
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
@@ -64,7 +75,7 @@ def test_what_may_still_come_is_named_and_stays_marked(world: World, ref: str, r
     if role is Role.DESKTOP:
         world._set_power(ref, PowerState.ON)
     lost = replace(original(world, ref, role), unsure=True)
-    named = plan(world, (lost,))
+    named = plan(world, (lost, *(each for each in journal(world) if each.vm != ref)))
     assert [each.subject for each in named.unmet] == [world.vms[ref].name]
     assert "may still be changed" in named.unmet[0].rule
     assert [step for step in named.steps if step.vm == ref] == []
@@ -121,6 +132,43 @@ def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> 
 def test_another_task_is_no_way_to_somewhere(world: World) -> None:
     world.set("vm-1", power=PowerState.ON, tasks=(RunningTask("task-1", "CreateSnapshot_Task", "running"),))
     assert plan(world, journal(world)).unmet == ()
+
+
+@pytest.mark.parametrize(("ref", "role"), [("vm-3", Role.DESKTOP), ("vm-92", Role.ML)])
+def test_a_marker_of_another_machine_on_what_is_as_it_was_is_cleared_ten_minutes_after_it_was_seen(
+    world: World, ref: str, role: Role
+) -> None:
+    """That machine may have been stopped just as it sent what the marker speaks of."""
+    world.set(ref, attributes={"gpuops.rotation": f"{NIGHT} {role}"})
+    first = plan(world, journal(world))
+    [note] = [step for step in first.steps if step.vm == ref]
+    assert isinstance(note, SetAttribute)
+    assert parse_marker(note.value) == Marker(NIGHT, role, seen=world.now)
+    assert [each.subject for each in first.unmet] == [world.vms[ref].name]
+    world.set(ref, attributes={"gpuops.rotation": note.value})
+    world.now += LATE - timedelta(seconds=1)
+    again = plan(world, journal(world))
+    assert [step for step in again.steps if step.vm == ref] == []
+    assert len(again.unmet) == 1
+    world.now += timedelta(seconds=1)
+    last = plan(world, journal(world))
+    assert [step for step in last.steps if step.vm == ref] == [SetAttribute(ref, "gpuops.rotation", "")]
+    assert last.unmet == ()
+
+
+def test_what_another_machine_has_taken_comes_back_at_once_however_its_marker_was_seen(world: World) -> None:
+    seen = marker_value(NIGHT, Role.DESKTOP, seen=world.now)
+    world.set("vm-1", attributes={"gpuops.rotation": seen})
+    steps = [step for step in plan(world).steps if step.vm == "vm-1"]
+    assert steps == [ResumeVm("vm-1", "host-1"), SetAttribute("vm-1", "gpuops.rotation", "")]
+
+
+def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world: World) -> None:
+    world.set("vm-3", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
+    back = replace(original(world, "vm-3"), returned=True)
+    found = plan(world, (*journal(world), back))
+    assert [step for step in found.steps if step.vm == "vm-3"] == [SetAttribute("vm-3", "gpuops.rotation", "")]
+    assert found.unmet == ()
 
 
 @pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])

@@ -1,0 +1,56 @@
+"""Rotation, elsewhere: markers of nights that this journal knows nothing of, on VMs that are as they were.
+
+The machine that set such a marker may have been stopped, or lost, just as it sent a suspend that vCenter has not begun
+yet: a marker that were cleared now would leave that desktop suspended with nobody to know it. So the first morning that
+sees one writes onto the marker when that was, and one that comes ten minutes later clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import LATE, Policy, marker_value
+from gpuops.plan.plan import Rejection
+from gpuops.plan.rotation.ours import Ours, Whereabouts, as_before
+from gpuops.plan.steps import SetAttribute
+
+_REASON: Final = (
+    "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
+)
+_AGAIN: Final = "the same command again in ten minutes ends it"
+_QUIET: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
+
+
+def may_still_change(found: Iterable[Ours], inventory: Inventory) -> list[Ours]:
+    """Those whose marker is not known for long enough to be cleared, by vCenter's clock."""
+    return [mine for mine in found if _as_it_was(mine) and not _known_long(mine, inventory)]
+
+
+def _as_it_was(mine: Ours) -> bool:
+    quiet = mine.foreign is not None and mine.whereabouts in _QUIET
+    return quiet and mine.vm is not None and as_before(mine.original, mine.vm)
+
+
+def _known_long(mine: Ours, inventory: Inventory) -> bool:
+    seen = mine.foreign.seen if mine.foreign is not None else None
+    return seen is not None and abs(inventory.taken_at - seen) >= LATE
+
+
+def noted(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> tuple[SetAttribute, ...]:
+    """Writes onto their markers that they were seen, where that is not there yet."""
+    return tuple(
+        SetAttribute(
+            mine.original.vm,
+            policy.marker,
+            marker_value(mine.foreign.night, mine.foreign.role, mine.foreign.drs, inventory.taken_at),
+        )
+        for mine in found
+        if mine.foreign is not None and mine.foreign.seen is None
+    )
+
+
+def unsure(mine: Ours) -> Rejection:
+    """What is said of one."""
+    return Rejection(mine.original.name, _REASON, hint=_AGAIN)
