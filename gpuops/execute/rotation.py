@@ -219,7 +219,8 @@ class _Turn:
             case Half.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
-                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead)
+                over = journal.over() if journal else frozenset()
+                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over)
             case Half.DAY:
                 return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:

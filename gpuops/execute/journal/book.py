@@ -26,6 +26,8 @@ DURATIONS_KEPT: Final = 20
 """Of each kind, profile and host: enough for a percentile, and few enough for a checkpoint."""
 
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
+RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
+"""By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
 LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 """What a morning undoes, and must not take for undone when it is only late."""
 
@@ -132,6 +134,8 @@ class Book:
         self.durations: dict[DurationKey, deque[float]] = {}
         self.setbacks: dict[str, Setbacks] = {}
         """By night, how its runs went so far."""
+        self.over: set[str] = set()
+        """Nights whose return has begun, whether or not anybody has come back yet."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
         self.changed: datetime | None = None
@@ -184,6 +188,7 @@ class Book:
         since = before.date().isoformat()
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
         self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
+        self.over = {night for night in self.over if night >= since}
 
     def _skip(self, body: Mapping[str, Any]) -> None:
         skip = (body["policy"], body["night"])
@@ -210,6 +215,9 @@ class Book:
         of.intents[intended.op_id] = intended
         if intended.kind in TAKING and of.run.night is not None:
             self._took(of.run.night, intended.vm, 1)
+        if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
+            mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
+            self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
 
     def _took(self, night: str, vm: str, count: int) -> None:
         self.takes[night, vm] = self.takes.get((night, vm), 0) + count

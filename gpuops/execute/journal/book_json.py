@@ -14,7 +14,7 @@ from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 5
+FOLD: Final = 6
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -29,6 +29,7 @@ def dump_book(book: Book) -> dict[str, Any]:
         "lost": [[*key, at.isoformat()] for key, at in book.lost.items()],
         "durations": [[*key, *values] for key, values in book.durations.items()],
         "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
+        "over": sorted(book.over),
         "skips": sorted(book.skips),
         "changed": _moment(book.changed),
     }
@@ -59,6 +60,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
         for step, profiles, host, *values in body["durations"]
     }
     book.setbacks = {night: Setbacks(**told) for night, told in body["setbacks"].items()}
+    book.over = set(body["over"])
     book.skips = {(policy, night) for policy, night in body["skips"]}
     book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
     return book

@@ -265,6 +265,10 @@ class Journal:
         """By night, how it went so far."""
         return dict(self.book.setbacks)
 
+    def over(self) -> frozenset[str]:
+        """Nights whose return has begun."""
+        return frozenset(self.book.over)
+
     def skipped(self, policy: str) -> frozenset[str]:
         """Nights of the policy of this name that are not to be taken."""
         return frozenset(night for name, night in self.book.skips if name == policy)

@@ -58,6 +58,8 @@ class RotateNight:
     """By night, how it went so far."""
     clock_ahead: timedelta | None = field(default=None, repr=False)
     """How far vCenter's clock is ahead of this machine's; None = the two do not compare."""
+    over: frozenset[str] = frozenset()
+    """Nights whose return has begun."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -201,7 +203,9 @@ class RotateNight:
         ]
 
     def _is_over(self, night: str, inventory: Inventory) -> bool:
-        """One window is one night: what came back in it is not taken again, whatever cron does."""
+        """One window is one night: from its return on nothing more is taken in it, whatever cron does."""
+        if night in self.over:
+            return True
         tonight = [original for original in self.originals if original.night == night and original.taken]
         return any(original.returned for original in tonight)
 

@@ -149,6 +149,24 @@ def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
     assert writer.book().takes == {("n1", "vm-1"): 0}
 
 
+def test_a_night_is_over_as_soon_as_a_morning_resumes_a_desktop_of_it() -> None:
+    """Though nobody has come back yet. A restore of some by name is not the end of it, nor is a stop of an ML VM."""
+    writer = Writer()
+    writer.begin("r1")
+    writer.save("vm-1")
+    writer.intend("r1", 1, "vm-1")
+    writer.begin("r2", "rotate day", None)
+    writer.intend("r2", 1, "vm-9", "ShutDownGuest")
+    assert writer.book().over == set()
+    writer.intend("r2", 2, "vm-1", "ResumeVm")
+    writer.settle("r2", 2, "unknown")
+    assert writer.book().over == {"n1"}
+    body = json.loads(json.dumps(dump_book(writer.book())))
+    kept = load_book("vc-1", Record(9, "", Kind.CHECKPOINT, NOW, body))
+    assert kept is not None
+    assert kept.over == {"n1"}
+
+
 def test_the_last_policy_of_each_kind_is_known() -> None:
     writer = Writer()
     for run, kind, policy in (("r1", "rotate night", "a"), ("r2", "rotate day", "b"), ("r3", "attach", "")):
