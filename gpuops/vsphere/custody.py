@@ -7,6 +7,7 @@ ComputeResource.configManagerEnabled (8.0).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected
@@ -57,15 +58,16 @@ class Custodians:
         return self._answer(lambda: compute.configManagerEnabled)
 
     def _profiles(self, entity: Any) -> tuple[str, ...] | None:
-        if self._manager is None:
+        manager = self._manager
+        if manager is None:
             return None
-        found = self._answer(lambda: self._manager.FindAssociatedProfile(entity))
+        found = self._answer(lambda: manager.FindAssociatedProfile(entity))
         return None if found is None else tuple(self._names(found))
 
     def _names(self, profiles: Iterable[Any]) -> Iterator[str]:
         """A profile whose name this login may not read counts too, by its id."""
         for profile in profiles:
-            yield self._answer(lambda profile=profile: profile.name) or str(profile._moId)
+            yield self._answer(partial(getattr, profile, "name")) or str(profile._moId)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         try:

@@ -65,7 +65,7 @@ def test_where_nobody_else_sets_hosts_there_is_nothing_to_warn_of(start: Start) 
 @pytest.mark.parametrize("mode", list(VsanMode))
 def test_vsan_does_with_the_data_of_the_host_what_was_said(start: Start, mode: VsanMode) -> None:
     bench = start(cluster(1, []))
-    report = bench.roll(ONE, **({} if mode is VsanMode.ENSURE else {"vsan_mode": mode}))
+    report = bench.roll(ONE) if mode is VsanMode.ENSURE else bench.roll(ONE, vsan_mode=mode)
     assert report.exit_code == 0, report.outcomes
     told = [entry.after["vsan_mode"] for entry in bench.world.ledger if "vsan_mode" in entry.after]
     assert told == [mode.value], "ensureObjectAccessibility unless something else is said"

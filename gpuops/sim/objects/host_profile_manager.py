@@ -14,6 +14,7 @@ class HostProfileManager(ManagedObject):
     """All host profiles of the vCenter."""
 
     wsdl_name = "HostProfileManager"
+    volatile = True
 
     @prop("profile")
     def _profiles(self) -> Any:

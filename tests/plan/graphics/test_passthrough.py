@@ -174,7 +174,7 @@ def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
 ) -> None:
     request = SetPassthrough(on, tuple(map(str, PAIR[:devices])), host="esx-1")
     warnings = request.plan(seen, load(boards=("a100d",))).warnings
-    assert [said in warning for warning in warnings] == ([True] if said else []), warnings
+    assert [str(said) in warning for warning in warnings] == ([True] if said else []), warnings
 
 
 def test_what_means_nothing_is_a_usage_error() -> None:
