@@ -25,9 +25,11 @@ def cluster(
     hot_migrate: bool = True,
     gpus: int = 1,
     given: Sequence[str] = (),
+    board: str = "a40",
+    mode: str = "sameSize",
     **more: Any,
 ) -> World:
-    """`hosts` like hosts esx-01... of so many A40 each, those `given` for DirectPath I/O, and these VMs.
+    """`hosts` like hosts esx-01... of so many GPUs each, those `given` for DirectPath I/O, and these VMs.
 
     `more` is declared of the cluster.
     """
@@ -67,7 +69,7 @@ def cluster(
                                 "driver": "550.90.05",
                                 "policy": "performance",
                                 "gpus": [
-                                    {"board": "a40", "at": at, "node": 0, "passthrough": at in given}
+                                    {"board": board, "mode": mode, "at": at, "node": 0, "passthrough": at in given}
                                     for at in ADDRESSES[:gpus]
                                 ],
                             }

@@ -265,16 +265,26 @@ def sixteen() -> World:
     return cluster(16, [*work, *(desktops(host, 1, first=host * 10 + 5, **pinned) for host in (3, 7, 11))])
 
 
+def each_kind_of_moment(bench: Bench, points: Points, request: Any, **options: Any) -> int:
+    """How often the change was killed: at the first moment of each kind, of each host, and gone on with each time."""
+    points.kill_at_each_kind()
+    return kill_and_resume(bench, points, 1 << 20, request, **options)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("by_kind", [False, True], ids=["after so many moments", "at each kind of moment of each host"])
 def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, by_kind: bool
 ) -> None:
-    bench = start(sixteen())
+    bench, points = start(sixteen()), Points(monkeypatch)
     before = bench.places()
     bench.world.injector.add(Rule(Effect.RESET, "R*_Task", phase=Phase.AFTER, every=29, times=3))
-    kills = kill_and_resume(bench, Points(monkeypatch), 61, EQUAL, vms=Displacement.SHUT_DOWN, max_hosts=2)
-    assert kills > 8
+    options: dict[str, Any] = {"vms": Displacement.SHUT_DOWN, "max_hosts": 2}
+    if by_kind:
+        assert each_kind_of_moment(bench, points, EQUAL, **options) > 16 * 12
+    else:
+        assert kill_and_resume(bench, points, 61, EQUAL, **options) > 8
     check_switched(bench, before, hosts=16)
     assert bench.most_down() == 2
     stopped = {entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"}

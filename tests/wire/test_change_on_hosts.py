@@ -8,8 +8,10 @@ import pytest
 
 from gpuops.model.rolling import Displacement, VsanMode
 from gpuops.plan.change.emptying import Leaving
+from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.objects.host_profile import HostProfile
+from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
@@ -101,3 +103,17 @@ def test_a_host_with_a_directpath_vm_is_refused_by_name_or_has_it_shut_down(star
     assert before["ml-01"] == ("esx-01", Power.ON)
     stopped = [entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"]
     assert stopped == ["ml-01"]
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start: Start, survives: bool) -> None:
+    bench = start(cluster(1, [], gpus=2, board="a100", mode="multiInstanceGpu"))
+    if not survives:
+        bench.world.injector.add(*rules_of("B4"))
+    report = bench.roll(SetPassthrough(True, (GIVEN,), host="esx-01"))
+    [outcome] = report.outcomes
+    if survives:
+        assert report.exit_code == 0, outcome
+    else:
+        assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
+        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on" in outcome.reason

@@ -22,7 +22,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
-from gpuops.plan.change.in_force import driven
+from gpuops.plan.change.in_force import driven, stays_divided
 from gpuops.plan.change.report import ChangeReport, ChangeStatus, Progress
 from gpuops.plan.change.roll import Roll, needed, next_round, rolled, shut
 from gpuops.plan.host_plan import HostOutcome, HostRequest
@@ -134,6 +134,7 @@ def _order(report: ChangeReport, lock: str | None) -> Order:
         steps=tuple(turn.step for turn in turns),
         names={turn.host.ref: turn.host.name for turn in turns},
         gpus={turn.host.ref: driven(turn.host) for turn in turns},
+        mig={turn.host.ref: stays_divided(turn.step, turn.host) for turn in turns},
         rolling=report.rolling,
         lock_vm=lock,
     )
