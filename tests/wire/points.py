@@ -57,11 +57,8 @@ class Points:
 
 
 def _named(sent: Any) -> str:
-    """The kind of a step and the host it is of, or of what is told of one."""
+    """The kind of a step, and of what the journal is told of one."""
     if not isinstance(sent, Sequence):
-        return f"{type(sent).__name__} {getattr(sent, 'host', '')}"
-    record = sent[0]
-    if not isinstance(record.body.get("step"), Mapping):
-        return str(record.kind)
-    [(kind, fields)] = record.body["step"].items()
-    return f"{record.kind} {kind} {fields.get('host', '')}"
+        return type(sent).__name__
+    step = sent[0].body.get("step")
+    return f"{sent[0].kind} {', '.join(step) if isinstance(step, Mapping) else ''}"
