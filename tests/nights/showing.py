@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
@@ -17,7 +18,7 @@ from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.sim.board import Mode
 from gpuops.sim.gpu_admission import offered_types, supported_types
-from gpuops.sim.host_state import GpuState
+from gpuops.sim.host_state import GpuState, HostModel
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -130,7 +131,7 @@ class Showing:
     def _fresh(self, vm: VirtualMachine) -> Vm:
         state, on = vm.state, vm.state.power is Power.ON
         running = (task for task in self._world.tasks.recent(vm) if not task.ended)
-        fields = {key: each.name for key, each in self._world.custom_fields.fields.items()}
+        fields = self._world.custom_fields.fields
         return Vm(
             ref=vm.moid,
             name=state.name,
@@ -146,7 +147,7 @@ class Showing:
             console_connections=state.console_connections if on else 0,
             question=state.question.text if state.question else None,
             tasks=tuple(RunningTask(task.moid, task.name, task.state.value) for task in running),
-            attributes={fields[key]: value for key, value in state.attributes.items() if value},
+            attributes={fields[key].name: value for key, value in state.attributes.items() if value},
             datastores=(state.datastore,),
             snapshots=0,
             devices=tuple(_device(device) for device in state.devices),
@@ -196,14 +197,12 @@ class Showing:
             cpu_cores=model.cores,
             cpu_threads=model.threads,
             cpu_mhz=model.cpu_mhz,
-            numa_nodes=_nodes(host),
+            numa_nodes=_nodes(model, tuple((gpu.pci_id, gpu.numa_node) for gpu in state.gpus)),
             gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
             profiles=self._profiles(host, seats),
             default_graphics_type=GraphicsType(state.default_graphics_type),
             assignment_policy=AssignmentPolicy(state.policy.value),
-            bindings=tuple(
-                DeviceBinding(PciAddress.parse(pci_id), vm.moid) for vm in running for _, pci_id in vm.state.held
-            ),
+            bindings=tuple(DeviceBinding(_address(pci_id), vm.moid) for vm in running for _, pci_id in vm.state.held),
             datastores=state.datastores,
         )
 
@@ -230,7 +229,7 @@ def _device(device: Any) -> GpuDevice:
 def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
     listed = gpu.listed
     return PhysicalGpu(
-        PciAddress.parse(gpu.pci_id),
+        _address(gpu.pci_id),
         device_name(gpu),
         NVIDIA,
         gpu.board.device_id,
@@ -245,17 +244,21 @@ def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
     )
 
 
-def _nodes(host: HostSystem) -> tuple[NumaNode, ...]:
-    model = host.state.model
+@cache
+def _nodes(model: HostModel, gpus: tuple[tuple[str, int], ...]) -> tuple[NumaNode, ...]:
+    """The nodes of a host of this model with GPUs at these addresses, each on its node."""
     return tuple(
         NumaNode(
             node,
             model.threads // model.numa_nodes,
             model.memory_mib // model.numa_nodes,
-            tuple(PciAddress.parse(gpu.pci_id) for gpu in host.state.gpus_of_node(node)),
+            tuple(_address(pci_id) for pci_id, of in gpus if of == node),
         )
         for node in range(model.numa_nodes)
     )
+
+
+_address = cache(PciAddress.parse)
 
 
 def _drs(drs: Any) -> dict[str, Any]:
