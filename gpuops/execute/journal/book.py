@@ -140,12 +140,12 @@ class Book:
     def apply(self, record: Record) -> None:
         """Takes the next record in. Raises KeyError, ValueError or TypeError for a body that is none of ours."""
         match record.kind:
+            case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:  # most of a journal is these
+                _EFFECTS[effect](self, record)
             case Kind.BEGUN:
                 self._begun(record)
             case Kind.ORIGINAL:
                 self._original(record.body)
-            case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:
-                _EFFECTS[effect](self, record)
             case Kind.RETURNED:
                 self._returned(record)
             case Kind.SKIP:
@@ -229,7 +229,7 @@ class Book:
         intended = self._intended(record)
         if intended is None:
             return
-        was, intended.state = intended.state, IntentState(record.body["state"])
+        was, intended.state = intended.state, _STATES[record.body["state"]]
         night = self.runs[record.run].run.night
         if night is not None:
             self._settled_in(night, intended, was, record)
@@ -237,7 +237,9 @@ class Book:
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
             key = DurationKey(intended.kind, profiles, intended.before.get("host") or "")
-            self.durations.setdefault(key, deque(maxlen=DURATIONS_KEPT)).append(duration_s)
+            if key not in self.durations:
+                self.durations[key] = deque(maxlen=DURATIONS_KEPT)
+            self.durations[key].append(duration_s)
 
     def _settled_in(self, night: str, intended: Intended, was: IntentState, record: Record) -> None:
         """What an outcome means to its night."""
@@ -262,9 +264,11 @@ class Book:
         return of.intents[record.body["op"]] if of is not None else None
 
     def _touched(self, at: datetime) -> None:
-        self.changed = at if self.changed is None else max(self.changed, at)
+        if self.changed is None or at > self.changed:
+            self.changed = at
 
 
+_STATES: Final = {state.value: state for state in IntentState}
 _EFFECTS: Final[Mapping[Kind, Callable[[Book, Record], None]]] = {
     Kind.INTENT: Book._intent,
     Kind.SUBMITTED: Book._submitted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Final
@@ -132,7 +132,7 @@ class Rule:
 
     def to_json(self) -> dict[str, Any]:
         """The rule as JSON values."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def phase_of_calls(self) -> Phase | None:
         """When it strikes calls; None for a rule of tasks, of reads, or of a moment."""
