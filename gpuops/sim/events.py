@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.inventory_tree import ancestors
+from gpuops.sim.inventory_tree import ancestors, linked
 from gpuops.sim.registry import is_kind_of
 
 if TYPE_CHECKING:
@@ -153,12 +153,13 @@ def _message(kind: str, shown: Mapping[str, str], entity: ManagedObject) -> str:
     return MESSAGES.get(kind, f"{kind} on {entity.display_name}").format(**known)
 
 
-def _arguments(entity: Any) -> dict[str, ManagedObject]:
+def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
     found: dict[str, ManagedObject] = {}
     place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):
-        place = entity.host()
-        found = {"vm": entity, "host": place}
+        found["vm"] = entity
+        for place in linked(entity, "runtime.host"):
+            found["host"] = place
     elif is_kind_of(entity.wsdl_name, "HostSystem"):
         found["host"] = entity
     elif is_kind_of(entity.wsdl_name, "Datastore"):

@@ -38,9 +38,9 @@ def ancestors(obj: ManagedObject) -> Iterator[ManagedObject]:
 
 
 def _parent(obj: ManagedObject) -> ManagedObject | None:
-    """Its own word, not the property made of it: every call and every event asks for all that is above something."""
-    parent = obj.parent if isinstance(obj, ManagedEntity) else None
-    return obj.world.find(parent) if parent is not None else None
+    if isinstance(obj, ManagedEntity):  # its own word, not the property made of it: every call and event asks for it
+        return obj.world.find(obj.parent) if obj.parent is not None else None
+    return next(iter(linked(obj, "parent")), None)
 
 
 CHILD_PATHS = {
