@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
+from gpuops.plan.command import command, hosts_called
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.modes import of_modes
 from gpuops.plan.scheduler.rmpvmrl import Unread
@@ -61,7 +62,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
     if used is not None and configured is not None and used is not configured:
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", REBOOT)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
-        fix = f"gpuops mode set --type sharedDirect --gpu {gpu.address} --host {host.name}"
+        fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
         yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")

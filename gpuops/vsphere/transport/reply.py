@@ -28,6 +28,13 @@ def checked(received: bytes) -> bytes:
     return received
 
 
+def expat_version() -> tuple[int, ...]:
+    """The version of the libexpat that pyVmomi's replies are read with."""
+    import pyexpat
+
+    return tuple(pyexpat.version_info)
+
+
 def elements(received: bytes) -> Any:
     """The root element of a reply, as lxml has it. Raises Unreadable."""
     from lxml import etree
