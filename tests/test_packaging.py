@@ -124,7 +124,9 @@ def test_nothing_is_installed_without_its_hash() -> None:
     installs = re.findall(r"pip install (.*)", makefile)
     assert len(installs) == 2
     for line in installs:
-        assert "--require-hashes -r requirements-dev.lock" in line or "--no-deps --no-build-isolation --editable ." in line
+        assert (
+            "--require-hashes -r requirements-dev.lock" in line or "--no-deps --no-build-isolation --editable ." in line
+        )
     assert not re.search(r"pip3? install|uv pip install|pipx", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
     for name in ("requirements.lock", "requirements-dev.lock"):
         pins = re.split(r"\n(?=[A-Za-z0-9])", (ROOT / name).read_text(encoding="utf-8").strip())

@@ -86,7 +86,10 @@ def test_a_real_kill_at_every_point(what: str, tmp_path: Path) -> None:
     found = points(what, tmp_path / "counted" / "state")
     assert found > 40
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        done = [pool.submit(killed_and_resumed, what, point, tmp_path / str(point) / "state") for point in range(1, found + 1)]
+        done = [
+            pool.submit(killed_and_resumed, what, point, tmp_path / str(point) / "state")
+            for point in range(1, found + 1)
+        ]
     for each in done:
         each.result()
     print(f"{found} points of rotate {what}")

@@ -154,9 +154,7 @@ def _hop(move: Move) -> Hop:
 
 def _needed(hops: Iterable[Hop]) -> Mapping[str, frozenset[str]]:
     """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
-    return {
-        hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else HOT_MOVE for hop in hops
-    }
+    return {hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else HOT_MOVE for hop in hops}
 
 
 @dataclass(slots=True)

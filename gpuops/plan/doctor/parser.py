@@ -18,6 +18,8 @@ def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
     """A note for a libexpat older than the one without known weaknesses."""
     if version < OLDEST_SOUND:
         shown, wanted = (".".join(map(str, each)) for each in (version, OLDEST_SOUND))
-        reason = f"this Python reads XML with it; before {wanted} it has known weaknesses, unless its vendor mended them"
+        reason = (
+            f"this Python reads XML with it; before {wanted} it has known weaknesses, unless its vendor mended them"
+        )
         fix = "update Python or the system's libexpat; gpuops refuses entities and deep nesting before it sees them"
         yield Finding(Severity.NOTE, f"libexpat {shown}", reason, fix)

@@ -92,7 +92,7 @@ def test_a_login_that_has_its_roles_and_no_more_has_no_findings() -> None:
 def test_what_is_missing_and_what_is_surplus_is_named_with_its_place(
     granted: dict[str, frozenset[str]], said: list[str]
 ) -> None:
-    assert found(**granted) == said
+    assert found(NIGHT, **granted) == said
 
 
 def test_what_belongs_to_another_role_is_surplus_where_that_one_is_not() -> None:
