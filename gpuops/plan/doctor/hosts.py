@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
-<<<<<<< HEAD
 from gpuops.plan.command import command, hosts_called
-=======
 from gpuops.plan.doctor import fixes
->>>>>>> main
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.modes import of_modes
 from gpuops.plan.scheduler.custody import custody_of
@@ -22,7 +20,7 @@ from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
 def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     """What stands in the way on one host with GPUs."""
     if host.connected is not True:
-        fix = f"govc host.reconnect {host.name}, once the host itself is up"
+        fix = f"govc host.reconnect {quote(host.name)}, once the host itself is up"
         yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
         return
     if host.in_maintenance:
@@ -30,7 +28,7 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
             Severity.NOTE,
             host.name,
             "is in maintenance mode",
-            f"govc host.maintenance.exit {host.name}, when the work is done",
+            f"govc host.maintenance.exit {quote(host.name)}, when the work is done",
         )
     if host.unreadable:
         paths = ", ".join(host.unreadable)
