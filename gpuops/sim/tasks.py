@@ -100,7 +100,7 @@ class Tasks:
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
-        return [task for task in self.readable() if not task.ended]
+        return [task for task in self._history if not task.ended and self.world.find(task.moid) is task]
 
     def readable(self) -> list[Task]:
         """The tasks whose objects still exist, oldest first."""
