@@ -105,6 +105,7 @@ class Trial:
             reach, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
+                vm = vm_of(self.workload, devices, found.host.version)
                 if self.workload.device_group is not None:
                     found = as_group(vm, found, self.inventory, self.catalog)
                 told = self._choices(wanted, reach, found.choices)
@@ -159,7 +160,7 @@ class Trial:
             *doubts,
             *placement.doubts,
             *_unbound(self.workload, vm, placement),
-            *([wider(vm, placement)] if placement.numa_nodes else []),
+            *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote(vm, self.workload.numa, placement, self.inventory),
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
