@@ -16,7 +16,7 @@ from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
 from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.fleet.mix import Asked
 from gpuops.plan.placement.groups import as_group
-from gpuops.plan.placement.remote import remote
+from gpuops.plan.placement.remote import may_be_remote, remote
 from gpuops.plan.placement.rooms import rooms
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.placement.wide import place_near
@@ -162,6 +162,7 @@ class Trial:
             *_unbound(self.workload, vm, placement),
             *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote(vm, self.workload.numa, placement, self.inventory),
+            *may_be_remote(vm, self.workload.numa, placement, self.inventory),
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
 
