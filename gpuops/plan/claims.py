@@ -126,7 +126,9 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
         return Claim(vm, host, lost=(short,))
     asked_mhz, left_mhz = vm.cpu_reservation_mhz or 0, unreserved_mhz(host, vm, inventory)
     if left_mhz is not None and asked_mhz > left_mhz:
-        return Claim(vm, host, lost=(Rejection(host.name, f"CPU for {vm.name} to come back", asked_mhz, left_mhz, "MHz"),))
+        return Claim(
+            vm, host, lost=(Rejection(host.name, f"CPU for {vm.name} to come back", asked_mhz, left_mhz, "MHz"),)
+        )
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
         return Claim(vm, host, lost=seating.rejections)
