@@ -431,12 +431,9 @@ def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tup
     Raises PolicyError for a privilege that this vCenter has not, NoPermission where nothing was changed, PartlyDone
     with what was written before something failed, Refused for a saved inventory.
     """
-    from gpuops.errors import Refused
-    from gpuops.execute.roles import RoleKeeper, brought
+    from gpuops.execute.roles import brought, keeper
 
-    if not isinstance(site.vcenter, RoleKeeper):
-        raise Refused("a saved inventory has no roles", hint="use --vcenter")
-    return brought(wishes, site.vcenter, apply=apply)
+    return brought(wishes, keeper(site.vcenter), apply=apply)
 
 
 def rotate_init(policy: Policy, site: Site, *, apply: bool = True) -> Setup:

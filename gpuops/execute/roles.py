@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone
+from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone, Refused
+from gpuops.execute.port import Vcenter
 from gpuops.model.role import RoleState, RoleWish
 
 
@@ -23,6 +24,13 @@ class RoleKeeper(Protocol):
     def write_role(self, wish: RoleWish, op_id: str) -> None:
         """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""
         ...
+
+
+def keeper(vcenter: Vcenter) -> RoleKeeper:
+    """The same vCenter, as one that has roles. Raises Refused for a saved inventory, which has none."""
+    if not isinstance(vcenter, RoleKeeper):
+        raise Refused("a saved inventory has no roles", hint="use --vcenter")
+    return vcenter
 
 
 def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> tuple[RoleState, ...]:

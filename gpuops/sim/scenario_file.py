@@ -115,6 +115,8 @@ class DeviceDeclared(_Declared):
     dynamic: DynamicDeclared | None = None
     group: str | None = None
     """A vendor device group's name: adds all its members."""
+    sriov: str | None = None
+    """An SR-IOV network card: PCI address of the port of the host's network card."""
 
 
 class GuestLoginDeclared(_Declared):

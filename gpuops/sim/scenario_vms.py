@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cache
-from itertools import cycle
+from itertools import count, cycle
 from typing import TYPE_CHECKING, Final
 
 from pyVmomi import vmodl
@@ -17,9 +18,11 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import snapshots
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.registration import enter, new_moid, new_uuid
+from gpuops.sim.render.pci import nic_addresses
 from gpuops.sim.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.vm_state import (
     FIRST_PCI_KEY,
+    FIRST_SRIOV_KEY,
     Backing,
     DynamicBacking,
     GuestLogin,
@@ -27,6 +30,7 @@ from gpuops.sim.vm_state import (
     Power,
     Program,
     Question,
+    SriovBacking,
     StaticBacking,
     Template,
     VgpuBacking,
@@ -47,16 +51,16 @@ SPREAD: Final = 37
 def add_vms(site: Site) -> None:
     """All VMs; those declared first are started first."""
     counts = numbers([vms.count for vms in site.declared.vms], site.parameters)
-    for declared, count in zip(site.declared.vms, counts, strict=True):
+    for declared, number in zip(site.declared.vms, counts, strict=True):
         hosts = cycle(site.hosts_of(declared.on))
-        for index in range(count):
+        for index in range(number):
             _add_vm(site, declared, index, next(hosts))
 
 
 def _add_vm(site: Site, declared: VmsDeclared, index: int, host: HostSystem) -> None:
     world = site.world
     store = site.datastores[index % len(site.datastores)]
-    devices, groups = _devices(declared, host)
+    devices, groups = _devices(declared, host, site.networks[0].name)
     reserved = bool(devices) if declared.reserved is None else declared.reserved
     state = VmState(
         name=declared.name.format(declared.first + index),
@@ -121,31 +125,45 @@ def _folder(site: Site, path: str) -> Folder:
     return folder
 
 
-def _devices(declared: VmsDeclared, host: HostSystem) -> tuple[tuple[PciDevice, ...], tuple[tuple[int, str], ...]]:
+def _devices(
+    declared: VmsDeclared, host: HostSystem, network: str
+) -> tuple[tuple[PciDevice, ...], tuple[tuple[int, str], ...]]:
     backings: list[tuple[Backing, tuple[int, int] | None]] = []
     groups: list[tuple[int, str]] = []
     for device in declared.devices:
         if device.group is None:
-            backings.append((_backing(device, host), None))
+            backings.append((_backing(device, host, network), None))
             continue
         offer = next((offer for offer in host.device_groups() if offer.name == device.group), None)
         if offer is None:
             raise PolicyError(f"host {host.name} offers no device group {device.group!r}")
         groups.append((len(groups) + 1, device.group))
         backings += [(VgpuBacking(name), (len(groups), number)) for number, name in enumerate(offer.profiles)]
-    numbered = enumerate(backings)
-    return (
-        tuple(PciDevice(FIRST_PCI_KEY + at, 18 + at, backing, group=group) for at, (backing, group) in numbered),
-        tuple(groups),
-    )
+    return (tuple(_numbered(backings)), tuple(groups))
 
 
-def _backing(device: DeviceDeclared, host: HostSystem) -> Backing:
+def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
+    """Each with the next key of its kind: a network card is one to the VM, however it gets there."""
+    keys, cards = count(FIRST_PCI_KEY), count(FIRST_SRIOV_KEY)
+    for backing, group in backings:
+        if isinstance(backing, SriovBacking):
+            key = next(cards)
+            yield PciDevice(key, 8 + key - FIRST_SRIOV_KEY, backing)
+        else:
+            key = next(keys)
+            yield PciDevice(key, 18 + key - FIRST_PCI_KEY, backing, group=group)
+
+
+def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
     if device.vgpu is not None:
         return VgpuBacking(device.vgpu)
     if device.dynamic is not None:
         allowed = tuple((NVIDIA_VENDOR_ID, board(key).device_id) for key in device.dynamic.boards)
         return DynamicBacking(allowed, device.dynamic.label)
+    if device.sriov is not None:
+        if device.sriov not in nic_addresses(host.state):
+            raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
+        return SriovBacking(device.sriov, network)
     gpu = host.state.gpu(device.direct_path or "")
     if gpu is None:
         raise PolicyError(f"host {host.name} has no GPU {device.direct_path!r}")

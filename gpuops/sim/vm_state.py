@@ -11,6 +11,8 @@ from gpuops.sim.gpu_admission import Seat
 
 FIRST_PCI_KEY: Final = 13000
 """Keys of passthrough devices start here (govmomi's device tests)."""
+FIRST_SRIOV_KEY: Final = 4001
+"""Keys of network cards start at 4000, and that is the VM's own."""
 
 
 class Power(StrEnum):
@@ -55,12 +57,21 @@ class DvxBacking:
     parameters: tuple[tuple[str, str], ...] = ()
 
 
-Backing = VgpuBacking | StaticBacking | DynamicBacking | DvxBacking
+@dataclass(frozen=True, slots=True)
+class SriovBacking:
+    """VirtualSriovEthernetCardSriovBackingInfo, of a card that vCenter finds a virtual function for at power-on."""
+
+    physical_function: str
+    """PCI address of the port of the host's network card."""
+    network: str
+
+
+Backing = VgpuBacking | StaticBacking | DynamicBacking | DvxBacking | SriovBacking
 
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A VirtualPCIPassthrough of a VM."""
+    """A device of a VM that is passed through: a VirtualPCIPassthrough, or an SR-IOV network card."""
 
     key: int
     unit: int
@@ -191,7 +202,10 @@ class VmState:
 
     @property
     def has_fixed_devices(self) -> bool:
-        """Whether a device forbids suspend, snapshots of memory and vMotion: any passthrough device but a vGPU."""
+        """Whether a device forbids suspend, snapshots of memory and vMotion: any passthrough device but a vGPU.
+
+        Of SR-IOV network cards: VMware vSphere 8.0 docs, "SR-IOV Support".
+        """
         return any(not isinstance(device.backing, VgpuBacking) for device in self.devices)
 
     @property

@@ -7,16 +7,22 @@ suspended, names that several VMs carry.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
-from gpuops.sim.vm_state import DvxBacking, PciDevice, StaticBacking
+from gpuops.sim import ready_file
+from gpuops.sim.server import start
+from gpuops.sim.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.changes import vm_gpu, vm_gpus
+from gpuops.tasks.connection import Said
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
+from tests.sim.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
 
 
@@ -129,6 +135,49 @@ def test_a_vgpu_and_a_whole_gpu_in_one_vm_are_told_apart(lab: Lab) -> None:
     assert one.result["vm"]["devices"] == ["DirectPath 0000:5e:00.0"]
 
 
+@pytest.fixture
+def mixed(tmp_path: Path) -> Iterator[Lab]:
+    """The lab with `mixed`, which has an SR-IOV network card, a whole GPU and a vGPU, and `carded` with the card."""
+    with start(mixed_lab(tmp_path)) as server:
+        path = tmp_path / "mixed.json"
+        ready_file.write(path, ready_file.of(server))
+        yield Lab(server, Said(hostname=f"sim@{path}"))
+        assert list(server.world.bugs) == []
+
+
+def nics(lab: Lab, name: str) -> list[object]:
+    """The network cards of the VM that lead to a port of the host, as vCenter has them."""
+    vm = next(each for each in lab.server.world.by_type("VirtualMachine") if each.name == name)
+    return [device for device in vm.state.devices if isinstance(device.backing, SriovBacking)]
+
+
+def test_a_vgpu_a_whole_gpu_and_a_network_card_in_one_vm_are_told_apart(mixed: Lab) -> None:
+    nic, (whole, eighth) = f"other device {CARD}", ("DirectPath 0000:5e:00.0", "vGPU nvidia_a40-8q")
+    before = nics(mixed, "mixed")
+    assert len(before) == 1
+    assert seen(mixed, "mixed")["devices"] == [nic, whole, eighth]
+    assert asked(mixed, "mixed", profile="a40-8q", add=True).result["changed"] is False
+    foreseen = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on", apply=False)
+    done = asked(mixed, "mixed", profile="a40-24c", replace="a40-8q", add=True, power="on")
+    assert (done.exit_code, told(done)) == (0, told(foreseen)), done.message
+    assert sorted(done.result["vm"]["devices"]) == sorted([nic, whole, "vGPU nvidia_a40-24c"])
+    one = asked(mixed, "mixed", present=False, device=["0000:5e:00.0"], power="cycle")
+    assert one.result["vm"]["devices"] == [nic, "vGPU nvidia_a40-24c"]
+    none = asked(mixed, "mixed", present=False, all=True, power="cycle")
+    assert (none.exit_code, none.result["vm"]["devices"], none.result["vm"]["power"]) == (0, [nic], "poweredOn")
+    assert asked(mixed, "mixed", present=False, all=True).result["changed"] is False
+    assert nics(mixed, "mixed") == before, "the network card is as it was"
+
+
+def test_a_network_card_that_needs_the_reservation_keeps_it(mixed: Lab) -> None:
+    before = seen(mixed, "carded")
+    assert before["all_memory_reserved"] is True
+    asked(mixed, "carded", device=["0000:5e:00.0"], power="on")
+    gone = asked(mixed, "carded", present=False, all=True, power="cycle")
+    assert (gone.exit_code, gone.message) == (0, "")
+    assert seen(mixed, "carded") == {**before, "power": "poweredOn"}
+
+
 def carrying(lab: Lab, name: str, *backings: StaticBacking | DvxBacking) -> None:
     """That VM has these passthrough devices, and no others."""
     world = lab.server.world
@@ -138,20 +187,13 @@ def carrying(lab: Lab, name: str, *backings: StaticBacking | DvxBacking) -> None
         vm.configuration_changed()
 
 
-def test_a_vgpu_a_whole_gpu_and_a_nic_in_one_vm_are_told_apart(lab: Lab) -> None:
+def test_a_vgpu_beside_a_device_of_another_maker(lab: Lab) -> None:
     carrying(lab, "ml-08", DvxBacking("com.example.vdpa"))
-    nic = seen(lab, "ml-08")["devices"]
-    assert len(nic) == 1
+    other = seen(lab, "ml-08")["devices"]
+    assert len(other) == 1
     assert asked(lab, "ml-08", present=False, all=True).result["changed"] is False, "it has no GPU"
-    asked(lab, "ml-08", profile="a40-48c")
-    both = asked(lab, "ml-08", device=["0000:5e:00.0"], add=True)
-    assert both.result["vm"]["devices"] == [*nic, "vGPU nvidia_a40-48c", "DirectPath 0000:5e:00.0"]
-    assert asked(lab, "ml-08", profile="a40-48c", add=True).result["changed"] is False
-    one = asked(lab, "ml-08", profile="a40-24c", replace="a40-48c", add=True)
-    assert sorted(one.result["vm"]["devices"]) == sorted([*nic, "vGPU nvidia_a40-24c", "DirectPath 0000:5e:00.0"])
-    none = asked(lab, "ml-08", present=False, all=True)
-    assert (none.exit_code, none.result["vm"]["devices"]) == (0, nic)
-    assert asked(lab, "ml-08", present=False, all=True).result["changed"] is False
+    assert asked(lab, "ml-08", profile="a40-48c").result["vm"]["devices"] == [*other, "vGPU nvidia_a40-48c"]
+    assert asked(lab, "ml-08", present=False, all=True).result["vm"]["devices"] == other
 
 
 def test_a_passed_through_function_of_a_nic_is_no_gpu(lab: Lab) -> None:

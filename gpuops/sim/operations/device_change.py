@@ -21,6 +21,7 @@ from gpuops.sim.vm_state import (
     DvxBacking,
     DynamicBacking,
     PciDevice,
+    SriovBacking,
     StaticBacking,
     VgpuBacking,
     VmState,
@@ -96,7 +97,7 @@ def _node(number: int | None) -> int | None:
 
 def _known(state: VmState, index: int, key: int) -> PciDevice:
     for device in state.devices:
-        if device.key == key:
+        if device.key == key and not isinstance(device.backing, SriovBacking):
             return device
     raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
 

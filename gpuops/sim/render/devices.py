@@ -1,30 +1,20 @@
-"""Devices of a VM: the hardware every VM has, and its passthrough devices."""
+"""Devices of a VM: the hardware every VM has, then what is passed through."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple
 
 from pyVmomi import vim
 
 from gpuops.sim.filled import filled
 from gpuops.sim.host_state import HostState
-from gpuops.sim.vm_state import (
-    DvxBacking,
-    DynamicBacking,
-    PciDevice,
-    StaticBacking,
-    VgpuBacking,
-    VmState,
-)
+from gpuops.sim.render.passthrough import NIC, PCI_CONTROLLER, passed_through
+from gpuops.sim.vm_state import VmState
 
 D = vim.vm.device
-PCI_CONTROLLER = 100
 SCSI_CONTROLLER = 1000
 IDE_CONTROLLER = 200
 DISK = 2000
-NIC = 4000
-BRIDGE_SLOT = 32
-"""pciSlotNumber of the first passthrough device; the following ones count on from it."""
 
 
 class Identity(NamedTuple):
@@ -34,6 +24,7 @@ class Identity(NamedTuple):
     """The path of its files up to the suffix."""
     disk_uuid: str
     mac: str
+    """The last three octets of the addresses of its network cards."""
 
 
 PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000mac\ue000")
@@ -41,100 +32,28 @@ PLACEHOLDERS: Final = Identity("\ue000home\ue000", "\ue000disk\ue000", "\ue000ma
 
 
 def identity(vm: VmState) -> Identity:
-    """The VM's own names for its disk and network card."""
+    """The VM's own names for its disk and network cards."""
     tail = vm.uuid.replace("-", "")[-6:]
     return Identity(
         f"[{vm.template.datastore}] {vm.name}/{vm.name}",
         f"6000C29{vm.uuid[7:]}",
-        f"00:50:56:{tail[:2]}:{tail[2:4]}:{tail[4:]}",
+        f"{tail[:2]}:{tail[2:4]}:{tail[4:]}",
     )
 
 
 def devices(vm: VmState, host: HostState | None, own: Identity | None = None) -> list[Any]:
     """`config.hardware.device` of a VM: what it was made with, then its passthrough devices in their order."""
-    peripherals = _peripherals(vm, own or identity(vm))
-    return [*_controllers(vm), *peripherals, *(passthrough(vm, device, host) for device in vm.devices)]
+    own = own or identity(vm)
+    return [
+        *_controllers(vm),
+        *_peripherals(vm, own),
+        *(passed_through(vm, device, host, own.mac) for device in vm.devices),
+    ]
 
 
 def shape_of(vm: VmState, host: HostState) -> tuple[Any, ...]:
     """All that the device list depends on besides the identity."""
     return (vm.template, vm.datastore, vm.devices, vm.held, vm.power == "poweredOn", host.board_names)
-
-
-def passthrough(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
-    """One VirtualPCIPassthrough as the API shows it."""
-    group = device.group and D.VirtualDevice.DeviceGroupInfo(
-        groupInstanceKey=device.group[0], sequenceId=device.group[1]
-    )
-    return filled(
-        D.VirtualPCIPassthrough,
-        key=device.key,
-        deviceInfo=vim.Description(label=f"PCI device {device.key - 13000}", summary=summary(device)),
-        backing=_backing(vm, device, host),
-        controllerKey=PCI_CONTROLLER,
-        unitNumber=device.unit,
-        slotInfo=D.VirtualDevice.PciBusSlotInfo(pciSlotNumber=BRIDGE_SLOT + device.key - 13000),
-        numaNode=device.numa_node,
-        deviceGroupInfo=group,
-    )
-
-
-def summary(device: PciDevice) -> str:
-    """The line the client shows for the device."""
-    match device.backing:
-        case VgpuBacking(type_name):
-            return f"NVIDIA GRID vGPU {type_name}"
-        case StaticBacking(device_name=name):
-            return name
-        case DynamicBacking():
-            return "Dynamic DirectPath IO"
-        case DvxBacking(device_class):
-            return device_class
-        case _:
-            assert_never(device.backing)
-
-
-def _backing(vm: VmState, device: PciDevice, host: HostState | None) -> Any:
-    backing = device.backing
-    match backing:
-        case VgpuBacking(type_name):
-            size_mib = _framebuffer_mib(type_name, host)
-            return D.VirtualPCIPassthrough.VmiopBackingInfo(
-                vgpu=type_name,
-                migrateSupported=size_mib is not None,
-                vgpuMigrateDataSizeMB=size_mib,
-                enhancedMigrateCapability=False,
-            )
-        case StaticBacking(pci_id, device_id, system_id, vendor_id, device_name):
-            return D.VirtualPCIPassthrough.DeviceBackingInfo(
-                deviceName=device_name,
-                id=pci_id,
-                deviceId=device_id,
-                systemId=system_id,
-                vendorId=vendor_id,
-            )
-        case DynamicBacking(allowed, label):
-            return D.VirtualPCIPassthrough.DynamicBackingInfo(
-                deviceName="",
-                allowedDevice=[
-                    D.VirtualPCIPassthrough.AllowedDevice(vendorId=vendor, deviceId=device_id)
-                    for vendor, device_id in allowed
-                ],
-                customLabel=label,
-                assignedId=next((pci_id for key, pci_id in vm.held if key == device.key), None),
-            )
-        case DvxBacking(device_class, parameters):
-            return D.VirtualPCIPassthrough.DvxBackingInfo(
-                deviceClass=device_class,
-                configParams=[vim.option.OptionValue(key=key, value=value) for key, value in parameters],
-            )
-        case _:
-            assert_never(backing)
-
-
-def _framebuffer_mib(type_name: str, host: HostState | None) -> int | None:
-    types = (gpu.board.by_name.get(type_name) for gpu in (host.gpus if host else ()))
-    return next((type_.framebuffer_mib for type_ in types if type_), None)
 
 
 def _controllers(vm: VmState) -> list[Any]:
@@ -250,7 +169,7 @@ def _network_card(vm: VmState, own: Identity) -> Any:
         controllerKey=PCI_CONTROLLER,
         unitNumber=7,
         addressType="assigned",
-        macAddress=own.mac,
+        macAddress=f"00:50:56:{own.mac}",
         wakeOnLanEnabled=True,
         backing=D.VirtualEthernetCard.NetworkBackingInfo(deviceName=vm.template.network, useAutoDetect=False),
         connectable=D.VirtualDevice.ConnectInfo(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuops.sim.vm_state import DvxBacking, DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
+from gpuops.sim.vm_state import DvxBacking, DynamicBacking, PciDevice, SriovBacking, StaticBacking, VgpuBacking, VmState
 
 
 def facts(vm: VmState) -> dict[str, Any]:
@@ -57,4 +57,6 @@ def _device(device: PciDevice) -> dict[str, Any]:
             shown = {"dynamic": [f"{vendor:04x}:{device_id:04x}" for vendor, device_id in allowed], "label": label}
         case DvxBacking(device_class):
             shown = {"dvx": device_class}
+        case SriovBacking(physical_function):
+            shown = {"sriov": physical_function}
     return {"key": device.key, **shown}

@@ -9,7 +9,7 @@ from pyVmomi import vim
 
 from gpuops.sim.filled import filled
 from gpuops.sim.render.vm_config import version
-from gpuops.sim.vm_state import Power, SnapshotState, VgpuBacking, VmState
+from gpuops.sim.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
 
 OVERHEAD_BYTES = 110 << 20
 """Memory overhead of a small VM; only shown, never counted."""
@@ -100,7 +100,8 @@ def config_summary(vm: VmState) -> Any:
         cpuReservation=vm.cpu_reservation_mhz,
         memoryReservation=vm.reserved_mib,
         numCpu=vm.cpus,
-        numEthernetCards=int(bool(vm.template.network)),
+        numEthernetCards=int(bool(vm.template.network))
+        + sum(isinstance(device.backing, SriovBacking) for device in vm.devices),
         numVirtualDisks=int(bool(vm.template.disk_gib)),
         uuid=vm.uuid,
         instanceUuid=vm.instance_uuid,
