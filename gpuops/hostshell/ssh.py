@@ -16,7 +16,8 @@ from gpuops.errors import OutcomeUnknown, Refused
 CONNECT_S: Final = 20.0
 COMMAND_S: Final = 120.0
 MOST_BYTES: Final = 1 << 20
-"""No answer of nvidia-smi is longer; more is cut off."""
+"""No answer of nvidia-smi is longer: who says more is not read on."""
+CHUNK_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Ssh:
     """The address of a host by its name in vCenter."""
 
     def run(self, host: str, command: str) -> Reply:
-        """The reply to a command, at the most a megabyte of it. Raises Refused where the host cannot be entered,
-        and OutcomeUnknown where it broke off after the command was sent."""
+        """The reply to a command. Raises Refused where the host cannot be entered, and OutcomeUnknown where it broke
+        off after the command was sent, or answers more than a megabyte."""
         try:
             import asyncssh
         except ImportError as error:
@@ -83,14 +84,38 @@ class Ssh:
         )
         async with connection:
             try:
-                done = await asyncio.wait_for(connection.run(command, check=False, encoding=None), COMMAND_S)
+                reply = await asyncio.wait_for(_said(connection, command), COMMAND_S)
             except (OSError, asyncssh.Error, TimeoutError) as error:
                 kind = type(error).__name__
                 raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
-        if done.exit_status is None:
+            except _TooMuch as error:
+                said = f"{host}: {command.split()[0]} answers more than {MOST_BYTES >> 20} MiB"
+                raise OutcomeUnknown(f"{said}; it was not read on") from error
+        if reply is None:
             raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]}")
-        return Reply(_text(done.stdout), _text(done.stderr), done.exit_status)
+        return reply
 
 
-def _text(written: Any) -> str:
-    return bytes(written or b"")[:MOST_BYTES].decode("utf-8", "replace")
+class _TooMuch(Exception):
+    """More was written than any answer is long."""
+
+
+async def _said(connection: Any, command: str) -> Reply | None:
+    """What the command wrote; None = it ended without an exit status. Raises _TooMuch."""
+    process = await connection.create_process(command, encoding=None)
+    try:
+        stdout, stderr = await asyncio.gather(_text(process.stdout), _text(process.stderr))
+        await process.wait_closed()
+    finally:
+        process.close()
+    return None if process.exit_status is None else Reply(stdout, stderr, process.exit_status)
+
+
+async def _text(stream: Any) -> str:
+    """All of it, a piece at a time: never more than the most is held."""
+    found = bytearray()
+    while chunk := await stream.read(CHUNK_BYTES):
+        found += chunk
+        if len(found) > MOST_BYTES:
+            raise _TooMuch
+    return found.decode("utf-8", "replace")

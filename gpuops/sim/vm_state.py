@@ -216,7 +216,7 @@ class VmState:
     @property
     def change_version(self) -> str:
         """VirtualMachineConfigInfo.changeVersion: opaque to clients, new with every change."""
-        stamp = (self.changed_at or self.created_at).strftime("%Y-%m-%dT%H:%M:%S")
+        stamp = (self.changed_at or self.created_at).replace(tzinfo=None).isoformat(timespec="seconds")
         return f"{stamp}.{self.change:06d}Z"
 
     def option(self, key: str) -> str | None:

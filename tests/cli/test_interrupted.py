@@ -17,10 +17,12 @@ from gpuops.sim.server import start
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Tests that a shell runs in the background have SIGINT ignored, which every process they start would inherit."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Tests that run in the background have SIGINT ignored, under nohup SIGHUP, which what they start inherits."""
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hang_up)
 
 
 @pytest.mark.usefixtures("interruptible")

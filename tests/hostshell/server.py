@@ -15,6 +15,8 @@ import asyncssh
 from gpuops.hostshell.ssh import Ssh
 
 Answer = Callable[[str], tuple[str, int]]
+BREAKS_OFF, NEVER_ENDS = -1, -2
+"""In place of an exit status."""
 
 
 @dataclass
@@ -42,9 +44,12 @@ def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
         command = process.command or ""
         asked.append(command)
         text, status = answer(command)
-        if status < 0:
+        if status == BREAKS_OFF:
             process.channel.get_connection().abort()
             return
+        while status == NEVER_ENDS:
+            process.stdout.write(text.encode())
+            await process.stdout.drain()
         process.stdout.write(text.encode())
         process.exit(status)
 

@@ -85,10 +85,15 @@ class DirectVcenter:
     """Implements `Vcenter`. `boundary` is called before and after each effect: where a run can be killed."""
 
     def __init__(
-        self, world: World, boundary: Callable[[str], None], trusted: Callable[[], bool] | None = None
+        self,
+        world: World,
+        boundary: Callable[[str], None],
+        trusted: Callable[[], bool] | None = None,
+        showing: Showing | None = None,
     ) -> None:
+        """`showing` is what this vCenter showed others before; None = nobody has looked yet."""
         self._world = world
-        self._showing = Showing(world)
+        self._showing = showing or Showing(world)
         world.sessions.passwords.setdefault(USER, "its own")
         self._boundary = boundary
         self._trusted = trusted

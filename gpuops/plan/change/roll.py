@@ -23,11 +23,6 @@ from gpuops.plan.steps import HostStep
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
 
-REVERTED: Final = (
-    "a host profile, or a cluster that is managed with one image, may set a host's module options back when it boots: "
-    "each host is looked at after its reboot, and the change stops at one that does not have them"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -81,7 +76,7 @@ def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Cata
     if refused:
         return Roll(rejections=refused)
     doubts = (_doubt(turn, inventory, catalog) for turns in rounds for turn in turns)
-    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, REVERTED))
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), plan.because)
 
 
 def _doubt(turn: Turn, inventory: Inventory, catalog: Catalog) -> str:

@@ -86,7 +86,7 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
             Severity.NOTE, subject, "cannot be read: whether vGPU VMs can be moved is not known", "ask for it"
         )
     elif not inventory.hot_migrate_enabled:
-        fix = "set it to true in the advanced settings of vCenter"
+        fix = f"govc option.set {subject} true, or the advanced settings of vCenter"
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
 
 
@@ -108,4 +108,9 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
     yield from unlike_ecc(cluster.name, hosts)
     if cluster.drs_enabled and cluster.drs_behavior == "fullyAutomated" and inventory.hot_migrate_enabled:
         reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
-        yield Finding(Severity.NOTE, cluster.name, reason, "a rotation plans with the hosts its desktops were on")
+        yield Finding(
+            Severity.NOTE,
+            cluster.name,
+            reason,
+            "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)",
+        )
