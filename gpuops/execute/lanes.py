@@ -90,14 +90,19 @@ class Lanes:
     def ready(self, inventory: Inventory) -> list[Waiting]:
         """The next steps to send: so many in all, so many on one host, one on one VM."""
         active = [flight for flight in self.flights if not flight.hung]
+        places = self._limits.in_flight - len(active)
+        if places <= 0:
+            return []
         busy_vms = {flight.step.vm for flight in self.flights}
-        on_host = Counter(_host(flight.step, inventory) for flight in active)
-        on_store = Counter(store for flight in active for store in _stores(flight.step, inventory))
+        on_host, on_store = Counter[str | None](), Counter[str]()
+        for flight in active:
+            on_host[_host(flight.step, inventory)] += 1
+            on_store.update(_stores(flight.step, inventory))
         first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
         overridden = {_cluster(flight.step, inventory) for flight in active}
         ready: list[Waiting] = []
         for waiting in self.waiting:
-            if len(active) + len(ready) >= self._limits.in_flight:
+            if len(ready) == places:
                 break
             host, vm = _host(waiting.step, inventory), waiting.step.vm
             if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):

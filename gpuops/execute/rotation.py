@@ -85,7 +85,8 @@ def rotate(
             settled = turn.settle(left_open, journal)
             report = turn.look(journal)
             outcomes = turn.do(report, journal, left_open, consent)
-            warned = replace(report.plan, warnings=(*report.plan.warnings, *lease.warnings))
+            plan = report.plan
+            warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
         report = replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
         return _without_journal(report, journal)
 

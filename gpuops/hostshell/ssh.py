@@ -16,7 +16,8 @@ from gpuops.errors import OutcomeUnknown, Refused
 CONNECT_S: Final = 20.0
 COMMAND_S: Final = 120.0
 MOST_BYTES: Final = 1 << 20
-"""No answer of nvidia-smi is longer; more is cut off."""
+"""No answer of nvidia-smi is longer: who says more is not read on."""
+CHUNK_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class Ssh:
     """and another key."""
 
     def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> Reply:
-        """The reply to a command, at the most a megabyte of it; not `heard`: its exit status alone.
+        """The reply to a command; not `heard`: its exit status alone, whatever it writes.
 
         Raises Refused where the host cannot be entered, and OutcomeUnknown where it broke off after the command was
-        sent, or has not ended within `limit_s`.
+        sent, has not ended within `limit_s`, or answers more than a megabyte.
         """
         try:
             import asyncssh
@@ -89,22 +90,46 @@ class Ssh:
             ),
             min(CONNECT_S, limit_s),
         )
-        # what nobody hears is not kept either, however much of it there is
-        unheard = {} if heard else {"stdout": asyncssh.DEVNULL, "stderr": asyncssh.DEVNULL}
         async with connection:
             try:
-                running = connection.run(command, check=False, encoding=None, stdin=asyncssh.DEVNULL, **unheard)
                 left_s = limit_s - (asyncio.get_running_loop().time() - began_s)
-                done = await asyncio.wait_for(running, max(0.0, left_s))
+                reply = await asyncio.wait_for(_said(asyncssh, connection, command, heard), max(0.0, left_s))
             except TimeoutError as error:
                 raise OutcomeUnknown(f"{host}: {command.split()[0]} had not ended after {limit_s:.0f} s") from error
             except (OSError, asyncssh.Error) as error:
                 kind = type(error).__name__
                 raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
-        if done.exit_status is None:
+            except _TooMuch as error:
+                said = f"{host}: {command.split()[0]} answers more than {MOST_BYTES >> 20} MiB"
+                raise OutcomeUnknown(f"{said}; it was not read on") from error
+        if reply is None:
             raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]}")
-        return Reply(_text(done.stdout), _text(done.stderr), done.exit_status)
+        return reply
 
 
-def _text(written: Any) -> str:
-    return bytes(written or b"")[:MOST_BYTES].decode("utf-8", "replace")
+class _TooMuch(Exception):
+    """More was written than any answer is long."""
+
+
+async def _said(asyncssh: Any, connection: Any, command: str, heard: bool) -> Reply | None:
+    """What the command wrote, if it is heard; None = it ended without an exit status. Raises _TooMuch."""
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), asyncssh.DEVNULL)
+    process = await connection.create_process(command, encoding=None, **({} if heard else nowhere))
+    stdout = stderr = ""
+    try:
+        if heard:
+            stdout, stderr = await asyncio.gather(_text(process.stdout), _text(process.stderr))
+        await process.wait_closed()
+    finally:
+        process.close()
+    return None if process.exit_status is None else Reply(stdout, stderr, process.exit_status)
+
+
+async def _text(stream: Any) -> str:
+    """All of it, a piece at a time: never more than the most is held."""
+    found = bytearray()
+    while chunk := await stream.read(CHUNK_BYTES):
+        found += chunk
+        if len(found) > MOST_BYTES:
+            raise _TooMuch
+    return found.decode("utf-8", "replace")

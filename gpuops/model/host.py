@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.device_group import DeviceGroup
 from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host_settings import HostSettings
@@ -45,26 +46,6 @@ class DynamicTarget:
     device_id: int
     device_name: str = ""
     label: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceGroupMember:
-    """One component device of a vendor device group, in the group's order."""
-
-    kind: str
-    """`nvidiaVgpu`, `pciPassthru`, `sriovNic` or `dvx` (vSphere API, VendorDeviceGroupInfo)."""
-    sequence_id: int
-    profile: str | None = None
-    vendor_id: int | None = None
-    device_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceGroup:
-    """A vendor device group a host offers, e.g. `Nvidia:2@grid_a100d-80c%NVLink`."""
-
-    name: str
-    members: tuple[DeviceGroupMember, ...]
 
 
 @dataclass(frozen=True, slots=True)

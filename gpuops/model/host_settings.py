@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gpuops.model.device_group import DeviceGroup
 from gpuops.model.gpu import PciAddress
 
 UNASKED: Final = "nvidia-smi: "
@@ -82,6 +83,16 @@ class SmiState:
 
 
 @dataclass(frozen=True, slots=True)
+class Custody:
+    """Who else sets a host's configuration, and may set it back. None = it cannot be read."""
+
+    profiles: tuple[str, ...] | None = None
+    """Names of the host profiles attached to it or to its cluster."""
+    configured: bool | None = None
+    """Whether its cluster keeps the configuration of its hosts (ComputeResource.configManagerEnabled)."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostSettings:
     """What one host says of itself when asked. None = it does not tell, or this login may not ask."""
 
@@ -98,8 +109,11 @@ class HostSettings:
     """Whether a change of passthrough is in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
     takes_labels: bool | None = None
     """Whether devices may have hardware labels (HostCapability.assignHwPciConfigSupported)."""
+    device_groups: tuple[DeviceGroup, ...] | None = None
+    """The vendor device groups that it offers now; before API 8.0 no host has any."""
     mig: tuple[SmiState, ...] | None = None
     """None = not asked: vCenter cannot tell, only a shell on the host can."""
+    custody: Custody = Custody()
     unread: tuple[str, ...] = ()
     """Why something above is not known, a reason each."""
 

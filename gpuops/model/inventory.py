@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
+from typing import Final
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
 from gpuops.model.drs import VmDrs
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.vm import Vm
+
+_INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "vms_by_host"})
+"""What is worked out of a snapshot on first use, and would not be true of a changed one."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ class Inventory:
     def with_vm(self, vm: Vm) -> Inventory:
         """The same snapshot with one VM replaced."""
         before = self.vms.get(vm.ref)
-        changed = replace(self, vms={**self.vms, vm.ref: vm})
+        if before is vm:
+            return self
         by_host = dict(self.vms_by_host)
         if before is not None and before.host == vm.host:
             there = by_host[vm.host or ""]
@@ -101,31 +106,38 @@ class Inventory:
                 left = tuple(other for other in by_host[before.host or ""] if other.ref != vm.ref)
                 by_host[before.host or ""] = left
             by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
-        return self._derived(changed, by_host)
+        return self._derived(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
 
     def without_vm(self, ref: str) -> Inventory:
         """The same snapshot without this VM."""
         before = self.vm(ref)
-        changed = replace(self, vms={other: vm for other, vm in self.vms.items() if other != ref})
         left = tuple(other for other in self.vms_by_host[before.host or ""] if other.ref != ref)
-        return self._derived(changed, {**self.vms_by_host, before.host or "": left})
+        return self._derived(
+            vms={other: vm for other, vm in self.vms.items() if other != ref},
+            vms_by_host={**self.vms_by_host, before.host or "": left},
+        )
 
     def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
         """The same snapshot with these hosts replaced."""
-        changed = replace(self, hosts={**self.hosts, **{host.ref: host for host in hosts}})
-        return self._derived(changed, self.vms_by_host)
+        given = {host.ref: host for host in hosts}
+        if all(self.hosts.get(ref) is host for ref, host in given.items()):
+            return self
+        return self._derived(hosts={**self.hosts, **given}, vms_by_host=self.vms_by_host)
 
     def with_cluster(self, cluster: Cluster) -> Inventory:
         """The same snapshot with this cluster replaced."""
-        return self._derived(replace(self, clusters={**self.clusters, cluster.ref: cluster}), self.vms_by_host)
+        return self._derived(clusters={**self.clusters, cluster.ref: cluster}, vms_by_host=self.vms_by_host)
 
-    def _derived(self, changed: Inventory, vms_by_host: Mapping[str, tuple[Vm, ...]]) -> Inventory:
-        """The changed snapshot with what is known of this one: a plan for many VMs makes thousands of them.
+    def _derived(self, **changed: object) -> Inventory:
+        """This snapshot, changed, with what is known of it: a plan for many VMs makes thousands of them.
 
-        The VMs of a host that did not change stay one object, so that who remembers it need not compare them.
+        The VMs of a host that did not change stay one object, so that who remembers it need not compare them. Not
+        `replace`, which would write every field anew, and take longer than all the rest of a plan's step.
         """
-        vars(changed).update(vms_by_host=vms_by_host, worked_out=self.worked_out)
-        return changed
+        made = object.__new__(Inventory)
+        fields = {each: value for each, value in vars(self).items() if each not in _INDEXES}
+        vars(made).update(fields, worked_out=self.worked_out, **changed)
+        return made
 
     @cached_property
     def offered_profiles(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from gpuops.errors import ProfileAmbiguous, ProfileUnknown
@@ -47,8 +48,12 @@ class ProfileName:
         return self.size_gb * 1024 or 512
 
 
+@lru_cache(maxsize=4096)
 def parse(name: str) -> ProfileName | None:
-    """The parts of an ESXi profile name; None for a name of another form (vGaming types, other vendors)."""
+    """The parts of an ESXi profile name; None for a name of another form (vGaming types, other vendors).
+
+    Remembered: each look at a fleet asks this of every name that a host offers, and they are the same few hundred.
+    """
     match = _NAME.fullmatch(name.lower())
     if match is None:
         return None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
+from functools import lru_cache
 
 _DAY = timedelta(days=1)
 
@@ -126,6 +127,7 @@ class Window:
         return f"{self.opens:%H:%M} to {self.closes:%H:%M} {self.zone}{back}"
 
 
+@lru_cache(maxsize=1024)
 def moments(day: date, clock: time, zone: tzinfo) -> tuple[datetime, ...]:
     """When clocks in the zone show this time on this day, in UTC: once, twice in order, or as the clocks jump over it.
 

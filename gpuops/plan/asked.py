@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpuops.errors import ProfileUnknown, UsageError
+from gpuops.errors import ProfileUnknown, Refused, UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import DeviceGroup, DeviceGroupMember, Host
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import GpuDevice, Vm
@@ -37,6 +38,14 @@ def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, ca
         except ProfileUnknown:
             continue
     return resolve(text, inventory.offered_profiles)
+
+
+def offered_profile(text: str, inventory: Inventory) -> str:
+    """The offered profile of that name. One that is none is a wish that cannot be met: raises Refused."""
+    try:
+        return resolve(text, inventory.offered_profiles)
+    except UsageError as error:
+        raise Refused(error.message, hint=error.hint) from error
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+Shape = tuple[int, tuple[int, ...]]
+"""What a vGPU takes of a GPU: so much, from one of these starts on."""
+
 
 class Sharing(StrEnum):
     """How vGPUs of a type share a GPU."""
@@ -87,6 +90,19 @@ class Board:
     def types_in(self, mode: Mode) -> tuple[VgpuType, ...]:
         """The types a GPU of this model supports in that mode."""
         return self._by_mode[mode]
+
+    def runs(self, type_: VgpuType, mode: Mode) -> bool:
+        """Whether it is one of these."""
+        return type_.name in self._names_by_mode[mode]
+
+    @cached_property
+    def mixed_shapes(self) -> frozenset[Shape]:
+        """What its types take in mixed-size mode."""
+        return frozenset((type_.size_gib, type_.starts_gib) for type_ in self.types_in(Mode.MIXED_SIZE))
+
+    @cached_property
+    def _names_by_mode(self) -> Mapping[Mode, frozenset[str]]:
+        return {mode: frozenset(type_.name for type_ in types) for mode, types in self._by_mode.items()}
 
     @cached_property
     def _by_mode(self) -> Mapping[Mode, tuple[VgpuType, ...]]:

@@ -17,6 +17,6 @@ class Boot:
     options: str | None = None
     """Module options that a host profile sets before the modules are loaded; None = none does."""
     forgets_mig: bool = False
-    """Whether it comes up without the MIG mode that was asked for."""
+    """Whether its GPUs come up out of MIG mode, whatever was asked for."""
     driver_late_s: float | None = 0.0
     """So long after it the driver lists the GPUs; None = never."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -30,3 +31,21 @@ class Call:
     @property
     def session_key(self) -> str:
         return self.session.key if self.session else ""
+
+
+class Serving:
+    """While this lasts, a call is the current one of its thread. Not a generator: every request has one."""
+
+    __slots__ = ("_call", "_calls", "_outer")
+
+    def __init__(self, calls: threading.local, call: Call) -> None:
+        self._calls = calls
+        self._call = call
+        self._outer: Call | None = None
+
+    def __enter__(self) -> None:
+        self._outer = getattr(self._calls, "current", None)
+        self._calls.current = self._call
+
+    def __exit__(self, *exc: object) -> None:
+        self._calls.current = self._outer

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.inventory_tree import ancestors, linked, nearest
+from gpuops.sim.inventory_tree import ancestors, linked
 from gpuops.sim.registry import is_kind_of
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Events:
         own, such as `template=False`, or `own` where one of them is called as an argument here; `message` replaces the
         catalogue's text.
         """
-        arguments = {name: (obj.display_name, obj.ref) for name, obj in _arguments(entity).items()}
+        about = _arguments(entity)
+        arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
         key = next(self._keys)
         running = self.world.tasks.running(entity)
         shown = {name: shown for name, (shown, _) in arguments.items()}
@@ -137,11 +138,7 @@ class Events:
             message=message or _message(kind, shown, entity),
             arguments=arguments,
             subject=entity.moid,
-            places=frozenset(
-                {entity.moid}
-                | {reference._moId for _, reference in arguments.values()}
-                | {above.moid for above in ancestors(entity)}
-            ),
+            places=frozenset(each.moid for each in (entity, *about.values(), *ancestors(entity))),
             fields={**fields, **(own or {})},
         )
         self._posted.append(posted)
@@ -158,16 +155,17 @@ def _message(kind: str, shown: Mapping[str, str], entity: ManagedObject) -> str:
 
 def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
     found: dict[str, ManagedObject] = {}
+    place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):
         found["vm"] = entity
-        found.update(zip(("host",), linked(entity, "runtime.host"), strict=False))
+        for place in linked(entity, "runtime.host"):
+            found["host"] = place
     elif is_kind_of(entity.wsdl_name, "HostSystem"):
         found["host"] = entity
     elif is_kind_of(entity.wsdl_name, "Datastore"):
         found["ds"] = entity
-    place = found.get("host", entity)
-    for name, kind in (("computeResource", "ComputeResource"), ("datacenter", "Datacenter")):
-        above = nearest(place, kind)
-        if above is not None:
-            found[name] = above
+    for above in (place, *ancestors(place)):
+        for name, kind in (("computeResource", "ComputeResource"), ("datacenter", "Datacenter")):
+            if is_kind_of(above.wsdl_name, kind):
+                found.setdefault(name, above)
     return found

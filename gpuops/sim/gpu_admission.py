@@ -24,8 +24,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
-from gpuops.sim.board import Board, GpuInstance, Mode, VgpuType
+from gpuops.sim.board import Board, GpuInstance, Mode, Shape, VgpuType
 
 
 class Policy(StrEnum):
@@ -167,7 +168,7 @@ def _place(type_name: str, gpu: Gpu) -> tuple[VgpuType, int | None] | str:
         return f"{gpu.board.name} does not support {type_name}"
     if not gpu.serves_vgpus:
         return "does not serve vGPUs (graphics type or passthrough)"
-    if type_ not in gpu.board.types_in(gpu.mode):
+    if not gpu.board.runs(type_, gpu.mode):
         return f"{type_name} does not run in mode {gpu.mode}"
     match gpu.mode:
         case Mode.SAME_SIZE:
@@ -196,9 +197,8 @@ def _full(gpu: Gpu, type_: VgpuType) -> str | None:
 
 
 def _mixed_size_start(gpu: Gpu, type_: VgpuType) -> int | None:
-    taken = [(seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats]
-    shapes = {(other.size_gib, other.starts_gib) for other in gpu.board.types_in(Mode.MIXED_SIZE)}
-    return _least_fragmenting(type_.size_gib, type_.starts_gib, taken, shapes)
+    taken = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
+    return _least_fragmenting(type_.size_gib, type_.starts_gib, taken, gpu.board.mixed_shapes)
 
 
 def _instance_start(gpu: Gpu, type_: VgpuType) -> int | None:
@@ -213,12 +213,12 @@ def _instance_start(gpu: Gpu, type_: VgpuType) -> int | None:
     taken = [(start, start + instance.size) for start, instance in running]
     if not gpu.board.careful_instances:
         return next((start for start in wanted.starts if _free(start, wanted.size, taken)), None)
-    shapes = {
+    shapes = frozenset(
         (other.instance.size, other.instance.starts)
         for other in gpu.board.types_in(Mode.MULTI_INSTANCE)
         if other.instance is not None
-    }
-    return _least_fragmenting(wanted.size, wanted.starts, taken, shapes)
+    )
+    return _least_fragmenting(wanted.size, wanted.starts, tuple(taken), shapes)
 
 
 def _instance_with_room(gpu: Gpu, type_: VgpuType, wanted: GpuInstance) -> int | None:
@@ -230,8 +230,9 @@ def _instance_with_room(gpu: Gpu, type_: VgpuType, wanted: GpuInstance) -> int |
     return next((start for start, count in sorted(counts.items()) if count < type_.max_per_instance), None)
 
 
+@lru_cache(maxsize=4096)
 def _least_fragmenting(
-    size: int, starts: Iterable[int], taken: list[tuple[int, int]], shapes: Iterable[tuple[int, tuple[int, ...]]]
+    size: int, starts: tuple[int, ...], taken: tuple[tuple[int, int], ...], shapes: frozenset[Shape]
 ) -> int | None:
     """The free start that leaves the most starts of all shapes free; the lowest of several."""
 

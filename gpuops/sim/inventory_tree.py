@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.managed_object import UNSET, ManagedObject
+from gpuops.sim.objects.managed_entity import ManagedEntity
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
@@ -29,18 +30,17 @@ def linked(obj: ManagedObject, path: str) -> list[ManagedObject]:
 def ancestors(obj: ManagedObject) -> Iterator[ManagedObject]:
     """The parents of an object up to the root folder, nearest first."""
     seen = {obj.moid}
-    above = linked(obj, "parent")
-    while above and above[0].moid not in seen:
-        yield above[0]
-        seen.add(above[0].moid)
-        above = linked(above[0], "parent")
+    above = _parent(obj)
+    while above is not None and above.moid not in seen:
+        yield above
+        seen.add(above.moid)
+        above = _parent(above)
 
 
-def nearest(obj: ManagedObject, wsdl_name: str) -> ManagedObject | None:
-    """The object itself or its closest ancestor of a type."""
-    from gpuops.sim.registry import is_kind_of
-
-    return next((each for each in (obj, *ancestors(obj)) if is_kind_of(each.wsdl_name, wsdl_name)), None)
+def _parent(obj: ManagedObject) -> ManagedObject | None:
+    if isinstance(obj, ManagedEntity):  # its own word, not the property made of it: every call and event asks for it
+        return obj.world.find(obj.parent) if obj.parent is not None else None
+    return next(iter(linked(obj, "parent")), None)
 
 
 CHILD_PATHS = {

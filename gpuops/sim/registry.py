@@ -45,7 +45,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._objects: dict[str, ManagedObject] = {}
-        self._types: defaultdict[str, dict[str, ManagedObject]] = defaultdict(dict)
+        self._types: dict[str, dict[str, ManagedObject]] = {}
+        self._kinds: dict[str, tuple[str, ...]] = {}
+        """Type -> the types of objects here that are of that kind."""
         self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
         self.structure_epoch = 0
         """Counts changes to the inventory tree; a view that remembers a smaller number looks again."""
@@ -60,6 +62,9 @@ class Registry:
         if obj.moid in self._objects:
             raise ValueError(f"{obj.moid} is already {self._objects[obj.moid].wsdl_name}")
         self._objects[obj.moid] = obj
+        if obj.wsdl_name not in self._types:
+            self._types[obj.wsdl_name] = {}
+            self._kinds.clear()
         self._types[obj.wsdl_name][obj.moid] = obj
         if is_kind_of(obj.wsdl_name, "ManagedEntity"):
             self.structure_epoch += 1
@@ -89,9 +94,11 @@ class Registry:
         return obj
 
     def by_type(self, wsdl_name: str) -> Iterator[Any]:
-        for name in tuple(self._types):
-            if is_kind_of(name, wsdl_name):
-                yield from tuple(self._types[name].values())
+        kinds = self._kinds.get(wsdl_name)
+        if kinds is None:
+            kinds = self._kinds[wsdl_name] = tuple(name for name in self._types if is_kind_of(name, wsdl_name))
+        for name in kinds:
+            yield from tuple(self._types[name].values())
 
     def watch(self, moid: str, watcher: Watcher) -> None:
         """Tell `watcher` of every touch of this object until it is unwatched or removed."""

@@ -84,12 +84,23 @@ class HostsDeclared(_Declared):
     gpus: tuple[GpuDeclared, ...] = ()
 
 
+class HostProfileDeclared(_Declared):
+    """A host profile of stateless hosts: they boot with the options of module nvidia that it has."""
+
+    name: str
+    module_options: str = ""
+
+
 class ClusterDeclared(_Declared):
     """A cluster, or with `size` as many as its hosts fill."""
 
     name: str
     size: int | None = None
     drs: Behavior | None = Behavior.PARTIAL
+    host_profile: HostProfileDeclared | None = None
+    """What is attached to it."""
+    config_managed: bool = False
+    """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
     hosts: tuple[HostsDeclared, ...]
 
 
@@ -138,6 +149,8 @@ class GuestDeclared(_Declared):
     name: str
     linux: bool = True
     tools: bool = True
+    boot_s: float | None = 0.0
+    """From the power-on until VMware Tools run in it; None = they never do."""
     login: GuestLoginDeclared | None = None
     """Whom guest operations let in; without it the guest takes part in none."""
     programs: tuple[ProgramDeclared, ...] = ()

@@ -18,6 +18,7 @@ from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
 from gpuops.sim.objects.environment_browser import EnvironmentBrowser
 from gpuops.sim.objects.graphics_manager import HostGraphicsManager
 from gpuops.sim.objects.host_part import HostPart
+from gpuops.sim.objects.host_profile import HostProfile
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.image_config_manager import HostImageConfigManager
 from gpuops.sim.objects.kernel_module_system import HostKernelModuleSystem
@@ -71,6 +72,11 @@ def _add_cluster(site: Site, declared: ClusterDeclared, name: str, hosts: list[t
         world.register(obj)
     HostDatastoreBrowser(cluster)
     folder.add(cluster)
+    cluster.config_managed = declared.config_managed
+    if declared.host_profile is not None:
+        attached = declared.host_profile
+        moid = new_moid(world, "hostprofile")
+        world.register(HostProfile(world, moid, attached.name, (cluster.moid,), attached.module_options))
     for hosts_declared, host_name in hosts:
         host = _add_host(site, cluster, hosts_declared, host_name)
         for key in dict.fromkeys((hosts_declared.group or hosts_declared.name, host_name)):

@@ -11,6 +11,7 @@ from gpuops.sim.objects.event_manager import EventManager
 from gpuops.sim.objects.guest_auth_manager import GuestAuthManager
 from gpuops.sim.objects.guest_operations_manager import GuestOperationsManager
 from gpuops.sim.objects.guest_process_manager import GuestProcessManager
+from gpuops.sim.objects.host_profile_manager import HostProfileManager
 from gpuops.sim.objects.option_manager import VCENTER_MOID, VCENTER_OPTIONS, OptionManager
 from gpuops.sim.objects.performance_manager import PerformanceManager
 from gpuops.sim.objects.search_index import SearchIndex
@@ -31,6 +32,7 @@ _SERVICES: Final[tuple[tuple[type[ManagedObject], str], ...]] = (
     (CustomFieldsManager, "CustomFieldsManager"),
     (AuthorizationManager, "AuthorizationManager"),
     (PerformanceManager, "PerfMgr"),
+    (HostProfileManager, "HostProfileManager"),
     (GuestOperationsManager, "guestOperationsManager"),
     (GuestProcessManager, "guestOperationsProcessManager"),
     (GuestAuthManager, "guestOperationsAuthManager"),

@@ -7,13 +7,12 @@ import random
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 from gpuops.sim.authority import Authority
-from gpuops.sim.call import Call
+from gpuops.sim.call import Call, Serving
 from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
 from gpuops.sim.events import Events
 from gpuops.sim.fragments import Fragments
@@ -122,7 +121,7 @@ class World:
 
     def touched(self, obj: ManagedObject, paths: Iterable[str]) -> None:
         """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
-        with self.changed:
+        with self.lock:  # the lock of `changed` itself
             paths = tuple(paths)
             self.fragments.drop(obj.moid, paths)
             self.registry.notice(obj, paths)
@@ -139,15 +138,9 @@ class World:
         """The call that this thread is serving; for the few properties that depend on who reads them."""
         return getattr(self._calls, "current", None)
 
-    @contextmanager
-    def serving(self, call: Call) -> Iterator[None]:
+    def serving(self, call: Call) -> Serving:
         """While this lasts, `call` is the current call of this thread."""
-        outer = self.current_call
-        self._calls.current = call
-        try:
-            yield
-        finally:
-            self._calls.current = outer
+        return Serving(self._calls, call)
 
     # --- services -----------------------------------------------------------------------------------------------
 

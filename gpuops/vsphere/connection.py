@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.role import RoleState, RoleWish
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import RunInGuest, Step
@@ -23,7 +23,7 @@ from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.guest_shell import GuestShell
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
-from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.power_watch import wait_for_guest, wait_for_power
 from gpuops.vsphere.privileges import lacking, lacking_on_clusters
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
@@ -118,6 +118,10 @@ class Connection:
         """Those of these VMs that show this power state before the time is up."""
         return wait_for_power(self._session, vms, power, timeout_s)
 
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """What the guest of this VM tells of itself once it is up, or when the time is."""
+        return wait_for_guest(self._session, vm, timeout_s, address=address)
+
     def defined_attributes(self) -> frozenset[str]:
         """Names of the custom attributes that a VM may carry."""
         return self._performer.attributes.defined()
@@ -131,6 +135,12 @@ class Connection:
         from gpuops.vsphere.roles import compared
 
         return compared(self._session, wishes)
+
+    def granted(self, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
+        """(by object, all privileges of this login, the id of the root folder)."""
+        from gpuops.vsphere.roles import granted
+
+        return granted(self._session, inventory), self._session.service["rootFolder"][1]
 
     def write_role(self, wish: RoleWish, op_id: str) -> None:
         """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""

@@ -1,7 +1,7 @@
 """Hosts: the settings that no bulk read shows, asked host by host, several at a time; and the calls that change them.
 
 Sources: vSphere API reference, HostKernelModuleSystem, HostImageConfigManager, HostGraphicsManager,
-HostPciPassthruSystem.
+HostPciPassthruSystem, HostProfileManager.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from gpuops.errors import GpuopsError, NotConnected, Refused, UsageError
+from gpuops.model.device_group import DeviceGroup
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import (
@@ -23,10 +24,12 @@ from gpuops.model.host_settings import (
     SoftwarePackage,
 )
 from gpuops.model.task import TaskRef
+from gpuops.plan.spoken import GROUP, version_numbers
 from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep, HostTask
 from gpuops.vsphere import host_tasks, managed
+from gpuops.vsphere.custody import Custodians
 from gpuops.vsphere.privileges import held_on_hosts, lacking_on_hosts
-from gpuops.vsphere.targets import AT_A_TIME
+from gpuops.vsphere.targets import AT_A_TIME, device_groups
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
@@ -52,8 +55,9 @@ class HostConnection:
         asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
         if not asked:
             return inventory
+        custodians = Custodians(self._session, asked)
         with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(asked)), thread_name_prefix="host-settings") as pool:
-            settings = pool.map(lambda host: _Asked(self._session, host).settings(), asked)
+            settings = pool.map(lambda host: _Asked(self._session, host, custodians).settings(), asked)
             told = [replace(host, settings=found) for host, found in zip(asked, settings, strict=True)]
         return inventory.with_hosts(told)
 
@@ -104,9 +108,10 @@ class HostConnection:
 class _Asked:
     """One host that is asked, and why it did not answer."""
 
-    def __init__(self, session: Session, host: Host) -> None:
+    def __init__(self, session: Session, host: Host, custodians: Custodians) -> None:
         self._session = session
         self._host = host
+        self._custodians = custodians
         self._unread: list[str] = []
 
     def settings(self) -> HostSettings:
@@ -126,6 +131,8 @@ class _Asked:
             passthrough=None if passthrough is None else tuple(_passthrough_states(passthrough)),
             rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
             takes_labels=capability.assignHwPciConfigSupported if capability else None,
+            device_groups=self._device_groups(managers.assignableHardwareManager),
+            custody=self._custodians.of(self._host),
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
@@ -145,6 +152,21 @@ class _Asked:
             loaded_options=(ours.optionString or "") if ours.loaded else None,
             has_module=True,
         )
+
+    def _device_groups(self, manager: Any) -> tuple[DeviceGroup, ...] | None:
+        """It is asked for a warning alone: that it does not tell is no reason to say so of all settings."""
+        if version_numbers(self._session.api_version) < version_numbers(GROUP[0]):
+            return ()
+        if manager is None:
+            return None
+        try:
+            return device_groups(
+                self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name) or ()
+            )
+        except NotConnected:
+            raise
+        except GpuopsError:
+            return None
 
     def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
         told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, UsageError
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import ConfigTarget, DeviceGroup, DeviceGroupMember, DynamicTarget, Host, PassthroughTarget
+from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget
 from gpuops.vsphere import managed
 
 if TYPE_CHECKING:
@@ -60,10 +61,14 @@ def config_target(offered: Any) -> ConfigTarget:
             DynamicTarget(info.vendorId, info.deviceId, info.deviceName or "", info.customLabel or None)
             for info in offered.dynamicPassthrough or ()
         ),
-        device_groups=tuple(
-            DeviceGroup(group.deviceGroupName, tuple(_members(group.componentDeviceInfo or ())))
-            for group in offered.vendorDeviceGroupInfo or ()
-        ),
+        device_groups=device_groups(offered.vendorDeviceGroupInfo or ()),
+    )
+
+
+def device_groups(offered: Iterable[Any]) -> tuple[DeviceGroup, ...]:
+    """Each vim.vm.VendorDeviceGroupInfo as the model has it."""
+    return tuple(
+        DeviceGroup(group.deviceGroupName, tuple(_members(group.componentDeviceInfo or ()))) for group in offered
     )
 
 

@@ -15,8 +15,8 @@ import asyncssh
 from gpuops.hostshell.ssh import Ssh
 
 Answer = Callable[[str], tuple[str, int]]
-"""What a command writes, and its exit status: GONE ends the connection instead, STAYS never ends."""
-GONE, STAYS = -1, 256
+BREAKS_OFF, NEVER_ENDS, STAYS = -1, -2, -3
+"""In place of an exit status: the connection ends, it writes for ever, or is silent for ever."""
 
 
 @dataclass
@@ -44,9 +44,12 @@ def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
         command = process.command or ""
         asked.append(command)
         text, status = answer(command)
-        if status == GONE:
+        if status == BREAKS_OFF:
             process.channel.get_connection().abort()
             return
+        while status == NEVER_ENDS:
+            process.stdout.write(text.encode())
+            await process.stdout.drain()
         process.stdout.write(text.encode())
         if status == STAYS:
             await process.wait_closed()

@@ -24,7 +24,7 @@ from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import GONE, STAYS, Answer, ShellHost, entered
+from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
 from tests.wire.conftest import target_of
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML
 
@@ -87,8 +87,17 @@ def test_one_that_does_not_end_is_cut_off_at_its_limit(enter: Callable[[Answer],
     assert error.message == "ml-01.lab: /opt/keep had not ended after 1 s"
 
 
+def test_one_that_writes_for_ever_is_cut_off_too_and_nothing_of_it_is_kept(
+    enter: Callable[[Answer], ShellHost],
+) -> None:
+    guest = enter(lambda command: ("x" * (1 << 16), NEVER_ENDS))
+    error = error_of(guest, replace(hook_of(guest, limit_s=1), program="/opt/keep"))
+    assert isinstance(error, OutcomeUnknown)
+    assert error.message == "ml-01.lab: /opt/keep had not ended after 1 s"
+
+
 def test_one_that_breaks_off_is_unknown(enter: Callable[[Answer], ShellHost]) -> None:
-    guest = enter(lambda command: ("", GONE))
+    guest = enter(lambda command: ("", BREAKS_OFF))
     assert isinstance(error_of(guest, hook_of(guest)), OutcomeUnknown)
 
 

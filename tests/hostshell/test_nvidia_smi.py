@@ -15,7 +15,7 @@ from gpuops.api import Site, configure, mig_show, wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
-from gpuops.hostshell.ssh import Ssh
+from gpuops.hostshell.ssh import MOST_BYTES, Reply, Ssh
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import SmiState
 from gpuops.model.rolling import Displacement, Rolling
@@ -29,7 +29,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.vm_state import Power
 from gpuops.vsphere.connection import Connection
-from tests.hostshell.server import GONE, Answer, ShellHost, entered
+from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"
@@ -99,10 +99,21 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
 
 
 def test_a_shell_that_breaks_off_leaves_it_unknown(enter: Callable[[Answer], ShellHost]) -> None:
-    host = enter(lambda command: ("", GONE))
+    host = enter(lambda command: ("", BREAKS_OFF))
     with pytest.raises(OutcomeUnknown, match="SSH broke off in the middle of nvidia-smi"):
         NvidiaSmi(host.ssh).set_mig(NAME, [PciAddress.parse(FIRST)], on=True)
     assert host.asked == [f"nvidia-smi -i {FIRST} -mig 1"]
+
+
+def test_a_host_that_never_ends_its_answer_is_not_read_on(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: ("Enabled, " * 1000, NEVER_ENDS))
+    with pytest.raises(OutcomeUnknown, match="nvidia-smi answers more than 1 MiB; it was not read on"):
+        NvidiaSmi(host.ssh).mig(NAME)
+
+
+def test_what_fits_into_the_most_is_read_whole(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: ("x" * MOST_BYTES, 0))
+    assert host.ssh.run(NAME, QUERY) == Reply("x" * MOST_BYTES, "", 0)
 
 
 class Bench:

@@ -1,4 +1,5 @@
-"""Kill: each mutant in a copy of the package and a process of its own, until a checker names its invariant."""
+"""Kill: each mutant in a copy of the package and a process of its own, until a checker names its invariant, or its test
+fails."""
 
 from __future__ import annotations
 
@@ -7,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+import pytest
 
 from tests.mutants.table import ROOT, Mutant
 
@@ -32,7 +36,8 @@ class End:
     def __str__(self) -> str:
         told = self.said or f"SURVIVED {self.why}"
         return (
-            f"{self.mutant.name:38} {self.mutant.invariant:4} {self.nights:5} nights {self.seconds:5.1f} s  {told[:90]}"
+            f"{self.mutant.name:38} {self.mutant.invariant or 'test':4} {self.nights:5} nights {self.seconds:5.1f} s  "
+            f"{told[:90]}"
         )
 
 
@@ -44,7 +49,7 @@ def kill(mutant: Mutant, budget_s: float = MINUTE_S) -> End:
         for edit in mutant.edits:
             (root / edit.file).write_text(edit.applied(root), encoding="utf-8")
         _lint(mutant, root)
-        return _hunt(mutant, root, budget_s)
+        return _tested(mutant, root, budget_s) if mutant.test else _hunt(mutant, root, budget_s)
 
 
 def _lint(mutant: Mutant, root: Path) -> None:
@@ -55,15 +60,50 @@ def _lint(mutant: Mutant, root: Path) -> None:
         raise ValueError(f"{mutant.name} does not pass lint:\n{linted.stdout}{linted.stderr}")
 
 
+_TEST: Final = """
+import pathlib, sys, gpuops, pytest
+assert pathlib.Path(gpuops.__file__).is_relative_to(sys.argv[1]), gpuops.__file__
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+
+
+def _tested(mutant: Mutant, root: Path, budget_s: float) -> End:
+    """Whether its test fails; which it does not for want of the test, or of pytest."""
+    options = [
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(ROOT),
+    ]
+    command = [sys.executable, "-c", _TEST, str(root), *options, str(ROOT / mutant.test)]
+    began = time.monotonic()
+    run = subprocess.run(
+        command, cwd=root, env=_path(root), capture_output=True, text=True, check=False, timeout=10 * budget_s
+    )
+    seconds = time.monotonic() - began
+    if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise ValueError(f"{mutant.name} does not run:\n{run.stdout[-2000:]}{run.stderr[-2000:]}")
+    failed = run.returncode == pytest.ExitCode.TESTS_FAILED
+    said = next((line for line in run.stdout.splitlines() if line.startswith("FAILED ")), mutant.test)
+    return End(mutant, said if failed else None, 0, seconds, f"{mutant.test} passes")
+
+
+def _path(root: Path) -> dict[str, str]:
+    """An environment in which the package is the copy, and the tests are these."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(ROOT)])}
+
+
 def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
     where = [mutant.invariant, str(mutant.first), str(budget_s), *(["quiet"] if mutant.quiet else [])]
     command = [sys.executable, "-m", "tests.mutants.hunt", *where]
-    path = os.pathsep.join([str(root), str(ROOT)])
     try:
         played = subprocess.run(
-            command, cwd=root, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
-            timeout=10 * budget_s,
-        )  # fmt: skip
+            command, cwd=root, env=_path(root), capture_output=True, text=True, check=False, timeout=10 * budget_s
+        )
     except subprocess.TimeoutExpired:
         return End(mutant, None, 0, budget_s, "one of its nights does not end")
     if played.returncode:

@@ -1,4 +1,5 @@
-"""Table: mutants of the rotation engine by hand, each with the invariant that must be seen broken, and where.
+"""Table: mutants of the engine by hand: of rotations with the invariant that must be seen broken, and where; of
+rolling changes with the test that must fail.
 
 A mutant is one thing that an engine could be careless about; where two places take care of it, both are changed.
 """
@@ -40,16 +41,19 @@ class Mutant:
     """
 
     name: str
-    invariant: str
-    first: int
-    quiet: bool
-    """Whether nothing goes wrong in those nights but the engine."""
     edits: tuple[Edit, ...]
+    invariant: str = ""
+    first: int = 0
+    quiet: bool = False
+    """Whether nothing goes wrong in those nights but the engine."""
+    test: str = ""
+    """The test that fails under it, in place of an invariant."""
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> Mutant:
-        edits = tuple(Edit(**edit) for edit in entry["edits"])
-        return cls(entry["name"], entry["invariant"], entry["first"], entry.get("quiet", False), edits)
+        if ("invariant" in entry) is ("test" in entry):
+            raise ValueError(f"{entry['name']} has neither an invariant nor a test, or both")
+        return cls(**{**entry, "edits": tuple(Edit(**edit) for edit in entry["edits"])})
 
 
 def mutants(names: Sequence[str] = ()) -> tuple[Mutant, ...]:

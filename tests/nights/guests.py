@@ -36,14 +36,14 @@ class Guests:
         [manager] = world.by_type("GuestProcessManager")
         assert isinstance(manager, GuestProcessManager)
         self._manager = manager
-        self._auth = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD)
 
     def start(self, step: RunInGuest, op_id: str) -> TaskRef:
         """The started program. Raises the fault of the API."""
+        auth = vim.vm.guest.NamePasswordAuthentication(username=USER, password=PASSWORD)
         spec = vim.vm.guest.ProcessManager.ProgramSpec(programPath=step.program, arguments=step.arguments)
 
         def start(call: Call) -> int:
-            return self._manager.StartProgramInGuest(call, vim.VirtualMachine(step.vm), self._auth, spec)
+            return self._manager.StartProgramInGuest(call, vim.VirtualMachine(step.vm), auth, spec)
 
         pid = self._ask("StartProgramInGuest", self._manager.moid, start, op_id)
         return TaskRef(f"{PREFIX}{step.vm}:{pid}")

@@ -39,7 +39,8 @@ from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.schedule import ENDS, schedule_of
-from tests.nights.worlds import EVENING, Site, site_of
+from tests.nights.showing import Showing
+from tests.nights.worlds import EVENING, Site, policies_read_quickly, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
 DEADLINE: Final = EVENING + timedelta(hours=11)
@@ -140,15 +141,16 @@ class Nightly:
         world.change_certificate = self._another_certificate
         self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
         self._armed: list[tuple[str, Any]] = []
+        self._showing = Showing(world)
 
     def play(self) -> Played:
         """The whole night, in one thread that holds the world's lock all the time."""
-        with self.world.lock:
+        with self.world.lock, policies_read_quickly():
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
-        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1)
+        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing)
 
     def _play(self) -> Played:
         if not any(event.fault == "K5" for event in self.played.events):
@@ -285,7 +287,7 @@ class Nightly:
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
-        due = self._due()
+        due = self._due() if self._ends else None
         if due is not None and self._points == due.point:
             self._ends.remove(due)
             self._meet(due.fault, what)
@@ -363,6 +365,7 @@ class Nightly:
         if vm.state.power is not Power.ON or not vm.is_registered:
             return False
         vm.state.console_connections = 1
+        vm.touch("runtime", "summary")
         self._seated[vm.moid] = self.world.clock.now()
         return True
 
@@ -395,6 +398,7 @@ class Nightly:
         for vm in self.world.by_type("VirtualMachine"):
             self.world.fragments.thaw(vm.moid)
             vm.connection = vm.state.question = None
+            vm.touch("runtime", "summary")
         hung = self.world.clock.now() - timedelta(hours=1)
         for task in self.world.tasks.unfinished():
             if task.queued_at < hung:

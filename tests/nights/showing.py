@@ -1,13 +1,14 @@
 """Showing: the inventory of a simulated vCenter as our client would decode it, made without a wire between them.
 
-`test_showing.py` holds it to what is really read over the wire. What did not change since the last look is the same
-object: a night looks at its VMs hundreds of times.
+`test_showing.py` holds it to what is really read over the wire. What nobody touched since the last look is the same
+object, as its XML is on the wire: a night looks at its VMs hundreds of times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
@@ -17,11 +18,11 @@ from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.sim.board import Mode
 from gpuops.sim.gpu_admission import offered_types, supported_types
-from gpuops.sim.host_state import GpuState
+from gpuops.sim.host_state import GpuState, HostModel
+from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.render.pci import device_name
-from gpuops.sim.render.vm_config import cores_per_numa_node
 from gpuops.sim.render.vm_runtime import tools_running
 from gpuops.sim.vm_state import Power, VgpuBacking
 from gpuops.sim.world import World
@@ -43,8 +44,10 @@ class Showing:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._vms: dict[str, tuple[tuple[Any, ...], Vm]] = {}
-        self._hosts: dict[str, tuple[tuple[Any, ...], Host]] = {}
+        self._vms: dict[str, Vm] = {}
+        self._hosts: dict[str, Host] = {}
+        self._touched: set[str] = set()
+        """VMs and hosts that are not as they were shown last."""
         self._paths: dict[str, str] = {}
         self._offers: dict[Any, tuple[OfferedProfile, ...]] = {}
 
@@ -93,12 +96,24 @@ class Showing:
     def now(self) -> Any:
         return self._world.clock.now() + self._world.skew
 
+    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
+        self._touched.add(obj.moid)
+
+    def object_removed(self, obj: ManagedObject) -> None:
+        """Nobody will ask for it again."""
+
     def _vm(self, vm: VirtualMachine) -> Vm:
-        """The VM; the one made before when nothing that it shows has changed, or while old values are told of it."""
-        known = self._vms.get(vm.moid)
-        if known is not None and self._world.fragments.is_frozen(vm.moid):
-            return known[1]
-        shown = self._current(vm, known)
+        """The VM; the one made before when it was not touched, or while old values are told of it."""
+        shown = self._vms.get(vm.moid)
+        if shown is None:
+            self._world.registry.watch(vm.moid, self)
+        elif self._world.fragments.is_frozen(vm.moid):
+            return shown
+        if shown is None or vm.moid in self._touched:
+            shown = self._vms[vm.moid] = self._fresh(vm)
+            self._touched.discard(vm.moid)
+            if shown.tasks:
+                self._touched.add(vm.moid)  # a task that begins to run touches itself alone
         return self._without_hidden(vm, shown) if self._world.injector.hides else shown
 
     def _without_hidden(self, vm: VirtualMachine, shown: Vm) -> Vm:
@@ -112,22 +127,10 @@ class Showing:
             shown = replace(shown, **hidden)
         return shown
 
-    def _current(self, vm: VirtualMachine, known: tuple[tuple[Any, ...], Vm] | None) -> Vm:
-        state, running = vm.state, [task for task in self._world.tasks.recent(vm) if not task.ended]
-        key = (
-            state.power, state.host, state.change, state.name, state.folder, vm.connection, state.question,
-            state.console_connections, state.cpu_usage_mhz, tuple(state.attributes.items()), state.datastore,
-            vm.host().state.connection, tuple((task.moid, task.state) for task in running),
-        )  # fmt: skip
-        if known is not None and known[0] == key:
-            return known[1]
-        shown = self._fresh(vm, running)
-        self._vms[vm.moid] = (key, shown)
-        return shown
-
-    def _fresh(self, vm: VirtualMachine, running: Iterable[Any]) -> Vm:
+    def _fresh(self, vm: VirtualMachine) -> Vm:
         state, on = vm.state, vm.state.power is Power.ON
-        fields = {key: each.name for key, each in self._world.custom_fields.fields.items()}
+        running = (task for task in self._world.tasks.recent(vm) if not task.ended)
+        fields = self._world.custom_fields.fields
         return Vm(
             ref=vm.moid,
             name=state.name,
@@ -143,7 +146,7 @@ class Showing:
             console_connections=state.console_connections if on else 0,
             question=state.question.text if state.question else None,
             tasks=tuple(RunningTask(task.moid, task.name, task.state.value) for task in running),
-            attributes={fields[key]: value for key, value in state.attributes.items() if value},
+            attributes={fields[key].name: value for key, value in state.attributes.items() if value},
             datastores=(state.datastore,),
             snapshots=0,
             devices=tuple(_device(device) for device in state.devices),
@@ -152,7 +155,7 @@ class Showing:
             firmware=Firmware(state.firmware),
             hardware_version=state.hardware_version,
             cores_per_socket=state.cores_per_socket,
-            cores_per_numa_node=cores_per_numa_node(state),
+            cores_per_numa_node=state.cores_per_numa_node or 0,
             cpu_reservation_mhz=state.cpu_reservation_mhz,
             memory_reservation_mib=state.reserved_mib,
             memory_locked=state.memory_locked,
@@ -168,54 +171,44 @@ class Showing:
         return self._paths[folder]
 
     def _host(self, host: HostSystem) -> Host:
-        state, seats = host.state, host.seats()
-        used = sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in host.running_vms())
-        key = (
-            state.gpu_settings, seats, used, state.connection, state.in_maintenance, state.policy, state.boot_time,
-            tuple(vm.state.held for vm in host.running_vms()),
-        )  # fmt: skip
-        known = self._hosts.get(host.moid)
-        if known is not None and known[0] == key:
-            return known[1]
-        still = known[1] if known is not None and known[0][0] == key[0] else self._built(host)
-        shown = replace(
-            still,
-            connected=state.connection == "connected",
-            in_maintenance=state.in_maintenance,
-            booted=state.boot_time,
-            memory_used_mib=used,
-            gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
-            profiles=self._profiles(host, seats),
-            assignment_policy=AssignmentPolicy(state.policy.value),
-            bindings=tuple(
-                DeviceBinding(PciAddress.parse(pci_id), vm.moid)
-                for vm in host.running_vms()
-                for _, pci_id in vm.state.held
-            ),
-        )
-        self._hosts[host.moid] = (key, shown)
+        """The host; the one made before when it was not touched."""
+        shown = self._hosts.get(host.moid)
+        if shown is None:
+            self._world.registry.watch(host.moid, self)
+        if shown is None or host.moid in self._touched:
+            shown = self._hosts[host.moid] = self._built(host)
+            self._touched.discard(host.moid)
         return shown
 
     def _built(self, host: HostSystem) -> Host:
-        """What changes only with its hardware."""
         state, model, cluster = host.state, host.state.model, self._world.find(host.state.parent)
+        seats, running = host.seats(), host.running_vms()
         return Host(
             ref=host.moid,
             name=state.name,
             cluster=state.parent if cluster is not None and cluster.wsdl_name == "ClusterComputeResource" else None,
+            connected=state.connection == "connected",
+            in_maintenance=state.in_maintenance,
+            booted=state.boot_time,
             version=self._world.api_version.removesuffix(".0"),
             memory_mib=model.memory_mib,
+            memory_used_mib=sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in running),
             cpu_cores=model.cores,
             cpu_threads=model.threads,
             cpu_mhz=model.cpu_mhz,
-            numa_nodes=_nodes(host),
+            numa_nodes=_nodes(model, tuple((gpu.pci_id, gpu.numa_node) for gpu in state.gpus)),
+            gpus=tuple(sorted((_gpu(gpu, seats) for gpu in state.gpus), key=lambda gpu: gpu.address)),
+            profiles=self._profiles(host, seats),
             default_graphics_type=GraphicsType(state.default_graphics_type),
+            assignment_policy=AssignmentPolicy(state.policy.value),
+            bindings=tuple(DeviceBinding(_address(pci_id), vm.moid) for vm in running for _, pci_id in vm.state.held),
             datastores=state.datastores,
         )
 
     def _profiles(self, host: HostSystem, seats: Any) -> tuple[OfferedProfile, ...]:
         state = host.state
-        key = (state.gpu_settings, state.no_suspend, tuple((seat.pci_id, seat.type.name, seat.start) for seat in seats))
+        sizes = {seat.pci_id: seat.type.framebuffer_mib for seat in seats}
+        key = (state.gpu_settings, state.no_suspend, tuple(sorted(sizes.items())))  # on a GPU of one size they are one
         if key not in self._offers:
             supported = supported_types(state.for_admission(()))
             names = dict.fromkeys((*offered_types(state.for_admission(seats)), *(each.name for each in supported)))
@@ -235,7 +228,7 @@ def _device(device: Any) -> GpuDevice:
 def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
     listed = gpu.listed
     return PhysicalGpu(
-        PciAddress.parse(gpu.pci_id),
+        _address(gpu.pci_id),
         device_name(gpu),
         NVIDIA,
         gpu.board.device_id,
@@ -250,17 +243,21 @@ def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
     )
 
 
-def _nodes(host: HostSystem) -> tuple[NumaNode, ...]:
-    model = host.state.model
+@cache
+def _nodes(model: HostModel, gpus: tuple[tuple[str, int], ...]) -> tuple[NumaNode, ...]:
+    """The nodes of a host of this model with GPUs at these addresses, each on its node."""
     return tuple(
         NumaNode(
             node,
             model.threads // model.numa_nodes,
             model.memory_mib // model.numa_nodes,
-            tuple(PciAddress.parse(gpu.pci_id) for gpu in host.state.gpus_of_node(node)),
+            tuple(_address(pci_id) for pci_id, of in gpus if of == node),
         )
         for node in range(model.numa_nodes)
     )
+
+
+_address = cache(PciAddress.parse)
 
 
 def _drs(drs: Any) -> dict[str, Any]:

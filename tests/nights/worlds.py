@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -240,6 +242,12 @@ def _parsed(
         "limits": {"in_flight": in_flight, "per_host": per_host},
         "drs_override": drs,
     })  # fmt: skip
-    # JSON is YAML too, and is read a hundred times as fast
-    with patch.object(policy, "parse_yaml", lambda written, name: json.loads(written)):
+    with policies_read_quickly():
         return policy.parse_policy(text, "night")
+
+
+@contextmanager
+def policies_read_quickly() -> Iterator[None]:
+    """JSON is YAML too, and is read a hundred times as fast."""
+    with patch.object(policy, "parse_yaml", lambda written, name: json.loads(written)):
+        yield

@@ -21,13 +21,12 @@ from typing import Any, Final
 
 from gpuops.catalog import load
 from gpuops.model.catalog import Catalog
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import (
     Cluster,
     ConfigTarget,
     DeviceBinding,
-    DeviceGroup,
-    DeviceGroupMember,
     Host,
     OfferedProfile,
     PassthroughTarget,

@@ -17,6 +17,7 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
+from gpuops.sim import nvidia_smi
 from gpuops.sim.board import Mode
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
@@ -481,6 +482,44 @@ def sees_G10(lab: Lab) -> None:
     assert lab.host("esx-02.lab").runtime.connectionState == "notResponding"
     lab.let_pass(61)
     assert {gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo} == {"sameSize"}
+
+
+def rebooted(lab: Lab) -> Any:
+    """The host esx-02.lab, twenty-five minutes after it was asked to reboot."""
+    lab.run(lab.host("esx-02.lab").RebootHost_Task(force=True))
+    lab.let_pass(1500)
+    return lab.host("esx-02.lab")
+
+
+def sees_B1(lab: Lab) -> None:
+    give(lab, "B1", target="esx-02.lab")
+    assert rebooted(lab).runtime.connectionState == "notResponding"
+
+
+def sees_B2(lab: Lab) -> None:
+    give(lab, "B2", target="esx-02.lab")
+    modules = lab.host("esx-02.lab").configManager.kernelModuleSystem
+    modules.UpdateModuleOptionString("nvidia", "NVreg_RegistryDwords=RmPVMRL=0x01")
+    assert rebooted(lab).runtime.connectionState == "connected"
+    assert modules.QueryConfiguredModuleOptionString("nvidia") == ""
+
+
+def sees_B3(lab: Lab) -> None:
+    give(lab, "B3", target="esx-02.lab")
+    listed = {gpu.pciId for gpu in lab.host("esx-02.lab").config.graphicsInfo}
+    assert listed
+    found = rebooted(lab)
+    assert found.runtime.connectionState == "connected"
+    assert not {gpu.pciId for gpu in found.config.graphicsInfo or ()} & listed
+
+
+def sees_B4(lab: Lab) -> None:
+    give(lab, "B4", target="esx-02.lab")
+    [host] = [each for each in lab.world.by_type("HostSystem") if each.name == "esx-02.lab"]
+    assert nvidia_smi.answer(host, "nvidia-smi -i 0000:86:00.0 -mig 1")[1] == 0
+    assert rebooted(lab).runtime.connectionState == "connected"
+    modes = {gpu.pciId: gpu.vgpuMode for gpu in lab.host("esx-02.lab").config.graphicsInfo}
+    assert modes["0000:86:00.0"] == "sameSize"
 
 
 def sees_C1(lab: Lab) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.objects.host_profile import HostProfile
 from tests.sim.lab import Lab, served
 
 
@@ -247,3 +248,32 @@ def test_gpu_counters_follow_what_runs(shared: Lab) -> None:
         "0000:af:00.0": 0,
         "0000:d8:00.0": 5 * 8,
     }
+
+
+def test_host_profiles_are_found_by_what_they_are_attached_to(lab: Lab) -> None:
+    manager = lab.si.content.hostProfileManager
+    host, cluster = lab.host("esx-01.lab"), lab.cluster()
+    assert (manager.profile, manager.FindAssociatedProfile(host), cluster.configManagerEnabled) == ([], [], False)
+    lab.world.register(HostProfile(lab.world, "hostprofile-1", "golden", (cluster._moId,), "foreign=1"))
+    [profile] = manager.FindAssociatedProfile(cluster)
+    assert (profile.name, profile.entity, manager.profile) == ("golden", [cluster], [profile])
+    assert manager.FindAssociatedProfile(host) == []
+    stop_all(lab, "esx-01.lab")
+    lab.run(host.RebootHost_Task(force=True))
+    lab.let_pass(1200)
+    modules = host.configManager.kernelModuleSystem
+    assert modules.QueryConfiguredModuleOptionString("nvidia") == "foreign=1"
+
+
+def test_vcls_machines_leave_a_host_for_maintenance_and_come_back(lab: Lab) -> None:
+    stop_all(lab, "esx-01.lab")
+    lab.vm("vdi-06").Rename_Task("vCLS-4711")
+    lab.let_pass(60)
+    lab.power_on("vCLS-4711", "esx-01.lab")
+    spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction="noAction"))
+    lab.run(lab.host("esx-01.lab").EnterMaintenanceMode_Task(0, False, spec))
+    assert list(lab.world.ledger)[-1].after == {"in_maintenance": True, "vsan_mode": "noAction"}
+    assert lab.power("vCLS-4711") == "poweredOff"
+    lab.run(lab.host("esx-01.lab").ExitMaintenanceMode_Task(0))
+    lab.let_pass(60)
+    assert lab.power("vCLS-4711") == "poweredOn"

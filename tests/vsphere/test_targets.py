@@ -6,8 +6,9 @@ from typing import Any
 
 from pyVmomi import vim
 
+from gpuops.model.device_group import DeviceGroupMember
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import ConfigTarget, DeviceGroupMember
+from gpuops.model.host import ConfigTarget
 from gpuops.vsphere.targets import config_target
 
 KINDS = vim.vm.device.VirtualPCIPassthrough

@@ -18,9 +18,21 @@ DESKTOP: Final = "nvidia_a40-8q"
 
 
 def cluster(
-    hosts: int, vms: Sequence[dict[str, Any]], *, drs: str = "manual", hot_migrate: bool = True, gpus: int = 1
+    hosts: int,
+    vms: Sequence[dict[str, Any]],
+    *,
+    drs: str = "manual",
+    hot_migrate: bool = True,
+    gpus: int = 1,
+    given: Sequence[str] = (),
+    board: str = "a40",
+    mode: str = "sameSize",
+    **more: Any,
 ) -> World:
-    """`hosts` like hosts esx-01... of so many A40 each, and these VMs."""
+    """`hosts` like hosts esx-01... of so many GPUs each, those `given` for DirectPath I/O, and these VMs.
+
+    `more` is declared of the cluster.
+    """
     world = build_declared(
         ScenarioFile.model_validate(
             {
@@ -48,6 +60,7 @@ def cluster(
                     {
                         "name": "c",
                         "drs": drs,
+                        **more,
                         "hosts": [
                             {
                                 "name": "esx-{:02}",
@@ -55,7 +68,10 @@ def cluster(
                                 "model": "server",
                                 "driver": "550.90.05",
                                 "policy": "performance",
-                                "gpus": [{"board": "a40", "at": at, "node": 0} for at in ADDRESSES[:gpus]],
+                                "gpus": [
+                                    {"board": board, "mode": mode, "at": at, "node": 0, "passthrough": at in given}
+                                    for at in ADDRESSES[:gpus]
+                                ],
                             }
                         ],
                     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +13,10 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.wire.rolling import Bench
 
 
 def target_of(server: SimServer) -> Target:
@@ -43,3 +49,16 @@ def lab(serve: Callable[[str], SimServer]) -> SimServer:
 @pytest.fixture
 def lab_target(lab: SimServer) -> Target:
     return target_of(lab)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[World], Bench]]:
+    """Serves a world for rolling changes."""
+    from tests.wire.rolling import Bench
+
+    with ExitStack() as stack:
+
+        def begin(world: World) -> Bench:
+            return Bench(stack.enter_context(SimServer(world)), tmp_path / "state")
+
+        yield begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -17,10 +17,12 @@ class Killed(BaseException):
 
 
 class Points:
-    """Counts the moments at which a process may be killed, and kills at one of them."""
+    """The moments at which a process may be killed: killed at one of them by number, or at the first of each kind."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed, self.last = 0, 0
+        self.kinds: set[str] | None = None
+        """Those at which it was killed; None = it is killed by number."""
         for kind, name in (
             (SqlStore, "append"),
             (HostConnection, "submit"),
@@ -31,17 +33,32 @@ class Points:
 
     def _around(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
-            self._point()
+            what = f"{real.__qualname__} {_named(arguments[1])}"
+            self._point(f"before {what}")
             answer = real(*arguments)
-            self._point()
+            self._point(f"after {what}")
             return answer
 
         return watched
 
-    def _point(self) -> None:
+    def _point(self, what: str) -> None:
         self.passed += 1
+        if self.kinds is not None and what not in self.kinds:
+            self.kinds.add(what)
+            raise Killed
         if self.passed == self.last:
             raise Killed
 
     def kill_at(self, number: int) -> None:
         self.passed, self.last = 0, number
+
+    def kill_at_each_kind(self) -> None:
+        self.kinds = set()
+
+
+def _named(sent: Any) -> str:
+    """The kind of a step, and of what the journal is told of one."""
+    if not isinstance(sent, Sequence):
+        return type(sent).__name__
+    step = sent[0].body.get("step")
+    return f"{sent[0].kind} {', '.join(step) if isinstance(step, Mapping) else ''}"

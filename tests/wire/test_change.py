@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,6 @@ import pytest
 
 from gpuops.config.change_window import parse_window
 from gpuops.execute.change import change
-from gpuops.execute.site import Site
 from gpuops.model.host_settings import SharedType
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
@@ -27,84 +23,11 @@ from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
-from gpuops.vsphere.connection import Connection
 from tests.wire.clusters import cluster, desktops
-from tests.wire.conftest import target_of
 from tests.wire.points import Killed, Points
+from tests.wire.rolling import EQUAL, ONE, OPTIONS, Bench, Start
 
 BEST = SetScheduler(SchedulerPolicy.BEST_EFFORT, host="*")
-EQUAL = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="*")
-OPTIONS = "NVreg_RegistryDwords=RmPVMRL=0x01"
-
-
-@dataclass
-class Bench:
-    """One simulated cluster and one state directory; every call is a login of its own."""
-
-    server: SimServer
-    state_dir: Path
-    told: list[str] = field(default_factory=list)
-
-    @property
-    def world(self) -> World:
-        return self.server.world
-
-    def roll(self, request: Any = EQUAL, *, apply: bool = True, **options: Any) -> ChangeReport:
-        return self._with(lambda site: change.roll(
-            request, "scheduler set", Rolling(**options), site, apply=apply, consent=lambda report: None,
-            told=self.told.append,
-        ))  # fmt: skip
-
-    def resume(self) -> ChangeReport:
-        return self._taken_up(change.resume)
-
-    def abort(self) -> ChangeReport:
-        return self._taken_up(change.abort)
-
-    def _taken_up(self, act: Callable[..., Any]) -> ChangeReport:
-        def begin(site: Site) -> ChangeReport:
-            report = act(site, apply=True, consent=lambda report: None, told=self.told.append)
-            assert isinstance(report, ChangeReport)
-            return report
-
-        return self._with(begin)
-
-    def is_open(self) -> bool:
-        """Whether the journal holds a change that has not ended."""
-        with Connection(target_of(self.server)) as connection:
-            return bool(change.status(Site(connection, self.state_dir, self.world.clock.now)).verb)
-
-    def _with(self, act: Callable[[Site], ChangeReport]) -> ChangeReport:
-        with Connection(target_of(self.server)) as connection:
-            return act(Site(connection, self.state_dir, self.world.clock.now))
-
-    def host(self, name: str) -> Any:
-        [host] = [host for host in self.world.by_type("HostSystem") if host.display_name == name]
-        return host
-
-    def places(self) -> dict[str, tuple[str, Power]]:
-        """Where each VM is, and whether it runs."""
-        return {vm.display_name: (vm.host().state.name, vm.state.power) for vm in self.world.by_type("VirtualMachine")}
-
-    def most_down(self) -> int:
-        """How many hosts were out of service at once at the most, by the ledger."""
-        down: set[str] = set()
-        most = 0
-        for entry in self.world.ledger:
-            if "in_maintenance" in entry.after:
-                (down.add if entry.after["in_maintenance"] else down.discard)(entry.name)
-            most = max(most, len(down))
-        return most
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[World], Bench]]:
-    with ExitStack() as stack:
-
-        def begin(world: World) -> Bench:
-            return Bench(stack.enter_context(SimServer(world)), tmp_path / "state")
-
-        yield begin
 
 
 def three() -> World:
@@ -112,7 +35,7 @@ def three() -> World:
     return cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])
 
 
-def test_a_cluster_is_switched_host_by_host_and_every_vm_is_where_it_was(start: Callable[[World], Bench]) -> None:
+def test_a_cluster_is_switched_host_by_host_and_every_vm_is_where_it_was(start: Start) -> None:
     bench = start(three())
     before = bench.places()
     report = bench.roll()
@@ -135,9 +58,6 @@ MIXED = [
 def two() -> World:
     """Two hosts, of which one has work."""
     return cluster(2, MIXED)
-
-
-ONE = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="esx-01")
 
 
 def check_switched(bench: Bench, before: dict[str, tuple[str, Power]], hosts: int) -> None:
@@ -166,9 +86,7 @@ def kill_and_resume(bench: Bench, points: Points, stride: int, request: Any, **o
 
 
 @pytest.mark.parametrize("stride", [pytest.param(11, marks=pytest.mark.long), 17])
-def test_a_change_that_is_killed_goes_on(
-    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, stride: int
-) -> None:
+def test_a_change_that_is_killed_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch, stride: int) -> None:
     bench = start(two())
     before = bench.places()
     kills = kill_and_resume(bench, Points(monkeypatch), stride, ONE, vms=Displacement.SHUT_DOWN)
@@ -179,7 +97,7 @@ def test_a_change_that_is_killed_goes_on(
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
-    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     points, number, killed = Points(monkeypatch), 0, True
     while killed:
@@ -208,7 +126,7 @@ def failing(report: ChangeReport) -> str:
     return failed.reason
 
 
-def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Callable[[World], Bench]) -> None:
+def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None:
     """While the question waits for its answer a VM stops: what is done now is not what was agreed to."""
     bench = start(three())
     asked: list[frozenset[str]] = []
@@ -230,7 +148,7 @@ STAYS_DOWN = Rule(Effect.HAPPEN, "RebootHost_Task", "esx-01", happening="host.st
 
 
 def test_the_change_stops_at_a_host_that_does_not_come_back_and_goes_on_when_it_does(
-    start: Callable[[World], Bench],
+    start: Start,
 ) -> None:
     bench = start(three())
     before = bench.places()
@@ -246,7 +164,7 @@ def test_the_change_stops_at_a_host_that_does_not_come_back_and_goes_on_when_it_
     assert not bench.is_open()
 
 
-def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Callable[[World], Bench]) -> None:
+def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Start) -> None:
     bench = start(three())
     before = bench.places()
     bench.world.injector.add(
@@ -262,9 +180,7 @@ def test_the_change_stops_at_a_host_whose_options_somebody_sets_back(start: Call
 
 
 @pytest.mark.parametrize(("late_s", "comes"), [(120, True), (0, False)])
-def test_a_host_is_waited_for_until_its_driver_lists_its_gpus(
-    start: Callable[[World], Bench], late_s: int, comes: bool
-) -> None:
+def test_a_host_is_waited_for_until_its_driver_lists_its_gpus(start: Start, late_s: int, comes: bool) -> None:
     bench = start(cluster(1, []))
     bench.world.injector.add(
         Rule(Effect.HAPPEN, "RebootHost_Task", happening="host.driverless", phase=Phase.AFTER, for_s=late_s)
@@ -276,7 +192,7 @@ def test_a_host_is_waited_for_until_its_driver_lists_its_gpus(
         assert failing(report).startswith("its driver does not list GPU 0000:3b:00.0 since its reboot")
 
 
-def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start: Callable[[World], Bench]) -> None:
+def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start: Start) -> None:
     bench = start(three())
     before = bench.places()
     bench.world.injector.add(Rule(Effect.TASK, "RelocateVM_Task", "vdi-002", fault="GenericVmConfigFault", times=1))
@@ -287,7 +203,7 @@ def test_a_vm_that_does_not_leave_keeps_its_host_and_the_others_come_back(start:
     check_switched(bench, before, hosts=3)
 
 
-def test_no_host_is_begun_once_the_window_has_closed(start: Callable[[World], Bench]) -> None:
+def test_no_host_is_begun_once_the_window_has_closed(start: Start) -> None:
     bench = start(three())
     window = parse_window("Sat 21:00-21:50 UTC")  # it is half past nine, and a reboot takes ten minutes
     report = bench.roll(window=window)
@@ -306,7 +222,7 @@ def test_no_host_is_begun_once_the_window_has_closed(start: Callable[[World], Be
 @pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task"])
 @pytest.mark.parametrize("phase", list(Phase))
 def test_a_lost_reply_is_answered_by_looking(
-    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch, method: str, phase: Phase
+    start: Start, monkeypatch: pytest.MonkeyPatch, method: str, phase: Phase
 ) -> None:
     bench = start(two())
     before = bench.places()
@@ -318,7 +234,7 @@ def test_a_lost_reply_is_answered_by_looking(
     check_switched(bench, before, hosts=1)
 
 
-def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Callable[[World], Bench]) -> None:
+def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -> None:
     bench = start(three())
     assert [len(turns) for turns in bench.roll(apply=False).plan.rounds] == [1, 1, 1]
     assert list(bench.world.ledger) == []
@@ -329,7 +245,7 @@ def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Callable
     assert (again.changed, again.exit_code, len(list(bench.world.ledger))) == (False, 0, written)
 
 
-def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Callable[[World], Bench]) -> None:
+def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     bench = start(two())
     authority = bench.world.authority
     reads = authority.add_role("reads hosts", ["Host.Config.Settings", "Host.Config.Image"])
@@ -338,7 +254,7 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Callable[[World
     told = [str(each) for each in report.plan.rejections]
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
     assert "esx-01: this login lacks Host.Config.Maintenance" in told
-    assert "vdi-001: this login lacks Resource.HotMigrate" in told
+    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in told
     assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in told
 
 
@@ -349,16 +265,40 @@ def sixteen() -> World:
     return cluster(16, [*work, *(desktops(host, 1, first=host * 10 + 5, **pinned) for host in (3, 7, 11))])
 
 
+EFFECTS = (
+    "RelocateVm",
+    "ShutDownGuest",
+    "EnterMaintenance",
+    "ConfigureModule",
+    "RebootHost",
+    "LeaveMaintenance",
+    "PowerOnVm",
+    "EndTurn",
+)
+
+
+def killed_at_each_kind_of_moment(bench: Bench, points: Points, request: Any, **options: Any) -> None:
+    """Killed at the first moment of each kind, and gone on with each time."""
+    points.kill_at_each_kind()
+    kills = kill_and_resume(bench, points, 1 << 20, request, **options)
+    assert kills == len(points.kinds or ())
+    assert {effect for effect in EFFECTS for kind in points.kinds or () if effect in kind} == set(EFFECTS)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("by_kind", [False, True], ids=["after so many moments", "at each kind of moment"])
 def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
-    start: Callable[[World], Bench], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, by_kind: bool
 ) -> None:
-    bench = start(sixteen())
+    bench, points = start(sixteen()), Points(monkeypatch)
     before = bench.places()
     bench.world.injector.add(Rule(Effect.RESET, "R*_Task", phase=Phase.AFTER, every=29, times=3))
-    kills = kill_and_resume(bench, Points(monkeypatch), 61, EQUAL, vms=Displacement.SHUT_DOWN, max_hosts=2)
-    assert kills > 8
+    options: dict[str, Any] = {"vms": Displacement.SHUT_DOWN, "max_hosts": 2}
+    if by_kind:
+        killed_at_each_kind_of_moment(bench, points, EQUAL, **options)
+    else:
+        assert kill_and_resume(bench, points, 61, EQUAL, **options) > 8
     check_switched(bench, before, hosts=16)
     assert bench.most_down() == 2
     stopped = {entry.name for entry in bench.world.ledger if entry.after.get("power") == "poweredOff"}
@@ -366,7 +306,7 @@ def test_sixteen_hosts_under_load_are_switched_two_by_two_whatever_is_killed(
     assert {host.state.loaded_module_options for host in bench.world.by_type("HostSystem")} == {OPTIONS}
 
 
-def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: Callable[[World], Bench]) -> None:
+def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: Start) -> None:
     bench = start(three())
     suspended = Rule(
         Effect.HAPPEN, "ExitMaintenanceMode_Task", "vdi-003", happening="vm.suspended", phase=Phase.AFTER, times=1
@@ -379,7 +319,7 @@ def test_who_is_suspended_there_before_its_turn_keeps_his_host_as_it_is(start: C
     assert (state.module_options, state.in_maintenance) == ("", False)
 
 
-def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Callable[[World], Bench]) -> None:
+def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Start) -> None:
     large = {"devices": [{"vgpu": "nvidia_a40-24q"}]}
     pinned = {"extra_config": {"pciPassthru0.cfg.gpu-pci-id": "0000:3b:00.0"}}
     bench = start(cluster(2, [desktops(1, 1, first=1, **pinned), desktops(1, 2, first=2, **large)], gpus=2))
@@ -396,7 +336,7 @@ def test_vms_come_back_in_an_order_in_which_each_finds_its_gpu(start: Callable[[
         SetMode(type=SharedType.SHARED, host="esx-01"),
     ],
 )
-def test_directpath_and_graphics_types_come_into_force_too(start: Callable[[World], Bench], request_: Any) -> None:
+def test_directpath_and_graphics_types_come_into_force_too(start: Start, request_: Any) -> None:
     bench = start(cluster(1, []))
     report = bench.roll(request_)
     assert report.exit_code == 0, report.outcomes

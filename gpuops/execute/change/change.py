@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
@@ -22,7 +22,7 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
-from gpuops.plan.change.in_force import driven
+from gpuops.plan.change.in_force import driven, stays_divided
 from gpuops.plan.change.report import ChangeReport, ChangeStatus, Progress
 from gpuops.plan.change.roll import Roll, needed, next_round, rolled, shut
 from gpuops.plan.host_plan import HostOutcome, HostRequest
@@ -134,6 +134,7 @@ def _order(report: ChangeReport, lock: str | None) -> Order:
         steps=tuple(turn.step for turn in turns),
         names={turn.host.ref: turn.host.name for turn in turns},
         gpus={turn.host.ref: driven(turn.host) for turn in turns},
+        mig={turn.host.ref: stays_divided(turn.step, turn.host) for turn in turns},
         rolling=report.rolling,
         lock_vm=lock,
     )
@@ -184,7 +185,7 @@ def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | N
 def _gone_on_with(turns: Turns) -> ChangeReport:
     """The turns that are left, round by round, until one goes wrong or the window closes."""
     try:
-        outcomes = _Rounds(turns).all()
+        outcomes = _rounds_left(turns)
     except NotConnected as lost:
         lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
         raise
@@ -208,45 +209,38 @@ def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory) -> 
     return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards)
 
 
-@dataclass(slots=True)
-class _Rounds:
-    """The rounds that are left of a change."""
+def _rounds_left(turns: Turns) -> list[HostOutcome]:
+    """What became of each host of the change, those done before too."""
+    _settle(turns)
+    order, history = turns.order, turns.history()
+    outcomes = [HostOutcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
+    begun = [step for step in order.steps if step.host in history.left_open]
+    waiting = [step for step in order.steps if step.host not in history.begun]
+    stopped = ""
+    if begun:
+        outcomes += turns.take(begun)
+        stopped = _why_stopped(outcomes, order)
+    while waiting and not stopped:
+        stopped = _why_none_is_begun(turns)
+        if stopped:
+            break
+        size = _fit(turns, waiting)
+        outcomes += turns.take(waiting[:size])
+        del waiting[:size]
+        stopped = _why_stopped(outcomes, order)
+    return [*outcomes, *(HostOutcome(step, Verdict.SKIPPED, stopped) for step in waiting)]
 
-    turns: Turns
 
-    @property
-    def order(self) -> Order:
-        return self.turns.order
+def _why_none_is_begun(turns: Turns) -> str:
+    """Why no other host may be begun now; empty = one may."""
+    closed = next(shut(turns.order.rolling, turns.site.clock()), None)
+    return turns.doer.objection() or (str(closed) if closed is not None else "")
 
-    def all(self) -> list[HostOutcome]:
-        _settle(self.turns)
-        history = self.turns.history()
-        outcomes = [HostOutcome(step, Verdict.ALREADY) for step in self.order.steps if step.host in history.ended]
-        begun = [step for step in self.order.steps if step.host in history.left_open]
-        waiting = [step for step in self.order.steps if step.host not in history.begun]
-        stopped = ""
-        if begun:
-            outcomes += self.turns.take(begun)
-            stopped = _why_stopped(outcomes, self.order)
-        while waiting and not stopped:
-            stopped = self._closed()
-            if stopped:
-                break
-            size = self._fit(waiting)
-            outcomes += self.turns.take(waiting[:size])
-            del waiting[:size]
-            stopped = _why_stopped(outcomes, self.order)
-        return [*outcomes, *(HostOutcome(step, Verdict.SKIPPED, stopped) for step in waiting)]
 
-    def _closed(self) -> str:
-        """Why no other host may be begun; empty = one may."""
-        closed = next(shut(self.order.rolling, self.turns.site.clock()), None)
-        return self.turns.doer.objection() or (str(closed) if closed is not None else "")
-
-    def _fit(self, waiting: Sequence[HostStep]) -> int:
-        """How many of the next hosts can be down together."""
-        inventory = self.turns.doer.look()
-        return next_round(waiting, self.order.rolling, inventory, catalog_of(inventory))[0]
+def _fit(turns: Turns, waiting: Sequence[HostStep]) -> int:
+    """How many of the next hosts can be down together."""
+    inventory = turns.doer.look()
+    return next_round(waiting, turns.order.rolling, inventory, catalog_of(inventory))[0]
 
 
 def _why_stopped(outcomes: Iterable[HostOutcome], order: Order) -> str:

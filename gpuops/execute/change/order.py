@@ -30,6 +30,8 @@ class Order:
     """Of each host, by ref."""
     gpus: dict[str, tuple[PciAddress, ...]]
     """The GPUs that each host's driver listed before."""
+    mig: dict[str, tuple[PciAddress, ...]] = field(default_factory=dict)
+    """Those of them that were in MIG mode, and are to be so again."""
     rolling: Rolling = field(default_factory=Rolling)
     lock_vm: str | None = None
     """The lock VM of the rotation, whose lease keeps rotations away."""
@@ -48,7 +50,8 @@ def dump_order(order: Order) -> str:
         "verb": order.verb,
         "steps": [dump_step(step) for step in order.steps],
         "names": order.names,
-        "gpus": {ref: [str(each) for each in gpus] for ref, gpus in order.gpus.items()},
+        "gpus": _spelled(order.gpus),
+        "mig": _spelled(order.mig),
         "rolling": rolling,
         "lock_vm": order.lock_vm,
     }
@@ -66,7 +69,8 @@ def load_order(text: str) -> Order:
             verb=body["verb"],
             steps=tuple(_host_step(each) for each in body["steps"]),
             names=dict(body["names"]),
-            gpus={ref: tuple(PciAddress.parse(each) for each in gpus) for ref, gpus in body["gpus"].items()},
+            gpus=_parsed(body["gpus"]),
+            mig=_parsed(body.get("mig", {})),  # an earlier version did not ask
             rolling=Rolling(
                 max_hosts=int(rolling["max_hosts"]),
                 window=parse_window(rolling["window"]) if rolling["window"] else None,
@@ -77,6 +81,14 @@ def load_order(text: str) -> Order:
         )
     except (ValueError, KeyError, TypeError, UsageError) as error:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
+
+
+def _spelled(gpus: Mapping[str, tuple[PciAddress, ...]]) -> dict[str, list[str]]:
+    return {ref: [str(each) for each in addresses] for ref, addresses in gpus.items()}
+
+
+def _parsed(gpus: Mapping[str, list[str]]) -> dict[str, tuple[PciAddress, ...]]:
+    return {ref: tuple(PciAddress.parse(each) for each in addresses) for ref, addresses in gpus.items()}
 
 
 def _host_step(body: Mapping[str, Any]) -> HostStep:

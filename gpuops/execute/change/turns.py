@@ -19,7 +19,7 @@ from gpuops.execute.journal import IntentState
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
-from gpuops.plan.change.in_force import not_in_force, task_satisfied, undriven
+from gpuops.plan.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.change.returning import leaving, returning
 from gpuops.plan.change.roll import Turn, turns_of
 from gpuops.plan.host_plan import HostOutcome
@@ -117,10 +117,14 @@ class Turns:
                 missing = self._undriven(step)
             if missing:
                 self.wrong[step.host] = f"its driver does not list GPU {', '.join(missing)} since its reboot"
-            elif (reason := not_in_force(step, self.doer.inventory.hosts[step.host])) is not None:
+            elif (reason := self._not_in_force(step)) is not None:
                 self.wrong[step.host] = f"it is back, and {reason}"
             else:
                 self.told(f"{name}: back, and as it was set")
+
+    def _not_in_force(self, step: HostStep) -> str | None:
+        host = self.doer.inventory.hosts[step.host]
+        return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
 
     def _undriven(self, step: HostStep) -> list[str]:
         inventory = self.doer.look()

@@ -144,12 +144,12 @@ class Book:
     def apply(self, record: Record) -> None:
         """Takes the next record in. Raises KeyError, ValueError or TypeError for a body that is none of ours."""
         match record.kind:
+            case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:  # most of a journal is these
+                _EFFECTS[effect](self, record)
             case Kind.BEGUN:
                 self._begun(record)
             case Kind.ORIGINAL:
                 self._original(record.body)
-            case Kind.INTENT | Kind.SUBMITTED | Kind.SETTLED as effect:
-                _EFFECTS[effect](self, record)
             case Kind.RETURNED:
                 self._returned(record)
             case Kind.SKIP:
@@ -213,7 +213,7 @@ class Book:
         if of is None:  # `Journal.intend` refuses that; a record of it is no reason to distrust all others
             return
         of.intents[intended.op_id] = intended
-        if intended.kind in TAKING and of.run.night is not None:
+        if of.run.night is not None and intended.kind in TAKING:
             self._took(of.run.night, intended.vm, 1)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
@@ -237,21 +237,29 @@ class Book:
         intended = self._intended(record)
         if intended is None:
             return
-        was, intended.state = intended.state, IntentState(record.body["state"])
+        was, intended.state = intended.state, _STATES[record.body["state"]]
         night = self.runs[record.run].run.night
-        if intended.kind in TAKING and night is not None:
-            self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
-        if intended.kind in LATE_TO_TELL and night is not None:
-            self.lost.pop((night, intended.vm), None)
-            if intended.state is IntentState.UNKNOWN:
-                self.lost[night, intended.vm] = record.at
-        if night is not None and was is not IntentState.UNKNOWN and record.body.get("counts", True):
-            self._count(night, intended, refused=record.body.get("refused", False))
+        if night is not None:
+            self._settled_in(night, intended, was, record)
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
             key = DurationKey(intended.kind, profiles, intended.before.get("host") or "")
-            self.durations.setdefault(key, deque(maxlen=DURATIONS_KEPT)).append(duration_s)
+            if key not in self.durations:
+                self.durations[key] = deque(maxlen=DURATIONS_KEPT)
+            self.durations[key].append(duration_s)
+
+    def _settled_in(self, night: str, intended: Intended, was: IntentState, record: Record) -> None:
+        """What an outcome means to its night."""
+        kind = intended.kind
+        if kind in TAKING:
+            self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+        if kind in LATE_TO_TELL:
+            self.lost.pop((night, intended.vm), None)
+            if intended.state is IntentState.UNKNOWN:
+                self.lost[night, intended.vm] = record.at
+        if was is not IntentState.UNKNOWN and record.body.get("counts", True):
+            self._count(night, intended, refused=record.body.get("refused", False))
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
@@ -264,9 +272,11 @@ class Book:
         return of.intents[record.body["op"]] if of is not None else None
 
     def _touched(self, at: datetime) -> None:
-        self.changed = at if self.changed is None else max(self.changed, at)
+        if self.changed is None or at > self.changed:
+            self.changed = at
 
 
+_STATES: Final = {state.value: state for state in IntentState}
 _EFFECTS: Final[Mapping[Kind, Callable[[Book, Record], None]]] = {
     Kind.INTENT: Book._intent,
     Kind.SUBMITTED: Book._submitted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import assert_never
 
-from gpuops.model.gpu import GraphicsType, PciAddress
+from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host, has_booted
 from gpuops.model.host_settings import GraphicsSettings, HostSettings
 from gpuops.plan.steps import (
@@ -37,6 +37,21 @@ def task_satisfied(step: HostTask, host: Host) -> bool:
 def driven(host: Host) -> tuple[PciAddress, ...]:
     """The GPUs that the host's driver lists: those it must list again after a reboot."""
     return tuple(gpu.address for gpu in host.gpus if gpu.graphics_type is not None)
+
+
+def stays_divided(step: HostStep, host: Host) -> tuple[PciAddress, ...]:
+    """The GPUs in MIG mode that the step leaves in it."""
+    left = step.devices if isinstance(step, ConfigureMig) else ()
+    given = [each.address for each in step.devices if each.enabled] if isinstance(step, ConfigurePassthrough) else []
+    divided = (gpu.address for gpu in host.gpus if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE)
+    return tuple(address for address in divided if address not in left and address not in given)
+
+
+def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
+    """Which of the GPUs are not in MIG mode any more; None = all are. It does not survive a boot on every system."""
+    modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
+    lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
+    return f"MIG mode of {', '.join(lost)} did not survive its boot: gpuops mig set on" if lost else None
 
 
 def undriven(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:

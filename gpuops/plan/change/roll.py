@@ -18,15 +18,11 @@ from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.host_state import privileges
 from gpuops.plan.keeping import kept_as_they_are
 from gpuops.plan.plan import Rejection
+from gpuops.plan.privileges import HOT_MOVE
 from gpuops.plan.steps import HostStep
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
-
-REVERTED: Final = (
-    "a host profile, or a cluster that is managed with one image, may set a host's module options back when it boots: "
-    "each host is looked at after its reboot, and the change stops at one that does not have them"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Cata
     if refused:
         return Roll(rejections=refused)
     doubts = (_doubt(turn, inventory, catalog) for turns in rounds for turn in turns)
-    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), (*plan.because, REVERTED))
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), plan.because)
 
 
 def _doubt(turn: Turn, inventory: Inventory, catalog: Catalog) -> str:
@@ -138,7 +134,7 @@ def needed(turns: Collection[Turn]) -> tuple[Mapping[str, frozenset[str]], Mappi
 def _of_vm(leaving: Leaving) -> frozenset[str]:
     match leaving:
         case Leaving.VMOTION:
-            return frozenset({"Resource.HotMigrate"})
+            return HOT_MOVE
         case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
             return frozenset({"VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"})
         case Leaving.DRS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,16 +52,18 @@ def examine(
     scope: Scope,
     lacking: Mapping[str, Collection[str]],
     held: Mapping[str, Collection[str]] | None = None,
+    also: Iterable[Finding] = (),
 ) -> Examination:
     """The hosts that are meant, their clusters and VMs.
 
     `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `held`: those of `SURPLUS` that are there.
+    `also`: what was found elsewhere, of this login and of this machine.
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {})]
+    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {}), *also]
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:
@@ -86,7 +88,7 @@ def _of_vcenter(inventory: Inventory) -> Iterator[Finding]:
             Severity.NOTE, subject, "cannot be read: whether vGPU VMs can be moved is not known", "ask for it"
         )
     elif not inventory.hot_migrate_enabled:
-        fix = "set it to true in the advanced settings of vCenter"
+        fix = f"govc option.set {subject} true, or the advanced settings of vCenter"
         yield Finding(Severity.WARNING, subject, "is off: a running VM with a vGPU cannot be moved", fix)
 
 
@@ -108,4 +110,9 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
     yield from unlike_ecc(cluster.name, hosts)
     if cluster.drs_enabled and cluster.drs_behavior == "fullyAutomated" and inventory.hot_migrate_enabled:
         reason = "DRS moves VMs by itself, those with vGPUs only where its advanced options say so"
-        yield Finding(Severity.NOTE, cluster.name, reason, "a rotation plans with the hosts its desktops were on")
+        yield Finding(
+            Severity.NOTE,
+            cluster.name,
+            reason,
+            "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)",
+        )

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
+from gpuops.plan.command import command, hosts_called
+from gpuops.plan.doctor import fixes
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.modes import of_modes
+from gpuops.plan.scheduler.custody import custody_of
 from gpuops.plan.scheduler.rmpvmrl import Unread
 from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
-
-REBOOT = "maintenance mode and a reboot, when its VMs are out of the way"
 
 
 def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     """What stands in the way on one host with GPUs."""
     if host.connected is not True:
-        fix = "look at the host in vCenter"
+        fix = f"govc host.reconnect {quote(host.name)}, once the host itself is up"
         yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
         return
     if host.in_maintenance:
-        yield Finding(Severity.NOTE, host.name, "is in maintenance mode", "leave it when the work is done")
+        yield Finding(
+            Severity.NOTE,
+            host.name,
+            "is in maintenance mode",
+            f"govc host.maintenance.exit {quote(host.name)}, when the work is done",
+        )
     if host.unreadable:
         paths = ", ".join(host.unreadable)
         yield Finding(
@@ -35,6 +42,7 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     yield from _nothing_offered(host, catalog)
     yield from of_modes(host)
     yield from _options(found)
+    yield from _custody(host)
 
 
 def _driver(found: HostScheduler) -> Iterator[Finding]:
@@ -54,14 +62,16 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
     subject = f"{host.name} {gpu.address}"
     if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
         will = "on" if gpu.passthrough.enabled else "off"
-        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", REBOOT)
+        fix = fixes.passthrough(host.name, gpu.address, on=gpu.passthrough.enabled)
+        yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
     if _passed(gpu):
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
     if used is not None and configured is not None and used is not configured:
-        yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", REBOOT)
+        fix = fixes.graphics(host.name, gpu.address, configured)
+        yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
-        fix = f"gpuops mode set --type sharedDirect --gpu {gpu.address} --host {host.name}"
+        fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
         yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")
@@ -87,13 +97,28 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
 def _options(found: HostScheduler) -> Iterator[Finding]:
     """Module options that wait for a reboot, or that nobody can read as meant."""
     if found.settings.reboot_pending:
-        yield Finding(Severity.WARNING, found.host.name, "other module options are in force after its reboot", REBOOT)
+        fix = fixes.module_options(found)
+        yield Finding(Severity.WARNING, found.host.name, "other module options are in force after its reboot", fix)
     for each in found.gpus:
         if isinstance(each.configured, Unread):
             fix = "gpuops scheduler set writes it anew"
             yield Finding(
                 Severity.WARNING, f"{found.host.name} {each.gpu.address}", f"its scheduler: {each.configured}", fix
             )
+
+
+def _custody(host: Host) -> Iterator[Finding]:
+    """Whoever else sets module options may set back what `scheduler set` sets."""
+    found = custody_of(host)
+    for name in found.profiles or ():
+        reason = f"host profile {name} is attached to it, and may set the options of module nvidia back"
+        yield Finding(Severity.NOTE, host.name, reason, "change the profile with the scheduler")
+    if found.configured:
+        reason = "its cluster keeps its configuration, and may set the options of module nvidia back"
+        yield Finding(Severity.NOTE, host.name, reason, "change the cluster's configuration with the scheduler")
+    if found.profiles is None or found.configured is None:
+        reason = "whether a host profile or its cluster's configuration sets it back cannot be read"
+        yield Finding(Severity.NOTE, host.name, reason, "look in the vSphere Client: Policies and Profiles")
 
 
 def _passed(gpu: PhysicalGpu) -> bool:

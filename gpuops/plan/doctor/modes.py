@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings
+from gpuops.plan.doctor import fixes
 from gpuops.plan.doctor.finding import Finding, Severity
-
-RESET = "maintenance mode and a reboot, when its VMs are out of the way"
 
 
 def of_modes(host: Host) -> Iterator[Finding]:
@@ -18,8 +17,9 @@ def of_modes(host: Host) -> Iterator[Finding]:
         subject = f"{host.name} {state.address}"
         for what, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
             if now is not None and then is not None and now is not then:
+                fix = fixes.mig(host.name, state.address, on=then) if what == "MIG mode" else fixes.BY_HAND
                 will = "on" if then else "off"
-                yield Finding(Severity.WARNING, subject, f"{what} is {will} from the next reset or reboot on", RESET)
+                yield Finding(Severity.WARNING, subject, f"{what} is {will} from the next reset or reboot on", fix)
 
 
 def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -11,7 +12,9 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
+from gpuops.plan.command import called, command
+from gpuops.plan.graphics.linked import torn
 from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.keeping import kept_as_they_are
@@ -44,13 +47,15 @@ class SetPassthrough:
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
             return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("passthrough", inventory),))
-        return together([self._of_host(host, addresses, inventory) for host in hosts], "mode")
+        return together([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
 
     @property
     def _verb(self) -> str:
         return f"passthrough {'on' if self.on else 'off'}"
 
-    def _of_host(self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory) -> HostPart:
+    def _of_host(
+        self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
+    ) -> HostPart:
         settings = host.settings or HostSettings()
         if host.connected is not True:
             return HostPart(host.name, (Rejection(host.name, "is not connected"),))
@@ -80,7 +85,10 @@ class SetPassthrough:
                 host.ref, tuple(changes.values()), tuple(_difference(states[a], c) for a, c in changes.items())
             ),
             reboots=switched and not at_once,
-            warnings=tuple(self._warnings(host, changes, inventory)),
+            warnings=(
+                *self._warnings(host, changes, states, inventory),
+                *torn(host, addresses, on=self.on, catalog=catalog),
+            ),
         )
 
     def _change(self, state: PassthroughState) -> PassthroughChange | None:
@@ -125,16 +133,24 @@ class SetPassthrough:
             yield from _given(host, switched, inventory)
 
     def _warnings(
-        self, host: Host, changes: dict[PciAddress, PassthroughChange], inventory: Inventory
+        self,
+        host: Host,
+        changes: dict[PciAddress, PassthroughChange],
+        states: dict[PciAddress, PassthroughState],
+        inventory: Inventory,
     ) -> Iterator[str]:
-        """VMs that take any GPU of a kind, and then have one fewer to take."""
-        if self.on:
-            return
-        for address in changes:
-            gpu = host.gpu(address)
+        """VMs that take any GPU of a kind or a label, and then have one fewer to take."""
+        for address, change in changes.items():
+            gpu, label = host.gpu(address), states[address].label
+            relabelled = label is not None and change.label is not None and change.label != label
+            if gpu is None or not (relabelled or not self.on):
+                continue
             for vm in inventory.vms_on(host):
-                if gpu is not None and any(_may_take(device, gpu) for device in vm.devices or ()):
+                taking = [device for device in vm.devices or () if _may_take(device, gpu)]
+                if taking and not self.on:
                     yield f"{vm.name} takes any GPU like {host.name} {address}: there is one fewer for it"
+                elif any(device.label == label for device in taking):
+                    yield f"{vm.name} asks for GPUs labelled {label}: {host.name} {address} is none any more"
 
 
 def _in_use(host: Host, gpu: PhysicalGpu, state: PassthroughState, inventory: Inventory) -> Iterator[Rejection]:
@@ -170,11 +186,12 @@ def _given(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Ite
             yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
         for device in vm.devices or ():
             if isinstance(device, DirectPathDevice) and device.address in addresses:
-                hint = f"gpuops detach --vm {vm.name} --device {device.address} takes it from the VM"
+                again = command("detach", vm=called(vm), device=str(device.address))
+                hint = f"{again} takes it from the VM"
                 yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
 
 
-def _may_take(device: object, gpu: PhysicalGpu) -> bool:
+def _may_take(device: GpuDevice, gpu: PhysicalGpu) -> TypeGuard[DynamicDevice]:
     label = gpu.passthrough.label if gpu.passthrough else None
     return (
         isinstance(device, DynamicDevice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ class Dice:
     """Numbers from a seed."""
 
     def __init__(self, seed: int) -> None:
-        self._source = np.random.default_rng(seed)
+        self._seed = seed
         self._block: list[float] = []
 
     def roll(self) -> float:
@@ -24,6 +25,11 @@ class Dice:
         if not self._block:
             self._block = self._source.random(_BLOCK).tolist()
         return self._block.pop()
+
+    @cached_property
+    def _source(self) -> np.random.Generator:
+        """Made when it is first asked: most nights are decided without chance."""
+        return np.random.default_rng(self._seed)
 
     def below(self, most: int) -> int:
         """A whole number from 0 up to, and without, `most`."""

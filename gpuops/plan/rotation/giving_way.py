@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from gpuops.model.gpu import PciAddress
@@ -47,27 +48,30 @@ def make_room(
     refusals = room.refusals(vm, host, world)
     if refusals and best is not None and all(cost(group, priority) >= best for group in groups):
         return None, ()
+    after = world
     for group in groups:
         if not refusals:
             break
         taken.append(group)
-        refusals = _refusals(vm, host, taken, world, room)
+        after = _taken(group, after)
+        refusals = room.refusals(vm, after.hosts[host.ref], after)
     if refusals:
         return None, refusals
-    for group in tuple(taken):
-        fewer = [other for other in taken if other is not group]
-        if not _refusals(vm, host, fewer, world, room):
-            taken = fewer
-    return tuple(desktop for group in taken for desktop in group), ()
+    needed = taken
+    for group in taken:
+        fewer = [other for other in needed if other is not group]
+        if fewer == taken[:-1]:
+            continue  # so many were not enough
+        after = _taken(chain.from_iterable(fewer), world)
+        if not room.refusals(vm, after.hosts[host.ref], after):
+            needed = fewer
+    return tuple(chain.from_iterable(needed)), ()
 
 
-def _refusals(
-    vm: Vm, host: Host, groups: Sequence[tuple[Vm, ...]], world: Inventory, room: Room
-) -> tuple[Rejection, ...]:
-    for group in groups:
-        for desktop in group:
-            world = project(taking(desktop), world)
-    return room.refusals(vm, world.hosts[host.ref], world)
+def _taken(desktops: Iterable[Vm], world: Inventory) -> Inventory:
+    for desktop in desktops:
+        world = project(taking(desktop), world)
+    return world
 
 
 def _groups(

@@ -177,7 +177,7 @@ class _Turn:
 
     def _spoken_against(self, start: Start) -> str:
         said = self.objection([*self.starts, start])
-        if said:
+        if said or not start.desktops:  # of those before it, it was asked when they were accepted
             return said
         before = [desktop for other in self.starts for desktop in other.desktops if desktop.host == start.host.ref]
         stranded = self.may_return([*before, *start.desktops])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import UsageError
@@ -17,6 +17,7 @@ from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.plan import Rejection
 from gpuops.plan.scheduler import module_options
+from gpuops.plan.scheduler.custody import setting_back
 from gpuops.plan.scheduler.rmpvmrl import encode
 from gpuops.plan.scheduler.rules import branch_blockers, doubts, gpu_blockers, host_blockers
 from gpuops.plan.scheduler.state import HostScheduler, scheduler_of, unscheduled
@@ -64,7 +65,9 @@ class SetScheduler:
         if not hosts:
             return HostPlan(rejections=(scope.nowhere("scheduler", inventory),))
         parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
-        return together(parts, "scheduler", _frames(parts, wanted))
+        plan = together(parts, "scheduler", _frames(parts, wanted))
+        meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
+        return replace(plan, warnings=(*plan.warnings, *setting_back(meant, inventory)))
 
     def _meant(self, inventory: Inventory) -> tuple[Host, ...]:
         return hosts_meant("scheduler set", self.host, self.cluster, inventory)

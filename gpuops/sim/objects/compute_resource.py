@@ -22,6 +22,8 @@ class ComputeResource(ManagedEntity):
     def __init__(self, world: World, moid: str, name: str, parent: str) -> None:
         super().__init__(world, moid, name, parent)
         self.host_moids: list[str] = []
+        self.config_managed = False
+        """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
         self.pool: ResourcePool
         self.browser: EnvironmentBrowser
 
@@ -78,6 +80,12 @@ class ComputeResource(ManagedEntity):
         from pyVmomi import vim
 
         return vim.ComputeResource.ConfigInfo(vmSwapPlacement="vmDirectory")
+
+    @prop("lifecycleManaged")
+    @prop("configManagerEnabled")
+    def _config_managed(self) -> bool:
+        # configuration profiles are had only by clusters that are managed by one image
+        return self.config_managed
 
     @prop("summary")
     def _summary(self) -> Any:

@@ -263,7 +263,7 @@ class HostSystem(ManagedEntity):
     def EnterMaintenanceMode_Task(
         self, call: Call, timeout: int, evacuatePoweredOffVms: bool | None = None, maintenanceSpec: Any = None
     ) -> Any:
-        return maintenance.enter(self, call, timeout)
+        return maintenance.enter(self, call, timeout, maintenanceSpec)
 
     @method
     def ExitMaintenanceMode_Task(self, call: Call, timeout: int) -> Any:

@@ -44,6 +44,7 @@ _CONTENT: Final = {
     "ovfManager": "OvfManager",
     "dvSwitchManager": "DistributedVirtualSwitchManager",
     "localizationManager": "LocalizationManager",
+    "hostProfileManager": "HostProfileManager",
     "storageResourceManager": "StorageResourceManager",
     "guestOperationsManager": "GuestOperationsManager",
 }

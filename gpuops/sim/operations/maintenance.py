@@ -2,7 +2,8 @@
 
 Entering waits until no VM runs there: in a cluster whose DRS moves VMs by itself those that can be migrated leave,
 VMs with a vGPU only if the cluster option `VgpuMMAutomationTimeoutSecs` says so (VMware KB 88271). Suspended VMs do not
-block it (from memory). A reboot puts pending passthrough, graphics and kernel module settings in force.
+block it (from memory). VMs of vSphere Cluster Services are vCenter's own affair (VMware vSphere docs, vCLS). A reboot
+puts pending passthrough, graphics and kernel module settings in force.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
+from gpuops.sim.board import Mode
 from gpuops.sim.boot import Boot
 from gpuops.sim.operations import faults
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.movement import may_migrate
+from gpuops.sim.operations.power import power_on, stop
 from gpuops.sim.operations.recording import recorded
+from gpuops.sim.trouble.somebody import somebody
+from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -29,19 +34,23 @@ WAITED_S: Final = 3600.0
 """How long "for ever" (timeout 0) is tried before the task gives up here: a simulator must come to an end."""
 
 
-def enter(host: HostSystem, call: Call, timeout_s: int) -> Any:
+def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any:
     """EnterMaintenanceMode_Task. Raises Timedout when VMs still run at the end of the time given."""
+    vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
     def begin() -> None:
         if host.state.in_maintenance:
             raise faults.wrong_state("The host is already in maintenance mode.")
         for vm in host.running_vms():
-            _evacuate(vm, host, call)
+            if is_agent(vm):
+                stop(vm, somebody(host.world, "PowerOffVM_Task"), clean=True)
+            else:
+                _evacuate(vm, host, call)
 
     def finish() -> None:
         if host.running_vms():
             raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
-        _set_maintenance(host, call, on=True)
+        _set_maintenance(host, call, on=True, vsan=vsan)
 
     host.entering = host.world.tasks.start(
         call,
@@ -72,6 +81,9 @@ def leave(host: HostSystem, call: Call) -> Any:
 
     def finish() -> None:
         _set_maintenance(host, call, on=False)
+        for vm in host.vms():
+            if is_agent(vm) and vm.state.power is Power.OFF:
+                power_on(vm, somebody(host.world, "PowerOnVM_Task"), None)
 
     return host.world.tasks.start(
         call, "ExitMaintenanceMode_Task", host, LEAVE_S, begin=begin, finish=finish, exclusive=True
@@ -98,8 +110,6 @@ def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
 
 def go_down(host: HostSystem, call: Call, back_after_s: float | None) -> None:
     """The host stops, and its VMs with it; it boots again, unless it is told to stay away (None)."""
-    from gpuops.sim.operations.power import stop
-
     for vm in host.running_vms():
         stop(vm, call, clean=False)
     host.state.connection = "notResponding"
@@ -113,8 +123,10 @@ def boot(host: HostSystem, call: Call) -> None:
     """It is there again, with all that was pending in force."""
     state, how = host.state, host.boot
     host.boot = Boot()
-    if how.options is not None:
-        state.module_options = how.options
+    profiles = [each.module_options for each in host.world.by_type("HostProfile") if each.holds(host)]
+    for options in (*profiles, how.options):
+        if options is not None:
+            state.module_options = options
     pending = {
         "passthrough": [gpu.pci_id for gpu in state.gpus if gpu.passthrough_active != gpu.passthrough_enabled],
         "graphics": [gpu.pci_id for gpu in state.gpus if gpu.graphics_type != gpu.configured_type],
@@ -124,7 +136,9 @@ def boot(host: HostSystem, call: Call) -> None:
     for gpu in state.gpus:
         gpu.passthrough_active = gpu.passthrough_enabled
         gpu.graphics_type = gpu.configured_type
-        if gpu.next_mode is not None and not how.forgets_mig:
+        if how.forgets_mig and gpu.mode is Mode.MULTI_INSTANCE:
+            gpu.mode = Mode.SAME_SIZE
+        elif gpu.next_mode is not None and not how.forgets_mig:
             gpu.mode = gpu.next_mode
         gpu.next_mode = None
         gpu.ecc = gpu.next_ecc
@@ -141,15 +155,21 @@ def boot(host: HostSystem, call: Call) -> None:
     host.runtime_changed()
 
 
-def _set_maintenance(host: HostSystem, call: Call, *, on: bool) -> None:
+def _set_maintenance(host: HostSystem, call: Call, *, on: bool, vsan: str | None = None) -> None:
     host.state.in_maintenance = on
-    host.world.ledger.record(call, host, before={"in_maintenance": not on}, after={"in_maintenance": on})
+    told = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
+    host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=told)
     host.runtime_changed()
     host.post(call, "EnteredMaintenanceModeEvent" if on else "ExitMaintenanceModeEvent")
 
 
+def is_agent(vm: VirtualMachine) -> bool:
+    """Whether it is a VM of vSphere Cluster Services: vCenter stops it for maintenance, and starts it again."""
+    return vm.name.startswith("vCLS-")
+
+
 def _blocked(host: HostSystem) -> bool:
-    return any(_refuge(vm, host) is None for vm in host.running_vms())
+    return any(_refuge(vm, host) is None and not is_agent(vm) for vm in host.running_vms())
 
 
 def _evacuate(vm: VirtualMachine, host: HostSystem, call: Call) -> None:

@@ -63,7 +63,7 @@ def reverted(host: HostSystem, rule: Rule) -> None:
 
 
 def forgets_mig(host: HostSystem, rule: Rule) -> None:
-    """Its next boot does not bring the MIG mode that was asked for: not on every system it survives one."""
+    """Its next boot leaves its GPUs out of MIG mode, asked for or in force: not on every system it survives one."""
     host.boot.forgets_mig = True
 
 

@@ -52,6 +52,8 @@ class Armed:
     """A rule and how often it was matched and has struck."""
 
     rule: Rule
+    phase: Phase | None
+    """When it strikes a call; None = it strikes no call."""
     matched: int = 0
     struck: int = 0
 
@@ -80,7 +82,7 @@ class Injector:
             make_fault(rule.fault, self.world.get("ServiceInstance"))
         if rule.effect is Effect.HAPPEN:
             happenings.named(rule.happening)
-        armed = Armed(rule)
+        armed = Armed(rule, rule.phase_of_calls())
         self._armed.append(armed)
         self.hides = self.hides or rule.effect is Effect.MISSING
         if rule.at_s is not None:
@@ -127,9 +129,9 @@ class Injector:
         return found
 
     def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
-        for armed in tuple(self._armed):
-            if not armed.rule.strikes_in(phase):
-                continue
+        if not self._armed:
+            return None
+        for armed in [each for each in self._armed if each.phase is phase]:
             # A happening is addressed by its call, and strikes other objects than that call's.
             target = None if armed.rule.effect is Effect.HAPPEN else receiver
             if self._strikes(armed, call.method, target):
@@ -140,7 +142,7 @@ class Injector:
 
     def _strikes(self, armed: Armed, method: str, target: ManagedObject | None) -> bool:
         rule = armed.rule
-        if not fnmatchcase(method, rule.method) or not (target is None or matches(target, rule.target)):
+        if not _fits(method, rule.method) or not (target is None or matches(target, rule.target)):
             return False
         armed.matched += 1
         turn = armed.matched - rule.skip
@@ -190,7 +192,11 @@ class Injector:
 
 def matches(target: ManagedObject, pattern: str) -> bool:
     """Whether the pattern fits the object's moid, name or type."""
-    return any(fnmatchcase(name, pattern) for name in (target.moid, target.display_name, target.wsdl_name))
+    return pattern == "*" or any(_fits(name, pattern) for name in (target.moid, target.display_name, target.wsdl_name))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return pattern in ("*", name) or fnmatchcase(name, pattern)
 
 
 def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -124,17 +125,22 @@ class Rule:
     def from_json(cls, document: Mapping[str, Any]) -> Rule:
         """The rule in a JSON object. Raises UsageError for an unknown key or a wrong value."""
         try:
-            return TypeAdapter(cls).validate_python(dict(document))
+            return _adapter().validate_python(dict(document))
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
             raise UsageError(f"not a fault rule: {wrong}") from error
 
     def to_json(self) -> dict[str, Any]:
         """The rule as JSON values."""
-        return asdict(self)
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    def strikes_in(self, phase: Phase) -> bool:
-        """Whether calls, and not tasks or reads, are struck by it in this phase."""
+    def phase_of_calls(self) -> Phase | None:
+        """When it strikes calls; None for a rule of tasks, of reads, or of a moment."""
         if self.effect in TASKS or self.effect is Effect.MISSING or self.at_s is not None:
-            return False
-        return phase is (Phase.AFTER if self.effect in ONLY_AFTER else self.phase)
+            return None
+        return Phase.AFTER if self.effect in ONLY_AFTER else self.phase
+
+
+@cache
+def _adapter() -> TypeAdapter[Rule]:
+    return TypeAdapter(Rule)

@@ -24,6 +24,7 @@ ORDER = Order(
     ),
     {"h1": "esx-1", "h2": "esx-2", "h3": "esx-3"},
     {"h1": (GPU,), "h2": (), "h3": (GPU,)},
+    {"h1": (GPU,), "h2": ()},
     Rolling(2, parse_window("Sat 22:00-04:00 Europe/Berlin"), Displacement.POWER_OFF, VsanMode.EVACUATE),
     "lock",
 )
@@ -31,6 +32,7 @@ ORDER = Order(
 
 def test_what_is_written_is_read() -> None:
     assert load_order(dump_order(ORDER)) == ORDER
+    assert load_order(dump_order(ORDER).replace('"mig"', '"another"')).mig == {}, "an earlier version did not ask"
     hops = (Hop("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
     assert load_hops(dump_hops(hops)) == hops
     assert load_hops(dump_order(ORDER)) is None

@@ -64,8 +64,19 @@ def test_the_host_with_the_fewest_vms_is_first() -> None:
 def test_as_many_are_down_together_as_may_be_and_as_leave_room() -> None:
     inventory = seen(cluster(4, [desktops(host, 3, first=host * 10) for host in (1, 2, 3, 4)]))
     assert rounds(planned(inventory, max_hosts=2)) == [["esx-01", "esx-02"], ["esx-03", "esx-04"]]
+    idle = seen(cluster(5, []))
+    assert [len(turns) for turns in rounds(planned(idle, max_hosts=2))] == [2, 2, 1]
+    assert [len(turns) for turns in rounds(planned(idle))] == [1] * 5
     full = seen(cluster(4, [desktops(host, 4, first=host * 10) for host in (1, 2, 3, 4)]))
     assert [len(turns) for turns in rounds(planned(full, max_hosts=2))] == [1, 1, 1, 1]
+
+
+def test_no_vm_goes_to_a_host_that_is_down_with_its_own() -> None:
+    """Where it would be emptied anew, or not at all: the emptiest host is one of those that are down."""
+    inventory = seen(cluster(4, [desktops(1, 2, first=1), desktops(3, 4, first=10), desktops(4, 4, first=20)]))
+    [first, *_] = planned(inventory, max_hosts=2).rounds
+    assert {turn.host.name for turn in first} == {"esx-01", "esx-02"}
+    assert {away.target.name for turn in first for away in turn.away if away.target} <= {"esx-03", "esx-04"}
 
 
 def test_a_vm_that_finds_no_room_is_named_with_what_each_host_says() -> None:

@@ -12,7 +12,7 @@ from gpuops.catalog import load
 from gpuops.errors import HostNotFound
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Host, OfferedProfile
-from gpuops.model.host_settings import HostSettings, SmiState, SoftwarePackage
+from gpuops.model.host_settings import Custody, HostSettings, SmiState, SoftwarePackage
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
@@ -22,7 +22,7 @@ from gpuops.plan.scope import Scope
 PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED
 DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800", "NVIDIA")
-WELL = HostSettings("", "", True, (DRIVER,))
+WELL = HostSettings("", "", True, (DRIVER,), custody=Custody((), False))
 VM = Vm(
     "v",
     "desk",
@@ -68,7 +68,7 @@ def test_where_nothing_stands_in_the_way_nothing_is_found() -> None:
 
 
 PENDING = Passthrough(capable=True, enabled=True, active=False)
-NO_MODULE = HostSettings(has_module=False)
+NO_MODULE = HostSettings(has_module=False, custody=WELL.custody)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ NO_MODULE = HostSettings(has_module=False)
         (examined(host(settings=replace(WELL, unread=("no",)))), "warning", "cannot all be read: no"),
         (examined(host(settings=replace(WELL, loaded_options="x"))), "warning", "other module options"),
         (
-            examined(host(settings=HostSettings("NVreg_RegistryDwords=RmPVMRL=5", None, True, (DRIVER,)))),
+            examined(
+                host(settings=replace(WELL, module_options="NVreg_RegistryDwords=RmPVMRL=5", loaded_options=None))
+            ),
             "warning",
             "its scheduler: 0x00000005",
         ),
@@ -106,6 +108,17 @@ NO_MODULE = HostSettings(has_module=False)
             "note",
             "desktops: DRS moves VMs by itself",
         ),
+        (
+            examined(host(settings=replace(WELL, custody=Custody(("gold",), False)))),
+            "note",
+            "host profile gold is attached",
+        ),
+        (
+            examined(host(settings=replace(WELL, custody=Custody((), True)))),
+            "note",
+            "its cluster keeps its configuration",
+        ),
+        (examined(host(settings=replace(WELL, custody=Custody(None, False)))), "note", "sets it back cannot be read"),
         (examined(missing="Host.Config.Settings"), "note", "lacks Host.Config.Settings"),
         (examined(vm=replace(VM, memory_locked=False)), "error", "desk: not all its memory is reserved"),
         (examined(vm=replace(VM, memory_locked=None)), "warning", "its memory reservation cannot be read"),
@@ -214,3 +227,33 @@ def test_privileges_that_nobody_needs_are_named_once() -> None:
     held = {"h-1": {"Datastore.DeleteFile"}, "h-2": {"Datastore.DeleteFile"}}
     [finding] = examine(seen, load(boards=("a40",)), Scope(), {}, held).findings
     assert finding.reason == "this login also has Datastore.DeleteFile: no command needs that"
+
+
+def fix(settings: HostSettings = WELL, **facts: Any) -> str:
+    """The fix of the one finding on a host."""
+    [finding] = examined(host(settings=settings, gpus=(gpu(**facts),))).findings
+    return finding.fix
+
+
+def test_what_waits_for_a_reboot_has_the_command_that_reboots_its_host() -> None:
+    of_gpu = "--gpu 0000:3b:00.0 --host esx-1"
+    assert fix(configured_graphics_type=SHARED) == f"gpuops mode set --type shared {of_gpu} --reboot rolling"
+    assert fix(passthrough=PENDING) == "gpuops passthrough on --device 0000:3b:00.0 --host esx-1 --reboot rolling"
+    assert fix(smi(mig=(False, True))) == f"gpuops mig set on {of_gpu} --host-shell ssh --reboot rolling"
+    assert fix(smi(ecc_pending=False)) == "maintenance mode and a reboot, when its VMs are out of the way"
+
+
+@pytest.mark.parametrize(
+    ("word", "options"),
+    [
+        ("0x01", "--policy equal-share"),
+        ("0x00180013", "--policy fixed-share --time-slice 24ms"),
+        ("0x03", "--policy equal-share --time-slice default"),
+        ("0x211E0001", "--policy equal-share --frequency 480Hz --averaging 33"),
+        ("0x00", "--policy best-effort"),
+    ],
+)
+def test_a_scheduler_that_waits_is_set_as_it_is_and_its_host_rebooted(word: str, options: str) -> None:
+    waiting = replace(WELL, module_options=f"NVreg_RegistryDwords=RmPVMRL={word}")
+    command = fix(waiting)
+    assert command == f"gpuops scheduler set {options} --gpu 0000:3b:00.0 --host esx-1 --reboot rolling"

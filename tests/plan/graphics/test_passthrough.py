@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpuops.catalog import load
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu
 from gpuops.model.host import DeviceBinding, Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
@@ -126,6 +128,53 @@ def test_a_vm_that_takes_any_such_gpu_is_warned_of() -> None:
     plan = planned(False, inventory(ON, vm))
     assert plan.warnings == ("ml-04 takes any GPU like esx-1 0000:3b:00.0: there is one fewer for it",)
     assert planned(False, inventory(replace(ON, label="other"), vm)).warnings == ()
+
+
+def test_who_asks_for_the_label_that_goes_is_warned_of() -> None:
+    vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
+    for label in ("", "other"):
+        [warning] = planned(True, inventory(ON, vm), label=label).warnings
+        assert warning == "ml-04 asks for GPUs labelled ml: esx-1 0000:3b:00.0 is none any more"
+    assert planned(True, inventory(replace(ON, label=None), vm), label="ml").warnings == ()
+    whatever = replace(vm, devices=(DynamicDevice(1, (KIND,), None),))
+    assert planned(True, inventory(ON, whatever), label="other").warnings == ()
+
+
+A100 = (NVIDIA_VENDOR_ID, 0x20B5)
+PAIR = (PciAddress.parse("0000:86:00.0"), PciAddress.parse("0000:8a:00.0"))
+GROUP = DeviceGroup(
+    "Nvidia:2@grid_a100d-80c%NVLink",
+    tuple(DeviceGroupMember("nvidiaVgpu", number, "grid_a100d-80c") for number in range(2)),
+)
+
+
+def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> Inventory:
+    """One host with two A100 80 GB, for DirectPath I/O or for vGPUs."""
+    there = Passthrough(True, given, given)
+    gpus = tuple(PhysicalGpu(each, "NVIDIA A100", *A100, passthrough=there, vms=None if given else ()) for each in PAIR)
+    states = tuple(PassthroughState(each, True, given, given, depends_on=str(each)) for each in PAIR)
+    settings = HostSettings(passthrough=states, takes_labels=True, device_groups=groups)
+    host = Host("h-1", "esx-1", connected=True, gpus=gpus, settings=settings)
+    return Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), hosts={"h-1": host}, vms={})
+
+
+@pytest.mark.parametrize(
+    ("on", "seen", "devices", "said"),
+    [
+        (True, linked((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
+        (True, linked((GROUP,)), 2, None),
+        (True, linked(()), 1, None),
+        (True, linked(None), 1, "whether NVLink joins 0000:8a:00.0, which stay behind, to these GPUs is not told"),
+        (False, linked((), given=True), 1, "whether NVLink joins 0000:8a:00.0"),
+        (False, linked((), given=True), 2, None),
+    ],
+)
+def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
+    on: bool, seen: Inventory, devices: int, said: str | None
+) -> None:
+    request = SetPassthrough(on, tuple(map(str, PAIR[:devices])), host="esx-1")
+    warnings = request.plan(seen, load(boards=("a100d",))).warnings
+    assert [str(said) in warning for warning in warnings] == ([True] if said else []), warnings
 
 
 def test_what_means_nothing_is_a_usage_error() -> None:

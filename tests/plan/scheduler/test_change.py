@@ -12,7 +12,7 @@ from gpuops.catalog import load
 from gpuops.errors import HostNotFound, UsageError
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Host
-from gpuops.model.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.host_settings import Custody, HostSettings, SoftwarePackage
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
@@ -33,7 +33,7 @@ def gpu(at: str = "0000:3b:00.0", device: int = A40, mode: VgpuMode | None = Vgp
 
 
 def settings(options: str | None = "", packages: tuple[SoftwarePackage, ...] = (DRIVER,)) -> HostSettings:
-    return HostSettings(options, options, True, packages)
+    return HostSettings(options, options, True, packages, custody=Custody((), False))
 
 
 def inventory(*gpus: PhysicalGpu, vms: tuple[Vm, ...] = (), told: HostSettings | None = None, **host: Any) -> Inventory:

@@ -1,0 +1,87 @@
+"""Rolling changes on a bench: one simulated cluster, its ledger, and a state directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gpuops.execute.change import change
+from gpuops.execute.site import Site
+from gpuops.model.rolling import Rolling
+from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.plan.change.report import ChangeReport
+from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.sim.server import SimServer
+from gpuops.sim.vm_state import Power
+from gpuops.sim.world import World
+from gpuops.vsphere.connection import Connection
+from tests.wire.conftest import target_of
+
+EQUAL: Final = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="*")
+ONE: Final = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="esx-01")
+OPTIONS: Final = "NVreg_RegistryDwords=RmPVMRL=0x01"
+
+
+@dataclass
+class Bench:
+    """One simulated cluster and one state directory; every call is a login of its own."""
+
+    server: SimServer
+    state_dir: Path
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def world(self) -> World:
+        return self.server.world
+
+    def roll(self, request: Any = EQUAL, *, apply: bool = True, **options: Any) -> ChangeReport:
+        return self._with(lambda site: change.roll(
+            request, "scheduler set", Rolling(**options), site, apply=apply, consent=lambda report: None,
+            told=self.told.append,
+        ))  # fmt: skip
+
+    def resume(self) -> ChangeReport:
+        return self._taken_up(change.resume)
+
+    def abort(self) -> ChangeReport:
+        return self._taken_up(change.abort)
+
+    def _taken_up(self, act: Callable[..., Any]) -> ChangeReport:
+        def begin(site: Site) -> ChangeReport:
+            report = act(site, apply=True, consent=lambda report: None, told=self.told.append)
+            assert isinstance(report, ChangeReport)
+            return report
+
+        return self._with(begin)
+
+    def is_open(self) -> bool:
+        """Whether the journal holds a change that has not ended."""
+        with Connection(target_of(self.server)) as connection:
+            return bool(change.status(Site(connection, self.state_dir, self.world.clock.now)).verb)
+
+    def _with(self, act: Callable[[Site], ChangeReport]) -> ChangeReport:
+        with Connection(target_of(self.server)) as connection:
+            return act(Site(connection, self.state_dir, self.world.clock.now))
+
+    def host(self, name: str) -> Any:
+        [host] = [host for host in self.world.by_type("HostSystem") if host.display_name == name]
+        return host
+
+    def places(self) -> dict[str, tuple[str, Power]]:
+        """Where each VM is, and whether it runs."""
+        return {vm.display_name: (vm.host().state.name, vm.state.power) for vm in self.world.by_type("VirtualMachine")}
+
+    def most_down(self) -> int:
+        """How many hosts were out of service at once at the most, by the ledger."""
+        down: set[str] = set()
+        most = 0
+        for entry in self.world.ledger:
+            if "in_maintenance" in entry.after:
+                (down.add if entry.after["in_maintenance"] else down.discard)(entry.name)
+            most = max(most, len(down))
+        return most
+
+
+Start = Callable[[World], Bench]
