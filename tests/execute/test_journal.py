@@ -17,12 +17,12 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.originals import LATE, Originals
+from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
-from gpuops.model.rotation import Original, Role
+from gpuops.model.rotation import LATE, Original, Role
 from gpuops.plan.steps import (
     NewDirectPath,
     NewDynamic,

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute.originals import LATE
 from gpuops.execute.rotation import Half, restore, rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.model.rotation import LATE
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.rotation.lease import TTL_S
