@@ -116,6 +116,21 @@ def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
     assert number > 50
 
 
+@pytest.mark.parametrize("later_s", [0, 200, 2000], ids=["at once", "while it is down", "when it is back"])
+def test_a_reboot_that_was_asked_for_before_the_kill_is_not_asked_for_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch, later_s: float
+) -> None:
+    bench, points = start(two()), Points(monkeypatch)
+    before = bench.places()
+    points.kill_at_first("after HostConnection.submit RebootHost")
+    with pytest.raises(Killed):
+        bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    bench.world.clock.advance(later_s)
+    report = bench.resume()
+    assert report.exit_code == 0, report.outcomes
+    check_switched(bench, before, hosts=1)
+
+
 def failing(report: ChangeReport) -> str:
     """What is said of the host at which the change stopped."""
     assert report.exit_code == 4
