@@ -318,20 +318,25 @@ def change_status(site: Site) -> ChangeStatus:
     return status(site)
 
 
-def doctor(site: Site, scope: Scope) -> Examination:
+def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examination:
     """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
 
+    With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
     Raises UsageError, HostNotFound for a name that is not there.
     """
+    from gpuops.execute.roles import beside
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.parser import of_parser
+    from gpuops.vsphere.transport.reply import expat_version
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)
     meant = [host.ref for host in scope.hosts(inventory)]
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
-    held = site.hosts.held(meant, SURPLUS) if meant else {}
-    return examine(inventory, catalog_of(inventory), scope, lacking, held)
+    held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
+    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory))
+    return examine(inventory, catalog_of(inventory), scope, lacking, held, also)
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:

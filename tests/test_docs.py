@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pyexpat
 import re
 import shlex
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture) 
             "GPUOPS_STATE_DIR": str(tmp_path / "state"),
         }
         mocker.patch.dict(os.environ, variables, clear=True)
+        mocker.patch.object(pyexpat, "version_info", (2, 7, 3))  # `doctor` tells of an older one
         monkeypatch.chdir(ROOT)
         yield
 

@@ -118,6 +118,22 @@ def test_lock_files_hold_pins_and_hashes_and_no_host(name: str) -> None:
     assert "--index" not in text
 
 
+def test_nothing_is_installed_without_its_hash() -> None:
+    """What CI and people install from is the lock: every package of it, and ours from the tree without its own."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    installs = re.findall(r"pip install (.*)", makefile)
+    assert len(installs) == 2
+    for line in installs:
+        assert (
+            "--require-hashes -r requirements-dev.lock" in line or "--no-deps --no-build-isolation --editable ." in line
+        )
+    assert not re.search(r"pip3? install|uv pip install|pipx", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        pins = re.split(r"\n(?=[A-Za-z0-9])", (ROOT / name).read_text(encoding="utf-8").strip())
+        assert len(pins) > 20
+        assert [pin.split()[0] for pin in pins if not re.match(r"\S+==\S+", pin) or "--hash=sha256:" not in pin] == []
+
+
 def test_no_file_names_a_registry_host() -> None:
     # go.sum and the locks name modules, not hosts; an https link to documentation is fine, a package index is not
     index = re.compile(r"index.url|://[^\s/]*(?:pypi|registry|proxy\.golang)[^\s]*")

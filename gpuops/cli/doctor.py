@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,6 +19,10 @@ def doctor(
     entering: Entering,
     host: HostPattern = None,
     cluster: ClusterName = None,
+    roles: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 3 for anything worse than a note.")] = False,
 ) -> None:
     """Say what stands in the way on hosts, GPUs and VMs, each with its reason and what to do. Changes nothing.
@@ -28,15 +33,18 @@ def doctor(
     Examples:
       gpuops doctor --vcenter sim:lab
       gpuops doctor --strict --cluster lab-cluster --vcenter sim:lab
+      gpuops doctor --roles templates/roles/night.yaml --vcenter sim:lab
     """
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
+    from gpuops.config.role_file import load_roles
     from gpuops.plan.scope import Scope
     from gpuops.report.doctor import doctor_document, doctor_text
 
+    wishes = load_roles(roles) if roles is not None else ()
     with open_site(common) as site:
         site.shell = entering.shell()
-        found = examine(site, Scope(cluster=cluster, host=host))
+        found = examine(site, Scope(cluster=cluster, host=host), wishes)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
     if strict and not found.healthy:

@@ -29,7 +29,7 @@ _HINT: Final = "templates/requests.yaml shows every key, with comments"
 class RequestsFile(BaseModel):
     """The whole YAML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     version: Literal[1]
     requests: list[RequestSection] = Field(min_length=1)

@@ -16,7 +16,7 @@ _Privilege = Annotated[str, Field(pattern=r"^[A-Za-z]+(\.[A-Za-z]+)+$", max_leng
 
 
 class _Role(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     name: str = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f%/\\]+$")
     where: str = Field(min_length=1, max_length=200)
@@ -24,7 +24,7 @@ class _Role(BaseModel):
 
 
 class _RoleFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     version: Literal[1]
     roles: list[_Role] = Field(min_length=1)

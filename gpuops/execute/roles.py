@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone, Refused
 from gpuops.execute.port import Vcenter
+from gpuops.model.inventory import Inventory
 from gpuops.model.role import RoleState, RoleWish
+from gpuops.plan.doctor.finding import Finding
+from gpuops.plan.doctor.roles import of_roles
 
 
 @runtime_checkable
@@ -19,6 +22,10 @@ class RoleKeeper(Protocol):
 
     def roles(self, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
         """Each wanted role beside vCenter's of the same name."""
+        ...
+
+    def granted(self, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
+        """(by object, all privileges of this login, the id of the root folder); of objects not told of, nothing."""
         ...
 
     def write_role(self, wish: RoleWish, op_id: str) -> None:
@@ -55,6 +62,13 @@ def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> t
             ) from error
         written.append(state.wish.name)
     return tuple(replace(state, written=not state.right) for state in states)
+
+
+def beside(wishes: Sequence[RoleWish], vcenter: object, inventory: Inventory) -> Iterator[Finding]:
+    """What a login lacks of the roles, and what it has beyond them; nothing where no role is wanted."""
+    if wishes and isinstance(vcenter, RoleKeeper):
+        granted, root = vcenter.granted(inventory)
+        yield from of_roles(wishes, granted, root, inventory)
 
 
 def _write(wish: RoleWish, keeper: RoleKeeper) -> None:

@@ -76,8 +76,9 @@ class Site:
         steps = plan.steps or plan.withheld
         if not steps:
             return plan
-        lacking = self.vcenter.lacking(needed((*steps, *later)), attributes(steps))
-        on_clusters = needed_on_clusters((*steps, *later), inventory)
+        every = (*steps, *later)
+        lacking = self.vcenter.lacking(needed(every), attributes(steps))
+        on_clusters = needed_on_clusters(every, inventory)
         edits = self.vcenter.lacking_on_clusters(on_clusters) if on_clusters else {}
         return refused_without(plan, {**lacking, **edits}, inventory)
 

@@ -10,6 +10,7 @@ from gpuops.execute.lease import LockVm
 from gpuops.execute.rotation import remembered_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
+from gpuops.plan.command import command
 from gpuops.plan.rotation.lease import Lease, given_back, is_fresh, told
 
 
@@ -28,13 +29,13 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     there = vm.look()
     if there is None or not there.nonce:
         raise Refused(f"nobody holds the lease on {policy.lock_vm}")
-    command = f"gpuops rotate unlock --id {there.nonce}"
+    again = command("rotate unlock", id=there.nonce)
     if there.nonce != nonce:
-        raise Refused(told(there), hint=f"when that run is dead for certain: {command}")
+        raise Refused(told(there), hint=f"when that run is dead for certain: {again}")
     if is_fresh(there, vm.seen.taken_at) and not force:
         raise Locked(
             f"{told(there)}, and renewed it a moment ago: its run is alive, or died just now",
-            hint=f"it runs out by itself; when that run is dead for certain: {command} --force",
+            hint=f"it runs out by itself; when that run is dead for certain: {again} --force",
         )
     if not vm.write(given_back(there, vm.seen.taken_at)):
         raise Locked(

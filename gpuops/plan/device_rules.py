@@ -14,6 +14,7 @@ from gpuops.model.catalog import Catalog, MultiVgpu
 from gpuops.model.host import Host
 from gpuops.model.vgpu import Series
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
+from gpuops.plan.command import called, command
 from gpuops.plan.devices import signature
 from gpuops.plan.mmio import needs_large_bar, series_of
 from gpuops.plan.plan import Rejection
@@ -89,7 +90,8 @@ def tied_to_its_host(case: Case) -> Iterator[Finding]:
     for device in case.devices:
         if isinstance(device, DirectPathDevice):
             rule = f"{signature(device)} ties it to its host; it cannot move to {case.host.name}"
-            yield Rejection(case.vm.name, rule, hint=f"gpuops detach --vm {case.vm.name} --device {device.address}")
+            hint = command("detach", vm=called(case.vm), device=str(device.address))
+            yield Rejection(case.vm.name, rule, hint=hint)
 
 
 def no_snapshots(case: Case) -> Iterator[Finding]:

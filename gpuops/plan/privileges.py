@@ -1,12 +1,12 @@
 """Privileges: what a plan's steps need of the login, and the refusal when vCenter says that it is not there.
 
 Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
-ConfigSpec, in the vSphere API reference; Global.SetCustomField and Resource.ColdMigrate in the vSphere security guide.
+ConfigSpec, in the vSphere API reference; Global.SetCustomField in the vSphere security guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -33,6 +33,14 @@ GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMac
 EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
 """To change an override of DRS (vSphere API reference, ReconfigureComputeResource_Task)."""
 
+ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
+"""On the resource pool that a VM comes into (vSphere API reference, RelocateVM_Task)."""
+
+COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
+HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
+"""Of a running VM: the call is declared with Resource.ColdMigrate whatever the VM does, and asks for the other besides
+(vSphere API reference, RelocateVM_Task)."""
+
 
 def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the VM (managed object id) they are needed on."""
@@ -42,16 +50,24 @@ def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     return {vm: frozenset(privileges) for vm, privileges in found.items()}
 
 
-def needed_on_clusters(steps: Iterable[Step], inventory: Inventory) -> Mapping[str, frozenset[str]]:
+def needed_on_clusters(steps: Sequence[Step], inventory: Inventory) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the cluster (managed object id) they are needed on, where its VMs are now or will be started."""
     hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
     found: dict[str, frozenset[str]] = {}
     for step in steps:
-        vm = inventory.vms.get(step.vm) if isinstance(step, SetVmDrs) else None
-        host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "") if vm is not None else None
+        vm = inventory.vms.get(step.vm)
+        host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "")
         if host is not None and host.cluster is not None:
-            found[host.cluster] = EDIT_CLUSTER
-    return found
+            found[host.cluster] = found.get(host.cluster, frozenset()) | _of_cluster(step, inventory)
+    return {cluster: privileges for cluster, privileges in found.items() if privileges}
+
+
+def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
+    """Whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
+    vm = inventory.vms.get(step.vm)
+    present, wanted = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
+    same = present is not None and wanted is not None and present.cluster == wanted.cluster
+    return not same or present is None or present.cluster is None
 
 
 def attributes(steps: Iterable[Step]) -> frozenset[str]:
@@ -62,7 +78,8 @@ def attributes(steps: Iterable[Step]) -> frozenset[str]:
 def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
     """What a morning does to undo these steps of a night: who may not do that must not begin."""
     resumed = tuple(ResumeVm(step.vm) for step in steps if isinstance(step, SuspendVm))
-    return (*resumed, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
+    started = tuple(PowerOnVm(step.vm) for step in steps if isinstance(step, ShutDownGuest))
+    return (*resumed, *started, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
 
 
 def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
@@ -83,12 +100,22 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
     return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
 
 
+def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:
+    match step:
+        case SetVmDrs():
+            return EDIT_CLUSTER
+        case RelocateVm() if changes_pool(step, inventory):
+            return ASSIGN_TO_POOL
+        case _:
+            return frozenset()
+
+
 def _of_step(step: Step) -> tuple[str, ...]:
     match step:
         case ReconfigureVm():
             return tuple(_of_change(step.change))
         case RelocateVm():
-            return ("Resource.ColdMigrate",)
+            return tuple(COLD_MOVE)
         case PowerOnVm() | ResumeVm():
             return ("VirtualMachine.Interact.PowerOn",)
         case SuspendVm():

@@ -30,12 +30,17 @@ UNDECLARED: Final = (
     "InventoryService.Tagging.CreateTag", "InventoryService.Tagging.ObjectAttachable",
     "Network.Assign", "Resource.AssignVMToPool", "Resource.HotMigrate", "Resource.QueryVMotion",
     "Datastore.AllocateSpace",
+    "VirtualMachine.Config.AddExistingDisk", "VirtualMachine.Config.AddNewDisk", "VirtualMachine.Config.RemoveDisk",
     "VirtualMachine.Config.AddRemoveDevice", "VirtualMachine.Config.AdvancedConfig", "VirtualMachine.Config.CPUCount",
+    "VirtualMachine.Config.Annotation", "VirtualMachine.Config.Rename",
     "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
     "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
     "VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Modify",
     "VirtualMachine.GuestOperations.Query",
     "VirtualMachine.Interact.AnswerQuestion", "VirtualMachine.Interact.ConsoleInteract",
+    "VirtualMachine.Inventory.CreateFromExisting", "VirtualMachine.Inventory.Delete", "VirtualMachine.Inventory.Move",
+    "VirtualMachine.Provisioning.Clone", "VirtualMachine.Provisioning.CloneTemplate",
+    "VirtualMachine.Provisioning.CreateTemplateFromVM", "VirtualMachine.Provisioning.DeployTemplate",
 )  # fmt: skip
 
 
@@ -113,14 +118,15 @@ class Authority:
         self.permissions = [each for each in self.permissions if (each.user, each.moid) != (user, moid)]
 
     def role_of(self, user: str, entity: ManagedObject) -> Role:
-        """The role in force: of the nearest permission on the entity or above it; objects outside the tree count as
-        the root folder."""
+        """The role in force: of the nearest permission on the entity or above it; a host's managers count as the
+        host, other objects outside the tree as the root folder."""
         mine = {each.moid: each for each in self.permissions if each.user == user}
         if not mine:
             return self.roles[ADMIN]
-        for place in (entity, *ancestors(entity)):
+        governing = entity.governed_by
+        for place in (governing, *ancestors(governing)):
             found = mine.get(place.moid)
-            if found is not None and (found.propagate or place is entity):
+            if found is not None and (found.propagate or place is governing):
                 return self.roles[found.role_id]
         at_root = mine.get("group-d1")
         return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]

@@ -88,6 +88,11 @@ class ManagedObject:
         name = getattr(self, "name", "")
         return name if isinstance(name, str) and name else self.moid
 
+    @property
+    def governed_by(self) -> ManagedObject:
+        """The object whose permissions hold for this one: itself."""
+        return self
+
     def read(self, path: str) -> Any:
         """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.objects.task import Task, TaskState
-from gpuops.sim.trouble.task_ends import lingering, waits_for_answer
+from gpuops.sim.trouble.task_ends import Unanswered, lingering, waits_for_answer
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -24,9 +24,6 @@ KEPT: Final = 10_000
 
 PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
 """When a running task tells its watchers of progress, as shares of its time."""
-
-ANSWER_LOOK_S: Final = 5.0
-"""How often a task looks whether its VM's question was answered."""
 
 Effect = Callable[[], Any]
 
@@ -180,8 +177,7 @@ class Tasks:
                 self.world.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
             elif trouble.asks and waits_for_answer(task.entity):
-                # Nobody answers: the task runs on, as vCenter's do. No wait of a client jumps to this look.
-                self.world.clock.schedule(ANSWER_LOOK_S, complete, background=True)
+                Unanswered(task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
 

@@ -121,7 +121,7 @@ class World:
 
     def touched(self, obj: ManagedObject, paths: Iterable[str]) -> None:
         """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
-        with self.changed:
+        with self.lock:  # the lock of `changed` itself
             paths = tuple(paths)
             self.fragments.drop(obj.moid, paths)
             self.registry.notice(obj, paths)

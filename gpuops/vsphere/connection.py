@@ -131,6 +131,12 @@ class Connection:
 
         return compared(self._session, wishes)
 
+    def granted(self, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
+        """(by object, all privileges of this login, the id of the root folder)."""
+        from gpuops.vsphere.roles import granted
+
+        return granted(self._session, inventory), self._session.service["rootFolder"][1]
+
     def write_role(self, wish: RoleWish, op_id: str) -> None:
         """vCenter's role of that name is the wanted one from then on. Raises OutcomeUnknown, NoPermission."""
         from gpuops.vsphere.roles import write

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
+from gpuops.plan.privileges import changes_pool
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -119,9 +120,8 @@ class Performer:
 
         target = managed.host(self._session, step.host)
         spec = vim.vm.RelocateSpec(host=target)
-        present, wanted = inventory.host_of(inventory.vm(step.vm)), inventory.hosts.get(step.host)
-        same = present is not None and wanted is not None and present.cluster == wanted.cluster
-        if not same or present is None or present.cluster is None:
+        if changes_pool(step, inventory):
+            wanted = inventory.hosts.get(step.host)
             subject = wanted.name if wanted is not None else step.host
             spec.pool = self._session.read(lambda: target.parent.resourcePool, subject=subject)
         return spec

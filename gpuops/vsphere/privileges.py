@@ -6,12 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected
+from gpuops.plan.privileges import ASSIGN_TO_POOL
 from gpuops.vsphere import managed
 from gpuops.vsphere.session import Session
 
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
 DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
 """Of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
+_CLUSTER: Final = "ClusterComputeResource"
 
 
 def lacking(
@@ -46,8 +48,28 @@ def lacking_on_hosts(session: Session, needed: Mapping[str, Collection[str]]) ->
 
 
 def lacking_on_clusters(session: Session, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
-    """By cluster, those of the needed privileges that vCenter says this login does not have."""
-    return _lacking_on(session, "ClusterComputeResource", needed)
+    """By cluster, those of the needed privileges that vCenter says this login does not have.
+
+    That to bring a VM into a resource pool is asked of the cluster's own pool.
+    """
+    edits = {ref: frozenset(privileges) - ASSIGN_TO_POOL for ref, privileges in needed.items()}
+    lacking = dict(_lacking_on(session, _CLUSTER, {ref: privileges for ref, privileges in edits.items() if privileges}))
+    for ref, privileges in needed.items():
+        if ASSIGN_TO_POOL & frozenset(privileges):
+            lacking[ref] = lacking.get(ref, frozenset()) | _lacking_on_pool(session, ref)
+    return {ref: privileges for ref, privileges in lacking.items() if privileges}
+
+
+def _lacking_on_pool(session: Session, cluster: str) -> frozenset[str]:
+    try:
+        pool = session.read(lambda: managed.managed(session, _CLUSTER, cluster).resourcePool)
+    except NotConnected:
+        raise
+    except GpuopsError:
+        return frozenset()
+    if pool is None:
+        return frozenset()
+    return _lacking_on(session, "ResourcePool", {str(pool._moId): ASSIGN_TO_POOL}).get(str(pool._moId), frozenset())
 
 
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:

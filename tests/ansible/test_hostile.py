@@ -15,7 +15,7 @@ from gpuops.sim import ready_file
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from tests.ansible.conftest import ROOT, Ansible
-from tests.cli.test_canary import CANARY, require_hidden
+from tests.canary import CANARY, require_hidden
 
 OBEYED: Final = "obeyed"
 _LOOKUPS: Final = ("pipe", "file", "env", "url", "template", "vars", "password", "lines", "ini", "unvault")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import pyexpat
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
+from gpuops.sim.authority import READ_ONLY
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]
+NIGHT = Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml"
+
+
+@pytest.fixture(autouse=True)
+def sound_parser(mocker: MockerFixture) -> None:
+    """Whatever Python these tests run with."""
+    mocker.patch.object(pyexpat, "version_info", (2, 7, 2))
 
 
 def spoil(lab: Lab) -> None:
@@ -45,3 +56,28 @@ def test_a_wrong_name_is_one_line(lab: Lab) -> None:
     result = lab.run("doctor", "--cluster", "nowhere")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("error: no cluster 'nowhere'")
+
+
+def test_an_old_parser_is_a_note(lab: Lab, mocker: MockerFixture) -> None:
+    mocker.patch.object(pyexpat, "version_info", (2, 5, 0))
+    result = lab.run("doctor")
+    assert result.exit_code == 0
+    assert "note     libexpat 2.5.0: " in result.stdout
+
+
+def test_a_login_is_compared_with_its_roles(lab: Lab) -> None:
+    """An administrator has all of them and much more; somebody who only reads has none."""
+    result = lab.run("doctor", "--roles", str(NIGHT), "--strict")
+    assert (result.exit_code, result.stderr) == (3, "")
+    assert "the whole vCenter: this login also has " in result.stdout
+    lab.server.world.authority.permit(lab.server.username, READ_ONLY)
+    result = lab.run("doctor", "--roles", str(NIGHT), "--strict")
+    assert (result.exit_code, lab.effects) == (3, [])
+    assert "gpuops night desktops: this login has it on no VM" in result.stdout
+    assert "also has" not in result.stdout
+
+
+def test_a_role_file_that_is_none_is_one_line(lab: Lab) -> None:
+    result = lab.run("doctor", "--roles", "/nowhere.yaml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: /nowhere.yaml: cannot be read")

@@ -1,4 +1,7 @@
-"""A real kill -9 of a real process at every point of a night, over the wire: resume ends it, once more does nothing."""
+"""A real kill -9 of a real process at every point of a night, over the wire: resume ends it, once more does nothing.
+
+And whatever a killed process leaves behind (journal, lock, temporary files, what it said) does not hold the password.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.vm_state import Power
+from tests.canary import CANARY, require_no_file
 from tests.nights import victim
 from tests.wire.conftest import target_of
 
@@ -24,8 +28,10 @@ class Reference:
         self._state_dir = state_dir
 
     def run(self, what: str, point: int = 0) -> tuple[int, int]:
-        """(exit code or minus the signal, points passed)."""
-        return victim.run(target_of(self._server), self._state_dir, what, point)
+        """(exit code or minus the signal, points passed). Nothing that is left then holds the password."""
+        ended = victim.run(target_of(self._server), self._state_dir, what, point)
+        assert require_no_file(self._state_dir.parent) > 1, "there is something to look through"
+        return ended
 
     def running(self) -> set[str]:
         """The desktops that run."""
@@ -42,7 +48,7 @@ class Reference:
 
 def points(what: str, tmp_path: Path) -> int:
     """How many points a half has when nobody kills it."""
-    with SimServer(build("lab")) as server:
+    with SimServer(build("lab"), password=CANARY) as server:
         night = Reference(server, tmp_path)
         if what == "day":
             assert night.run("night")[0] == 0
@@ -52,7 +58,7 @@ def points(what: str, tmp_path: Path) -> int:
 
 
 def killed_and_resumed(what: str, point: int, state_dir: Path) -> None:
-    with SimServer(build("lab")) as server:
+    with SimServer(build("lab"), password=CANARY) as server:
         night = Reference(server, state_dir)
         evening = night.running()
         if what == "day":
@@ -65,21 +71,25 @@ def killed_and_resumed(what: str, point: int, state_dir: Path) -> None:
         assert night.run("day")[0] == 0
         assert night.running() == evening
         assert night.markers() == 0
+        assert [entry for entry in server.world.ledger if CANARY in repr(entry)] == []
 
 
 @pytest.mark.parametrize("point", [5, 23])
 def test_a_night_is_killed_and_resumed(point: int, tmp_path: Path) -> None:
-    killed_and_resumed("night", point, tmp_path / "state")
+    killed_and_resumed("night", point, tmp_path / "own" / "state")
 
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("what", ["night", "day"])
 def test_a_real_kill_at_every_point(what: str, tmp_path: Path) -> None:
-    found = points(what, tmp_path / "counted")
+    found = points(what, tmp_path / "counted" / "state")
     assert found > 40
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        done = [pool.submit(killed_and_resumed, what, point, tmp_path / str(point)) for point in range(1, found + 1)]
+        done = [
+            pool.submit(killed_and_resumed, what, point, tmp_path / str(point) / "state")
+            for point in range(1, found + 1)
+        ]
     for each in done:
         each.result()
     print(f"{found} points of rotate {what}")

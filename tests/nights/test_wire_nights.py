@@ -1,4 +1,7 @@
-"""The same seeded nights over TLS, by our own client against the simulator's server: nothing is lost there either."""
+"""The same seeded nights over TLS, by our own client against the simulator's server: nothing is lost there either.
+
+Whatever befalls them, neither a report nor the journal ever holds the password.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from statistics import median
 
 import pytest
 
+from tests.canary import require_hidden
 from tests.nights.checkers import violations
 from tests.nights.wire import play_on_the_wire
 
@@ -16,6 +20,8 @@ def told(seed: int) -> tuple[list[str], int]:
     """What a night breaks, and how many effects it had."""
     night = play_on_the_wire(seed)
     found = [f"seed {seed}: {said}" for said in violations(night)]
+    for what, kept in (("a report", night.told), ("the journal", night.kept), ("the ledger", list(night.world.ledger))):
+        require_hidden(f"seed {seed}: {what}", repr(kept))
     return found, sum(1 for entry in night.world.ledger if entry.operation_id)
 
 

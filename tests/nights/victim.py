@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -58,6 +59,7 @@ def run(target: Target, state_dir: Path, what: str, point: int) -> tuple[int, in
     Points are before and after each append to the journal and each change sent. 0, or more than there are: it lives.
     """
     errors = state_dir.with_name(f"{state_dir.name}-{what}.errors")
+    errors.parent.mkdir(exist_ok=True)
     receiving, sending = FORKED.Pipe(duplex=False)
     # a secret is not pickled: this test says its text
     reached = {field.name: getattr(target, field.name) for field in fields(target)}
@@ -80,7 +82,9 @@ def run(target: Target, state_dir: Path, what: str, point: int) -> tuple[int, in
 
 def _work(told: Pipe, errors: Path, reached: dict[str, Any], state_dir: Path, what: str, point: int) -> None:
     with errors.open("ab") as stream:
+        os.dup2(stream.fileno(), sys.stdout.fileno())
         os.dup2(stream.fileno(), sys.stderr.fileno())
+    tempfile.tempdir = str(errors.parent)
     points = Points(point)
     append = SqlStore.append
 

@@ -17,6 +17,7 @@ from gpuops.sim.trouble.rule import Effect
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import door
+from tests.canary import CANARY
 from tests.nights.event import Event
 from tests.nights.guests import LOGIN
 from tests.nights.night import Nightly, Played
@@ -42,7 +43,10 @@ class WireNightly(Nightly):
     def play(self) -> Played:
         """The whole night; the world's lock is the server's between two of its own acts."""
         kept_back = any(rule.effect in SILENT for event in self.played.events for rule in event.rules)
-        with _impatient(SILENCE_S if kept_back else door.SILENCE_S), SimServer(self.world) as self._server:
+        with (
+            _impatient(SILENCE_S if kept_back else door.SILENCE_S),
+            SimServer(self.world, password=CANARY) as self._server,
+        ):
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:

@@ -13,13 +13,9 @@ from tests.mutants.table import Edit
 HERE: Final = Path(__file__).parent
 
 WAITING: Final = {
-    "S9": "the encoders for HTML, CSV and Prometheus come with the views that need them; text, JSON and YAML are S8",
     "S20": "there is no support bundle",
 }
 """Threats to something that is not there yet."""
-
-ELSEWHERE: Final = {"S21": "the build is no part of the package: tests/test_packaging.py and `make setup` hold it"}
-"""Threats whose control is not in the package."""
 
 
 @dataclass(frozen=True, slots=True)

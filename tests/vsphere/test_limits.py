@@ -121,6 +121,14 @@ def test_what_no_parser_gets(read: Callable[[bytes], Any], received: bytes, said
         read(received)
 
 
+def test_what_lxml_never_has() -> None:
+    assert reply.elements(b"<a>" * 256 + b"</a>" * 256) is not None
+    with pytest.raises(door.Unreadable, match="depth"):
+        reply.elements(b"<a>" * 257 + b"</a>" * 257)
+    with pytest.raises(door.Unreadable, match="not XML"):
+        reply.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
+
+
 @pytest.mark.parametrize(
     ("received", "said_of_it"),
     [

@@ -269,7 +269,7 @@ def test_a_login_that_may_only_read_is_told_what_it_lacks(start: Start) -> None:
     told = [str(each) for each in report.plan.rejections]
     assert (report.exit_code, list(bench.world.ledger)) == (3, [])
     assert "esx-01: this login lacks Host.Config.Maintenance" in told
-    assert "vdi-001: this login lacks Resource.HotMigrate" in told
+    assert "vdi-001: this login lacks Resource.ColdMigrate, Resource.HotMigrate" in told
     assert "vdi-003: this login lacks VirtualMachine.Interact.PowerOff, VirtualMachine.Interact.PowerOn" in told
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_restore, rotate_status, rotate_unlock
 from gpuops.config.policy import parse_policy
-from gpuops.errors import GpuopsError, Locked
+from gpuops.errors import GpuopsError, Locked, NoPermission
 from gpuops.execute.lease import LockVm, take
 from gpuops.execute.nonces import Nonces
 from gpuops.plan.rotation.lease import taken
@@ -83,11 +83,14 @@ def test_of_two_that_write_on_the_same_look_one_holds_it(lab: SimServer, tmp_pat
 def test_the_night_account_may_set_the_lock_vm_and_is_told_when_it_may_not(lab: SimServer, tmp_path: Path) -> None:
     night_account(lab)
     with site_of(lab, tmp_path) as site:
-        report = rotate_night(LEASED, site, apply=True)
+        report = rotate_night(LEASED, site, apply=False)
         assert report.exit_code == 3
         assert {(each.subject, each.rule) for each in report.plan.rejections} == {
             ("bare", "this login lacks VirtualMachine.Config.AdvancedConfig")
         }
+        with pytest.raises(NoPermission, match=r"bare: this login lacks .*VirtualMachine\.Config\.AdvancedConfig"):
+            rotate_night(LEASED, site, apply=True)
+        assert effects(lab) == []
     night_account(lab, {**NIGHT_ROLES, "misc": frozenset({"VirtualMachine.Config.AdvancedConfig"})})
     with site_of(lab, tmp_path) as site:
         assert rotate_night(LEASED, site, apply=True).exit_code == 0

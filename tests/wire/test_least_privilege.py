@@ -17,7 +17,7 @@ from gpuops.plan.attach import Attach
 from gpuops.plan.change.roll import MAINTENANCE
 from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
 from gpuops.plan.outcome import Report
-from gpuops.plan.privileges import EDIT_CLUSTER, needed
+from gpuops.plan.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER, HOT_MOVE, needed
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -161,7 +161,7 @@ def test_the_roles_hold_what_steps_may_need_and_nothing_that_none_does() -> None
         SetAttribute("vm", "a", "b"), RunInGuest("vm", "/x"), ReconfigureVm("vm", change),
     ]  # fmt: skip
     wanted = {privilege for each in needed(vm_steps).values() for privilege in each} | EDIT_CLUSTER | WANTED_ON_HOSTS
-    wanted |= {MAINTENANCE, "Resource.HotMigrate"}  # of reboots one after another
+    wanted |= {MAINTENANCE} | HOT_MOVE | ASSIGN_TO_POOL  # of reboots one after another; of moves between clusters
     assert {privilege for role in ROLES.values() for privilege in role.privileges} == wanted
 
 

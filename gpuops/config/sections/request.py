@@ -57,7 +57,7 @@ def _named(value: Any) -> Any:
 class VgpusSection(BaseModel):
     """vGPUs of one profile."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     profile: Text
     count: int = Field(default=1, ge=1, le=64)
@@ -70,7 +70,7 @@ Addresses = Annotated[list[Annotated[Text, AfterValidator(_address)]], Field(max
 class RequestSection(BaseModel):
     """One request."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
     name: Text
     vcpu: int = Field(ge=1, le=4096)

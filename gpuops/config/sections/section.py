@@ -22,7 +22,7 @@ def accepted_before(info: ValidationInfo) -> bool:
 class Section(BaseModel):
     """One mapping of the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 def mistake(reason: str, hint: str = "") -> PydanticCustomError:

@@ -31,7 +31,7 @@ from gpuops.plan.defrag.question import Defrag
 from gpuops.plan.defrag.standing import Way
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.privileges import needed, refused_without
+from gpuops.plan.privileges import HOT_MOVE, needed, refused_without
 from gpuops.plan.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
 
 VERB: Final = "defrag"
@@ -154,9 +154,7 @@ def _hop(move: Move) -> Hop:
 
 def _needed(hops: Iterable[Hop]) -> Mapping[str, frozenset[str]]:
     """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
-    return {
-        hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else frozenset({"Resource.HotMigrate"}) for hop in hops
-    }
+    return {hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else HOT_MOVE for hop in hops}
 
 
 @dataclass(slots=True)

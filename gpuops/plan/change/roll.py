@@ -18,6 +18,7 @@ from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.host_state import privileges
 from gpuops.plan.keeping import kept_as_they_are
 from gpuops.plan.plan import Rejection
+from gpuops.plan.privileges import HOT_MOVE
 from gpuops.plan.steps import HostStep
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
@@ -133,7 +134,7 @@ def needed(turns: Collection[Turn]) -> tuple[Mapping[str, frozenset[str]], Mappi
 def _of_vm(leaving: Leaving) -> frozenset[str]:
     match leaving:
         case Leaving.VMOTION:
-            return frozenset({"Resource.HotMigrate"})
+            return HOT_MOVE
         case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
             return frozenset({"VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"})
         case Leaving.DRS:

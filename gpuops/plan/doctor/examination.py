@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,16 +52,18 @@ def examine(
     scope: Scope,
     lacking: Mapping[str, Collection[str]],
     held: Mapping[str, Collection[str]] | None = None,
+    also: Iterable[Finding] = (),
 ) -> Examination:
     """The hosts that are meant, their clusters and VMs.
 
     `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `held`: those of `SURPLUS` that are there.
+    `also`: what was found elsewhere, of this login and of this machine.
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
     scope.check(inventory)
     hosts = scope.hosts(inventory)
-    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {})]
+    found = [*_of_vcenter(inventory), *_surplus(inventory, held or {}), *also]
     for cluster in sorted({host.cluster for host in hosts if host.cluster}):
         members = [host for host in hosts if host.cluster == cluster]
         if cluster in inventory.clusters:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
+from gpuops.plan.command import command, hosts_called
 from gpuops.plan.doctor import fixes
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.modes import of_modes
@@ -18,7 +20,7 @@ from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
 def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     """What stands in the way on one host with GPUs."""
     if host.connected is not True:
-        fix = f"govc host.reconnect {host.name}, once the host itself is up"
+        fix = f"govc host.reconnect {quote(host.name)}, once the host itself is up"
         yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
         return
     if host.in_maintenance:
@@ -26,7 +28,7 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
             Severity.NOTE,
             host.name,
             "is in maintenance mode",
-            f"govc host.maintenance.exit {host.name}, when the work is done",
+            f"govc host.maintenance.exit {quote(host.name)}, when the work is done",
         )
     if host.unreadable:
         paths = ", ".join(host.unreadable)
@@ -69,7 +71,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         fix = fixes.graphics(host.name, gpu.address, configured)
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
-        fix = f"gpuops mode set --type sharedDirect --gpu {gpu.address} --host {host.name}"
+        fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
         yield Finding(Severity.WARNING, subject, f"is {used}: no vGPU starts on it", fix)
     elif used is None:
         yield Finding(Severity.WARNING, subject, "what it is used for cannot be read", "gpuops inventory shows it anew")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.command import called, command
 from gpuops.plan.devices import is_gpu
 from gpuops.plan.doctor.finding import Finding, Severity
 
@@ -25,7 +26,7 @@ def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
     if host is not None and host.profiles is not None and host.readable:
         for profile in dict.fromkeys(vm.profiles):
             if host.offers(profile) is None:
-                fix = f"gpuops place --profile {profile} names hosts that have it"
+                fix = f"{command('place', profile=profile)} names hosts that have it"
                 yield Finding(Severity.ERROR, vm.name, f"{host.name} does not offer its {profile}", fix)
 
 
@@ -40,5 +41,5 @@ def _memory(vm: Vm) -> Iterator[Finding]:
         yield Finding(Severity.WARNING, vm.name, "its memory reservation cannot be read", "ask for the read-only role")
         return
     profile = next((device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)), None)
-    fix = f"gpuops attach --vm {vm.name} --profile {profile}" if profile else "reserve all its memory"
+    fix = command("attach", vm=called(vm), profile=profile) if profile else "reserve all its memory"
     yield Finding(Severity.ERROR, vm.name, "not all its memory is reserved: it does not start", fix)

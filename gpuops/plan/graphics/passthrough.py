@@ -13,6 +13,7 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
+from gpuops.plan.command import called, command
 from gpuops.plan.graphics.linked import torn
 from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
@@ -185,7 +186,8 @@ def _given(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Ite
             yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
         for device in vm.devices or ():
             if isinstance(device, DirectPathDevice) and device.address in addresses:
-                hint = f"gpuops detach --vm {vm.name} --device {device.address} takes it from the VM"
+                again = command("detach", vm=called(vm), device=str(device.address))
+                hint = f"{again} takes it from the VM"
                 yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
 
 

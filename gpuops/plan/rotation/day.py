@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from shlex import quote
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import MorningOrder, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.command import called, command
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.rotation.drs import put_back
@@ -153,5 +153,5 @@ def _explained(outcome: Outcome, after: Inventory, alone: bool) -> Outcome:
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
     held = f"; the GPUs of {host.name} are held by {', '.join(holders)}" if holders else ""
-    again = f"gpuops rotate restore --vm {quote(vm.name)}" if alone else RETURN_COMMAND
+    again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
     return replace(outcome, reason=f"{outcome.reason}{held}; try again: {again}")

@@ -22,3 +22,7 @@ class HostPart(ManagedObject):
     @property
     def display_name(self) -> str:
         return self.host.name
+
+    @property
+    def governed_by(self) -> ManagedObject:
+        return self.host

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.drs import Behavior, DrsState, Group, HaAdmission, Override, Rule
-from gpuops.sim.operations import faults
+from gpuops.sim.operations import faults, permissions
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -25,6 +25,7 @@ RECONFIGURE_S: Final = 1.0
 
 def reconfigure(cluster: ClusterComputeResource, call: Call, spec: Any, *, modify: bool) -> Any:
     """The task that applies a ClusterConfigSpecEx."""
+    permissions.to_edit_cluster(cluster, call)
 
     def finish() -> None:
         before = _facts(cluster.drs)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.operations import faults
+from gpuops.sim.operations import faults, permissions
 from gpuops.sim.operations.failover import refuse_failover_host
 from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.operations.initial_placement import refuse_against_rules
@@ -51,6 +51,8 @@ def migrate(vm: VirtualMachine, call: Call, pool: Any, host: Any, state: Any) ->
     """MigrateVM_Task: to another host or resource pool; `state`, if given, must be the VM's power state."""
     if state is not None and str(state) != vm.state.power.value:
         raise faults.wrong_power_state(vm.state.power, Power(str(state)))
+    if vm.state.power is not Power.ON:
+        vm.world.authority.require(call, vm, "Resource.ColdMigrate")
     return _move(vm, call, "MigrateVM_Task", *_target(vm, host, pool), None, None)
 
 
@@ -81,6 +83,7 @@ def _move(
     store: Datastore | None,
     folder: Any,
 ) -> Any:
+    permissions.to_move(vm, call, pool, store, folder)
     hot = vm.state.power is Power.ON and host is not vm.host()
 
     def begin() -> None:
@@ -160,6 +163,7 @@ def clone(vm: VirtualMachine, call: Call, folder: Any, name: str, spec: Any) -> 
     home = vm.world.get(folder)
     location = spec.location
     host, pool = _target(vm, location.host, location.pool) if location.pool or location.host else (vm.host(), None)
+    permissions.to_clone(vm, call, home, pool, spec)
 
     def begin() -> None:
         home.refuse_duplicate(name)
@@ -202,6 +206,7 @@ def _copied(vm: VirtualMachine, name: str, folder: str, host: HostSystem, pool: 
 
 def destroy(vm: VirtualMachine, call: Call) -> Any:
     """Destroy_Task: the VM and its files are gone."""
+    vm.world.authority.require(call, vm, "VirtualMachine.Inventory.Delete")
 
     def begin() -> None:
         if vm.state.power is Power.ON:

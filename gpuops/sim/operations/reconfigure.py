@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.operations import faults
+from gpuops.sim.operations import faults, permissions
 from gpuops.sim.operations.device_change import apply_device_changes
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.vm_state import Power, VmState, merged_options
@@ -31,6 +31,7 @@ Setter = Callable[["VirtualMachine", VmState, Any], None]
 
 def reconfigure(vm: VirtualMachine, call: Call, spec: Any) -> Any:
     """The task that applies a VirtualMachineConfigSpec."""
+    permissions.to_reconfigure(vm, call, spec)
 
     def finish() -> None:
         vm.refuse_while_asked()

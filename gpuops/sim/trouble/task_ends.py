@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.vm_state import Power, Question
@@ -18,6 +19,9 @@ OUT_OF_SPACE: Final = Question(
 )
 """The question of a full datastore, as ESXi asks it (VMware knowledge base on msg.hbacommon.outofspace)."""
 
+ANSWER_LOOK: Final = timedelta(seconds=5)
+"""How often a task looks whether its VM's question was answered."""
+
 
 def waits_for_answer(entity: Any) -> bool:
     """Whether a VM waits for an answer; it asks the first time. An object that is no VM never does."""
@@ -30,6 +34,30 @@ def waits_for_answer(entity: Any) -> bool:
     entity.state.question = Question(OUT_OF_SPACE.id, text, OUT_OF_SPACE.choices)
     entity.touch("runtime", "summary")
     return True
+
+
+class Unanswered:
+    """Nobody answers a VM: its task runs on, as vCenter's do, and goes on at its first look after the answer.
+
+    It is told of the answer, and does not ask: a night is seven thousand looks long.
+    """
+
+    def __init__(self, vm: Any, go_on: Callable[[], None]) -> None:
+        self._go_on = go_on
+        self._asked_at = vm.world.clock.now()
+        vm.world.registry.watch(vm.moid, self)
+
+    def object_touched(self, obj: Any, paths: Collection[str]) -> None:
+        if obj.state.question is not None:
+            return
+        obj.world.registry.unwatch(obj.moid, self)
+        clock = obj.world.clock
+        until_look = ANSWER_LOOK - (clock.now() - self._asked_at) % ANSWER_LOOK
+        # No wait of a client jumps to this look.
+        clock.schedule(until_look.total_seconds(), self._go_on, background=True)
+
+    def object_removed(self, obj: Any) -> None:
+        """Nobody can answer it any more."""
 
 
 def lingering(task: Task, complete: Callable[[], None], lingers_s: float) -> Callable[[], None]:

@@ -1,0 +1,105 @@
+"""Permissions: what a caller must hold where the API's tables name no privilege for a method, or not all of it.
+
+Sources: vSphere API reference, ReconfigVM_Task and ConfigSpec (by field), RelocateVM_Task and MigrateVM_Task,
+ReconfigureComputeResource_Task; VMware security guide, required privileges for common tasks (cloning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim
+
+from gpuops.sim.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.call import Call
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+
+_CONFIG: Final = "VirtualMachine.Config."
+OF_FIELDS: Final = {
+    "name": "Rename",
+    "annotation": "Annotation",
+    "guestId": "Settings",
+    "uuid": "Settings",
+    "instanceUuid": "Settings",
+    "firmware": "Settings",
+    "fixedPassthruHotPlugEnabled": "Settings",  # from memory
+    "numCPUs": "CPUCount",
+    "numCoresPerSocket": "CPUCount",  # from memory, and so `virtualNuma`
+    "cpuHotAddEnabled": "CPUCount",
+    "virtualNuma": "CPUCount",
+    "memoryMB": "Memory",
+    "memoryHotAddEnabled": "Memory",
+    "memoryAllocation": "Resource",
+    "memoryReservationLockedToMax": "Resource",  # from memory: it is an allocation
+    "cpuAllocation": "Resource",
+    "latencySensitivity": "Resource",
+    "extraConfig": "AdvancedConfig",
+}
+"""What a field of ConfigSpec takes, below VirtualMachine.Config."""
+
+
+def to_reconfigure(vm: VirtualMachine, call: Call, spec: Any) -> None:
+    """Raises NoPermission for the first privilege that this ConfigSpec needs and the caller has not."""
+    for privilege in _of_spec(spec):
+        _require(call, vm, _CONFIG + privilege)
+
+
+def to_move(vm: VirtualMachine, call: Call, pool: str | None, store: Any, folder: Any) -> None:
+    """The same for a move, in addition to what the method itself is declared with."""
+    if vm.state.power is Power.ON:
+        _require(call, vm, "Resource.HotMigrate")
+    if pool is not None and pool != vm.state.pool:
+        _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
+    if store is not None and store is not vm.datastore():
+        _require(call, store, "Datastore.AllocateSpace")
+    if folder is not None and folder.moid != vm.state.folder:
+        _require(call, vm, "VirtualMachine.Inventory.Move")
+
+
+def to_clone(vm: VirtualMachine, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
+    """The same for a copy: of a template or a VM, into a folder, a resource pool and a datastore."""
+    into, source = bool(spec.template), vm.state.is_template
+    kinds = {
+        (True, False): "DeployTemplate",
+        (True, True): "CloneTemplate",
+        (False, True): "CreateTemplateFromVM",
+        (False, False): "Clone",
+    }
+    _require(call, vm, f"VirtualMachine.Provisioning.{kinds[source, into]}")
+    _require(call, folder, "VirtualMachine.Inventory.CreateFromExisting")
+    if pool is not None and not into:
+        _require(call, vm.world.get(pool), "Resource.AssignVMToPool")
+    store = vm.world.get(spec.location.datastore) if spec.location.datastore else vm.datastore()
+    _require(call, store, "Datastore.AllocateSpace")
+
+
+def to_edit_cluster(cluster: ManagedObject, call: Call) -> None:
+    """The same for settings, overrides and rules of a cluster."""
+    _require(call, cluster, "Host.Inventory.EditCluster")
+
+
+def _of_spec(spec: Any) -> Iterator[str]:
+    for change in spec.deviceChange or ():
+        yield _of_device(change)
+    for field, privilege in OF_FIELDS.items():
+        if getattr(spec, field) not in (None, []):
+            yield privilege
+
+
+def _of_device(change: Any) -> str:
+    disk = isinstance(change.device, vim.vm.device.VirtualDisk)
+    match change.operation:
+        case "add":
+            return ("AddNewDisk" if change.fileOperation else "AddExistingDisk") if disk else "AddRemoveDevice"
+        case "remove":
+            return "RemoveDisk" if disk else "AddRemoveDevice"
+        case _:
+            return "EditDevice"
+
+
+def _require(call: Call, entity: ManagedObject, privilege: str) -> None:
+    entity.world.authority.require(call, entity, privilege)

@@ -1,0 +1,35 @@
+"""Replies of a vCenter that nobody here wrote, with a few bytes changed: nothing but a value or an error of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.config.address import Address
+from gpuops.model.secret import Secret
+from gpuops.model.target import Target
+from tests.peers.processes import Endpoint
+from tests.wire.mutated_replies import fuzz_both, fuzz_reader, recorded
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def target(shared_vcsim: Endpoint) -> Target:
+    address = Address.parse(shared_vcsim.url)
+    return Target(
+        address.host,
+        shared_vcsim.username,
+        Secret(shared_vcsim.password),
+        port=address.port,
+        ca_files=(str(shared_vcsim.ca_file),),
+    )
+
+
+@pytest.mark.parametrize("seed", range(1, 11))
+def test_a_hundred_thousand_in_ten_parts(target: Target, seed: int) -> None:
+    fuzz_both(recorded(target).replies, 10_000, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_whole_inventories(target: Target, seed: int) -> None:
+    assert fuzz_reader(target, recorded(target), 500, seed=seed) > 0

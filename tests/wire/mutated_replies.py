@@ -1,0 +1,149 @@
+"""Real replies with a few bytes changed, and what our readers make of them: a value, a fault, or our own error.
+
+The changes are drawn from a seed: whatever went wrong once goes wrong again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from xml.parsers.expat import ExpatError
+
+import pytest
+
+from gpuops.errors import GpuopsError, ProtocolError
+from gpuops.model.target import Target
+from gpuops.vsphere import collect
+from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport import door, stub
+from gpuops.vsphere.transport.stub import deserialised
+from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, envelope, parsed
+
+PIECES: Final = [
+    b"<",
+    b">",
+    b"&",
+    b'"',
+    b"</",
+    b"<!DOCTYPE a>",
+    b"<![CDATA[",
+    b"\0",
+    b"\xff",
+    b"&#0;",
+    b"xsi:type",
+    b"Fault",
+    b"9" * 50,
+]
+
+
+def mutated(reply: bytes, rng: random.Random) -> bytes:
+    """The same with one to four small changes: bytes put in, taken out, turned over, or repeated."""
+    changed = bytearray(reply)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(changed))
+        end = at + rng.choice((1, 1, 2, 8, 64))
+        match rng.randrange(4):
+            case 0:
+                changed[at:at] = rng.choice(PIECES)
+            case 1:
+                del changed[at:end]
+            case 2:
+                changed[at : at + 1] = bytes((rng.randrange(256),))
+            case _:
+                changed[at:at] = changed[at:end]
+        changed = changed or bytearray(b"<")
+    return bytes(changed)
+
+
+@dataclass
+class Recorded:
+    """What a vCenter said to one login that read everything."""
+
+    typed: list[tuple[bytes, Any]] = field(default_factory=list)
+    """Replies to pyVmomi, with the type that it expects of each."""
+    read: list[tuple[str, bytes]] = field(default_factory=list)
+    """Replies to our own reader, with the call they answer."""
+
+    @property
+    def replies(self) -> list[tuple[bytes, Any]]:
+        """Both, each with a type for pyVmomi."""
+        return [*self.typed, *((reply, datetime) for _, reply in self.read)]
+
+
+def recorded(target: Target) -> Recorded:
+    """The replies of this vCenter to both parsers."""
+    found = Recorded()
+    typed, fetch = stub.deserialised, Wire.fetch
+
+    def kept(received: bytes, result: Any, of: Any) -> Any:
+        found.typed.append((received, result))
+        return typed(received, result, of)
+
+    def fetched(wire: Wire, method: str, *arguments: Any, **more: Any) -> bytes:
+        reply = fetch(wire, method, *arguments, **more)
+        found.read.append((method, reply))
+        return reply
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stub, "deserialised", kept)
+        patched.setattr(Wire, "fetch", fetched)
+        with Session(target) as session:
+            session.read(session.instance.CurrentTime)
+            collect.inventory(session)
+            root = session.content.rootFolder
+            session.read(getattr, root, "name")
+            session.read(getattr, session.content.sessionManager, "currentSession")
+            session.read(getattr, session.content.authorizationManager, "roleList")
+    return found
+
+
+def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) -> None:
+    """Each parser has so many mutated replies; anything but a value or its own error is raised."""
+    rng = random.Random(seed)
+    for turn in range(turns):
+        reply, result = replies[turn % len(replies)]
+        changed = mutated(reply, rng)
+        with suppress(door.Unreadable, ExpatError):
+            deserialised(changed, result, None)
+        with suppress(ProtocolError, WireFault, SessionEnded):
+            parsed(changed, "vc:443")
+
+
+@contextmanager
+def _answering(turn: dict[str, list[bytes]]) -> Iterator[None]:
+    """Every call over the wire is answered from these, by its method; the last one again and again."""
+
+    def fetch(wire: Wire, method: str, this: tuple[str, str], arguments: str = "", **more: Any) -> bytes:
+        envelope(method, this, arguments)  # what cannot be asked is not answered
+        replies = turn.get(method) or [b""]
+        return replies.pop(0) if len(replies) > 1 else replies[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Wire, "fetch", fetch)
+        yield
+
+
+def fuzz_reader(target: Target, found: Recorded, turns: int, *, seed: int) -> int:
+    """So many inventories are read from replies of which one is mutated; how many were refused.
+
+    Anything but an inventory or an error of ours is raised.
+    """
+    rng, refused = random.Random(seed), 0
+    answers: dict[str, list[bytes]] = {}
+    with Session(target) as session, _answering(answers):
+        of_reads = [number for number, (method, _) in enumerate(found.read) if "Retrieve" in method]
+        for _ in range(turns):
+            struck = rng.choice(of_reads)
+            answers.clear()
+            for number, (method, reply) in enumerate(found.read):
+                answers.setdefault(method, []).append(mutated(reply, rng) if number == struck else reply)
+            answers["RetrieveServiceContent"] = answers["RetrieveServiceContent"][-1:]
+            try:
+                collect.inventory(session)
+            except GpuopsError:
+                refused += 1
+    return refused
