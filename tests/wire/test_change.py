@@ -94,14 +94,19 @@ def test_a_change_that_is_killed_goes_on(start: Start, monkeypatch: pytest.Monke
     check_switched(bench, before, hosts=1)
 
 
+PARTS = 4
+"""All moments, in so many tests: each is done within minutes on a busy machine too."""
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: int
 ) -> None:
-    points, number, killed = Points(monkeypatch), 0, True
+    points, number, killed = Points(monkeypatch), part + 1 - PARTS, True
     while killed:
-        number += 1
+        number += PARTS
         with SimServer(two()) as server:
             bench = Bench(server, tmp_path / str(number))
             before = bench.places()

@@ -34,8 +34,8 @@ def torn(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalo
             )
         elif groups is None or not on:
             yield (
-                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is not told; "
-                "name all GPUs of a group, or none"
+                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
+                "not told; name all GPUs of a group, or none"
             )
 
 
