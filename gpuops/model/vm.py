@@ -67,6 +67,14 @@ class OtherPassthrough:
     kind: Literal["other"] = "other"
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What the system inside a VM tells of itself, by VMware Tools; None = it tells nothing."""
+
+    tools_running: bool | None
+    address: str | None
+
+
 GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
 
 
