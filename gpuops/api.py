@@ -64,6 +64,7 @@ __all__ = [
     "defrag",
     "defrag_execute",
     "doctor",
+    "foresee",
     "mig_show",
     "offline",
     "place",
@@ -210,7 +211,7 @@ def _look(request: Request, site: Site) -> Report:
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
-    """What there was to do so that the VM is there, and the vCenter as it is then.
+    """What there was to do so that the VM is there, and the vCenter as it is then: foreseen unless `apply`.
 
     A template that cannot be used is an answer: `rejections`. Raises UsageError, NotConnected, Locked while a rotation
     runs.
@@ -218,6 +219,16 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     from gpuops.execute.cloning import clone as make
 
     return make(request, site, apply=apply)
+
+
+def foresee(request: Request, after: Clone, site: Site) -> Report:
+    """What the request would change once that VM is made, if it is not there yet. Nothing is ever written.
+
+    Raises as `run` and `clone` do, and Refused where the clone would be.
+    """
+    from gpuops.execute.cloning import foreseen
+
+    return foreseen(request, after, site) or run(request, site, apply=False)
 
 
 def capacity(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -105,6 +106,9 @@ def parse_csv(text: str, name: str) -> tuple[Workload, ...]:
 
 def _check_header(header: list[str], name: str) -> None:
     known = ", ".join(RequestSection.model_fields)
+    if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
+        hint = "columns are separated by commas; a semicolon parts the values of one cell"
+        raise PolicyError(f"{name}: line 1: is one column, {header[0]!r}", hint=hint)
     for column, times in Counter(header).items():
         if column not in RequestSection.model_fields:
             raise PolicyError(f"{name}: line 1: unknown column {column!r}", hint=f"columns: {known}")

@@ -7,18 +7,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from gpuops.errors import OutcomeUnknown, VmNotFound
-from gpuops.execute.site import Site
+from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
+from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.plan.clone import PRIVILEGES, Clone, Cloning, NewClone
+from gpuops.plan.outcome import Report
 from gpuops.plan.plan import Rejection
+from gpuops.plan.request import Request
 
 TIMEOUT_S: Final = 4 * 3600.0
 """Disks are copied: of a large template that takes its time."""
 
 
 def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
-    """What there was to do, and the vCenter as it is then; with `apply` the VM is there.
+    """What there was to do, and the vCenter as it is then: with `apply` read, else foreseen with the VM in it.
 
     Raises UsageError for names that mean nothing, Locked while a rotation runs, the error that vCenter ended the task
     with, and OutcomeUnknown where it is neither there nor refused.
@@ -29,8 +31,10 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
     wanted = request.planned(before, folder)
     if wanted.new is not None:
         wanted = _permitted(wanted, wanted.new, site, before)
-    if not apply or wanted.new is None:
+    if wanted.new is None:
         return wanted, before
+    if not apply:
+        return wanted, wanted.new.made_in(_detailed(wanted.new.source, before, site))
     with site.changing(before.vcenter, alone=False):
         _make(wanted.new, site)
     after = vcenter.inventory()
@@ -42,9 +46,30 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
         raise OutcomeUnknown(
             f"{request.vm}: vCenter does not show it yet", hint="the same again: a VM of that name is not made twice"
         )
-    if made.devices is None:
-        after = vcenter.observe(after, [made.ref])
+    after = _detailed(made.ref, after, site)
     return replace(wanted, there=after.vm(made.ref)), after
+
+
+def foreseen(request: Request, after: Clone, site: Site) -> Report | None:
+    """What the request would change of the VM once it is made; None = it is there, and need not be foreseen.
+
+    What this login may do to a VM that is not there cannot be asked. Raises UsageError as the request and the clone do,
+    Refused with every reason against the clone.
+    """
+    wanted, world = clone(after, site, apply=False)
+    if wanted.rejections:
+        raise Refused("; ".join(each.line for each in wanted.rejections))
+    if wanted.new is None:
+        return None
+    hosts = request.config_targets(world)
+    if hosts:
+        world = site.vcenter.with_config_targets(world, hosts)
+    return Report(request, world, request.plan(world, catalog_of(world), site.clock()))
+
+
+def _detailed(ref: str, seen: Inventory, site: Site) -> Inventory:
+    """The snapshot with the VM's devices: the bulk read leaves out those on hosts without GPUs."""
+    return seen if seen.vm(ref).devices is not None else site.vcenter.observe(seen, [ref])
 
 
 def _permitted(wanted: Cloning, new: NewClone, site: Site, before: Inventory) -> Cloning:

@@ -9,7 +9,7 @@ from typing import Protocol
 from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
@@ -81,6 +81,13 @@ class Vcenter(Protocol):
         """Those of these VMs that show this power state before the time is up; returns as soon as all do.
 
         For what has no task: a guest's own shutdown, and a state that lags behind a task that succeeded.
+        """
+        ...
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """What the guest of this VM tells of itself once VMware Tools run in it, with `address` once it has one.
+
+        When the time is up before that, what it tells then.
         """
         ...
 

@@ -10,7 +10,7 @@ from gpuops.errors import Refused
 from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import HostStep, HostTask, Step
@@ -94,6 +94,9 @@ class SavedVcenter:
 
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         _refuse()
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        return Guest(self._snapshot.vm(vm).tools_running, None)
 
     def defined_attributes(self) -> frozenset[str]:
         """As far as a snapshot tells: those that a VM carries."""

@@ -67,6 +67,14 @@ class OtherPassthrough:
     kind: Literal["other"] = "other"
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """What the system inside a VM tells of itself, by VMware Tools; None = it tells nothing."""
+
+    tools_running: bool | None
+    address: str | None
+
+
 GpuDevice = VgpuDevice | DirectPathDevice | DynamicDevice | OtherPassthrough
 
 
@@ -115,6 +123,7 @@ class Vm:
     hardware_version: int | None = None
     cores_per_socket: int | None = None
     cores_per_numa_node: int | None = None
+    """vCPUs of each virtual NUMA node as somebody has set it; 0 = left to ESXi."""
     memory_reservation_mib: int | None = None
     cpu_reservation_mhz: int | None = None
     memory_locked: bool | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpuops.errors import ProfileUnknown, UsageError
+from gpuops.errors import ProfileUnknown, Refused, UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
@@ -38,6 +38,14 @@ def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, ca
         except ProfileUnknown:
             continue
     return resolve(text, inventory.offered_profiles)
+
+
+def offered_profile(text: str, inventory: Inventory) -> str:
+    """The offered profile of that name. One that is none is a wish that cannot be met: raises Refused."""
+    try:
+        return resolve(text, inventory.offered_profiles)
+    except UsageError as error:
+        raise Refused(error.message, hint=error.hint) from error
 
 
 def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:

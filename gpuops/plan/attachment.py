@@ -19,7 +19,7 @@ from gpuops.plan.hosts import elsewhere
 from gpuops.plan.pins import kept_pins
 from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
-from gpuops.plan.placement.remote import remote
+from gpuops.plan.placement.remote import may_be_remote, remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
 from gpuops.plan.placement.wide import nodes_needed, place_near, share
@@ -134,6 +134,7 @@ def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
             *placement.doubts,
             *warnings_of(fitting),
             *remote(ask.vm, ask.numa, placement, ask.inventory),
+            *may_be_remote(ask.vm, ask.numa, placement, ask.inventory),
             *_competitors(ask, fitting),
             *power.warnings,
         ),

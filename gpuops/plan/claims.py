@@ -20,7 +20,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import moment
 from gpuops.plan.holding import take
-from gpuops.plan.placement.nodes import unreserved
+from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import demands_of, pins_of
 from gpuops.plan.plan import Rejection
@@ -124,6 +124,11 @@ def _claim(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Claim:
     if free_mib is not None and needed_mib > free_mib:
         short = Rejection(host.name, f"memory for {vm.name} to come back", needed_mib, free_mib, "MiB")
         return Claim(vm, host, lost=(short,))
+    asked_mhz, left_mhz = vm.cpu_reservation_mhz or 0, unreserved_mhz(host, vm, inventory)
+    if left_mhz is not None and asked_mhz > left_mhz:
+        return Claim(
+            vm, host, lost=(Rejection(host.name, f"CPU for {vm.name} to come back", asked_mhz, left_mhz, "MHz"),)
+        )
     seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog)
     if not seating.complete:
         return Claim(vm, host, lost=seating.rejections)

@@ -7,25 +7,29 @@ own settings are the template's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.plan import Rejection
 
 PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
 """On the template (vSphere API reference, CloneVM_Task)."""
+FORESEEN: Final = "clone:"
+"""How the id of a VM begins that is not there yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewClone:
-    """A VM to make; all but its name and its size are managed object ids."""
+    """A VM to make; all but its name, its path and its size are managed object ids."""
 
     name: str
+    path: str
+    """Inventory path that it will have."""
     source: str
     host: str
     folder: str | None
@@ -34,6 +38,47 @@ class NewClone:
     """None = that of its template."""
     vcpus: int
     memory_mib: int
+
+    def made_in(self, inventory: Inventory) -> Inventory:
+        """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.
+
+        The snapshot must know the template's devices. Custom attributes are not cloned (from memory).
+        """
+        source = inventory.vm(self.source)
+        kept_mib = self.memory_mib if source.memory_locked else source.memory_reservation_mib
+        cores = source.cores_per_socket
+        made = replace(
+            source,
+            ref=f"{FORESEEN}{self.name}",
+            name=self.name,
+            path=self.path,
+            instance_uuid=None,
+            host=self.host,
+            power=PowerState.OFF,
+            template=False,
+            vcpus=self.vcpus,
+            cores_per_socket=cores if cores and self.vcpus % cores == 0 else 1,
+            cores_per_numa_node=self._cores_per_node(source),
+            memory_mib=self.memory_mib,
+            memory_reservation_mib=kept_mib,
+            datastores=source.datastores if self.datastore is None else (self.datastore,),
+            cpu_usage_mhz=None,
+            console_connections=None,
+            question=None,
+            tasks=(),
+            attributes={},
+            tags=None,
+            vapp=None,
+            snapshots=0,
+            change_version=None,
+            tools_running=False,
+        )
+        return inventory.with_vm(made)
+
+    def _cores_per_node(self, source: Vm) -> int | None:
+        """A template that is in one virtual node was put there by its host, which does so with its clone as well."""
+        cores = source.cores_per_numa_node
+        return self.vcpus if cores and source.vcpus and cores >= source.vcpus else cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +125,9 @@ class Clone:
         against = tuple(self._against(source, host, store))
         if against:
             return Cloning(rejections=against)
-        return Cloning(new=NewClone(self.vm, source.ref, host.ref, folder, store, vcpus, memory_mib))
+        home = self.folder or source.path.rpartition("/")[0]
+        path = f"{home.rstrip('/')}/{self.vm}"
+        return Cloning(new=NewClone(self.vm, path, source.ref, host.ref, folder, store, vcpus, memory_mib))
 
     def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
         if not source.template:

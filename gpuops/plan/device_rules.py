@@ -5,7 +5,6 @@ Each rule looks at the VM as it will be and yields what it finds: a `Rejection` 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +17,7 @@ from gpuops.plan.command import called, command
 from gpuops.plan.devices import signature
 from gpuops.plan.mmio import needs_large_bar, series_of
 from gpuops.plan.plan import Rejection
+from gpuops.plan.release import Release, release
 from gpuops.plan.steps import NewDevice, NewDynamic, NewVgpu
 
 Finding = Rejection | str
@@ -44,10 +44,9 @@ class Case:
         return tuple(device for device in self.devices if not isinstance(device, VgpuDevice | NewVgpu))
 
     @property
-    def release(self) -> tuple[int, ...] | None:
+    def release(self) -> Release | None:
         """(8, 0, 2) of the host's ESXi; None = unknown."""
-        found = re.match(r"(\d+)\.(\d+)\.(\d+)", (self.host.version if self.host else None) or "")
-        return tuple(int(part) for part in found.groups()) if found else None
+        return release(self.host.version if self.host else None)
 
 
 def efi_firmware(case: Case) -> Iterator[Finding]:
@@ -193,11 +192,11 @@ def findings(case: Case) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
     return blockers, tuple(dict.fromkeys(finding for finding in found if isinstance(finding, str)))
 
 
-def _vgpu_limit(release: tuple[int, ...] | None) -> int | None:
-    if release is None:
+def _vgpu_limit(known: Release | None) -> int | None:
+    if known is None:
         return None
-    if release < (6, 7):
+    if known < (6, 7):
         return 1
-    if release < (8,):
+    if known < (8,):
         return 4
-    return 8 if release < (8, 0, 2) else 16
+    return 8 if known < (8, 0, 2) else 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -19,16 +19,17 @@ from gpuops.plan.placement.wanted import Placement, pin_key
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import FIRST_DEVICE_KEY
 from gpuops.plan.reach import scope_of
+from gpuops.plan.release import hardware_on
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
-
-HARDWARE: Final = 21
-"""Virtual hardware that a VM made today gets on vSphere 8.0 Update 2 and later."""
 
 Devices = tuple[GpuDevice, ...]
 
 
-def vm_of(workload: Workload, devices: Devices = ()) -> Vm:
-    """The VM that the workload asks for, off and registered nowhere, made as a VM for such devices should be."""
+def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
+    """The VM that the workload asks for, off and registered nowhere, made as a VM for such devices should be.
+
+    `version` is the release of the host that it is made on; None = not known yet.
+    """
     return Vm(
         ref=f"workload:{workload.name}",
         name=workload.name,
@@ -44,7 +45,8 @@ def vm_of(workload: Workload, devices: Devices = ()) -> Vm:
         devices=devices,
         extra_config={},
         firmware=Firmware.EFI,
-        hardware_version=HARDWARE,
+        hardware_version=hardware_on(version),
+        cores_per_numa_node=0,
         cpu_hot_add=False,
     )
 

@@ -89,11 +89,20 @@ def _there(needed: int, against: Iterable[Rejection]) -> int:
 
 
 def _named_nearly(asked: _Wish, trial: Trial) -> Iterator[_Wish]:
-    """Profiles whose names are nearly the one asked for, where that one means nothing."""
+    """Profiles whose names are nearly the one asked for, where that one means nothing; of a name that is like none the
+    smallest there are."""
     workload, inventory = asked.workload, trial.inventory
     for unknown in unknown_profiles(workload, inventory, trial.catalog)[:1]:
-        for name in near(unknown, inventory.offered_profiles):
+        alike = near(unknown, inventory.offered_profiles)
+        for name in alike:
             yield asked.less(f"as {name}", _with_profile(workload, unknown, name))
+        for name in () if alike else _smallest(trial)[:_FEW]:
+            yield asked.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
+
+
+def _smallest(trial: Trial) -> list[str]:
+    sizes = {name: known.framebuffer_mib for name in trial.inventory.offered_profiles if (known := parse(name))}
+    return sorted(sizes, key=lambda name: (sizes[name], name))
 
 
 def _with_profile(workload: Workload, old: str, new: str) -> Workload:

@@ -1,7 +1,8 @@
 """Place: where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
 
-Order: priority, then size (GPU memory, memory, vCPUs), then name. Workloads of one affinity are one unit: placed in
-turn with its largest, all on one host or none. Nothing is ever written: the answer is a value, and so is the snapshot.
+Order: priority, then those that name their GPUs, then size (GPU memory, memory, vCPUs), then name. Workloads of one
+affinity are one unit: placed in turn with its largest, all on one host or none. Nothing is ever written: the answer is
+a value, and so is the snapshot.
 
 Why one after another and not all at once: it is the rule that `attach` follows, so the answer is what will happen when
 the VMs are made in this order. With `optimize` a solver looks at the whole queue (`batch/`).

@@ -64,30 +64,41 @@ class Queue:
             return self._none_of(unit, against)
         tried: frozenset[str] = frozenset()
         reasons: dict[Rejection, None] = {}
+        most, at = 0, ""
         while True:
             queue = self
             host: str | None = None
-            for workload in unit:
+            for number, workload in enumerate(unit):
                 answer = replace(queue.trial(workload, only=host, without=tried), every_reason=False).answer()
                 queue = queue._with(answer)
                 if isinstance(answer, Refusal):
                     reasons |= dict.fromkeys(answer.rejections)
                     break
                 host = answer.placement.host.ref
+                if number + 1 > most:
+                    most, at = number + 1, answer.placement.host.name
             else:
                 return queue
             if host is None:
-                return self._none_of(unit, (), tuple(reasons))
+                part = f"{most} of these {len(unit)} fit together on {at}" if most > 1 else ""
+                return self._none_of(unit, (), tuple(reasons), part)
             tried |= {host}
 
     def _none_of(
-        self, unit: Sequence[Workload], contradicted: Sequence[Rejection], reasons: Sequence[Rejection] = ()
+        self,
+        unit: Sequence[Workload],
+        contradicted: Sequence[Rejection],
+        reasons: Sequence[Rejection] = (),
+        part: str = "",
     ) -> Queue:
-        """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts."""
+        """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts.
+
+        `part` says how many of them a host would take.
+        """
         alone = {workload.name: self.trial(workload).answer() for workload in unit}
         impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
         about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
-        queue, instead = self, self._apart(unit)
+        queue, instead = self, self._apart(unit) or part
         for workload in unit:
             itself = alone[workload.name]
             own = itself.rejections if isinstance(itself, Refusal) else ()
@@ -148,8 +159,9 @@ def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog)
     """What is placed at once, in the order of placing; the members of a unit in theirs."""
     sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
 
-    def rank(workload: Workload) -> tuple[int, tuple[int, int, int], str]:
-        return (-workload.priority, sizes[workload], workload.name)
+    def rank(workload: Workload) -> tuple[int, bool, tuple[int, int, int], str]:
+        # What names its GPUs can have no others: who only says of what kind is given one of the rest.
+        return (-workload.priority, not workload.device, sizes[workload], workload.name)
 
     found: dict[tuple[str, str], list[Workload]] = {}
     for workload in sorted(sizes, key=rank):

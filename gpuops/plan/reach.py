@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
@@ -14,6 +14,7 @@ from gpuops.plan.asked import groups_of
 from gpuops.plan.device_rules import Case, findings
 from gpuops.plan.headroom import Headroom
 from gpuops.plan.plan import Rejection
+from gpuops.plan.release import hardware_on
 from gpuops.plan.scope import Scope, gpu_hosts
 
 
@@ -75,6 +76,7 @@ def _by_release(
 ) -> tuple[Rejection, ...]:
     """Why such a VM cannot be on this host. A VM that is made for its devices is judged by the host's release alone."""
     if host.version not in known:
-        case = Case(vm, vm.devices or (), grouped=workload.device_group is not None, host=host, catalog=catalog)
+        made = replace(vm, hardware_version=hardware_on(host.version))
+        case = Case(made, made.devices or (), grouped=workload.device_group is not None, host=host, catalog=catalog)
         known[host.version], _ = findings(case)
     return known[host.version]

@@ -17,7 +17,8 @@ from gpuops.plan.trial import Placed
 
 def recipe(placed: Placed, catalog: Catalog) -> VmChange:
     """The devices and settings that a new VM is to have beside its vCPUs and memory; all memory is reserved."""
-    bare = replace(vm_of(placed.workload), memory_locked=None, memory_reservation_mib=None, cores_per_numa_node=0)
+    made = vm_of(placed.workload, version=placed.placement.host.version)
+    bare = replace(made, memory_locked=None, memory_reservation_mib=None)
     goal = Goal(kept=(), add=tuple(map(_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
     change = change_of(Fitting(bare, goal, placed.placement, placed.workload.numa, catalog))
     return replace(change, extra_config={key: value for key, value in change.extra_config.items() if key != KEY})

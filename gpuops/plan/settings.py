@@ -69,7 +69,7 @@ def warnings_of(fitting: Fitting) -> tuple[str, ...]:
     if fitting.numa is NumaPolicy.REQUIRED:
         found.append(trade_off([vm.name], nodes_of(placement)))
     if placement.numa_nodes:
-        found.append(wider(vm, placement))
+        found.append(wider(vm, placement, fitting.numa))
     if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
         found.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
     if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
@@ -93,22 +93,24 @@ def trade_off(names: Sequence[str], where: str) -> str:
     )
 
 
-def wider(vm: Vm, placement: Placement) -> str:
+def wider(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
     """What is done for a VM that no node can hold, in a line."""
-    count = len(placement.numa_nodes)
+    count, gpus = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
+    cores, wide = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"
+    if cores is not None:
+        return f"{wide}: coresPerNumaNode {cores} shows the guest {count} nodes, {gpus}"
     if vm.vcpus is None or vm.vcpus % count:
-        return (
-            f"{vm.name} is wider than a NUMA node; {vm.vcpus} vCPUs do not divide by {count}: its vNUMA is left to ESXi"
-        )
-    return (
-        f"{vm.name} is wider than a NUMA node: coresPerNumaNode {vm.vcpus // count} shows the guest {count} nodes, "
-        f"its GPUs are on {nodes_of(placement)}"
-    )
+        return f"{wide}; {vm.vcpus} vCPUs do not divide by {count}: its vNUMA is left to ESXi"
+    if not _has_vnuma(vm):
+        has = "unknown" if vm.hardware_version is None else f"vmx-{vm.hardware_version}"
+        return f"{wide}; coresPerNumaNode needs vmx-{VNUMA_HARDWARE}, it has {has}: its vNUMA is left to ESXi, {gpus}"
+    there = "cannot be read" if vm.cores_per_numa_node is None else f"is set to {vm.cores_per_numa_node}"
+    return f"{wide}; its coresPerNumaNode {there} and stays, {vm.vcpus // count} would show its {count} nodes; {gpus}"
 
 
 def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
     """A new vGPU shown to the guest on the virtual node that lies where its GPU is."""
-    cores = _virtual_cores(fitting)
+    cores = _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
     if not isinstance(device, NewVgpu) or cores is None:
         return device
     gpu = fitting.placement.host.gpu(seat) if (seat := fitting.placement.seats.get(ordinal)) else None
@@ -119,17 +121,21 @@ def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
 
 def _cores_per_node(fitting: Fitting) -> int | None:
     """The vCPUs in equal parts on its virtual nodes, for a VM beside its GPUs whose nodes nobody has sized by hand."""
-    return _virtual_cores(fitting) if fitting.vm.cores_per_numa_node == 0 else None
+    by_hand = fitting.vm.cores_per_numa_node != 0
+    return None if by_hand else _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
 
 
-def _virtual_cores(fitting: Fitting) -> int | None:
+def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None:
     """Cores of each virtual node, where the VM has as many nodes as it is on; None = that is left to ESXi."""
-    vm, nodes = fitting.vm, fitting.placement.bound_to
-    if fitting.numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes):
+    nodes = placement.bound_to
+    if numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes) or not _has_vnuma(vm):
         return None
     cores = vm.vcpus // len(nodes)
-    new_enough = vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
-    return cores if new_enough and vm.cores_per_numa_node in (0, cores) else None
+    return cores if vm.cores_per_numa_node in (0, cores) else None
+
+
+def _has_vnuma(vm: Vm) -> bool:
+    return vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
 
 
 def _affinity(fitting: Fitting) -> dict[str, str]:

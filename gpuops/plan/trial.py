@@ -16,7 +16,7 @@ from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
 from gpuops.plan.placement.competition import left_without
 from gpuops.plan.placement.fleet.mix import Asked
 from gpuops.plan.placement.groups import as_group
-from gpuops.plan.placement.remote import remote
+from gpuops.plan.placement.remote import may_be_remote, remote
 from gpuops.plan.placement.rooms import rooms
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.placement.wide import place_near
@@ -105,6 +105,7 @@ class Trial:
             reach, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
+                vm = vm_of(self.workload, devices, found.host.version)
                 if self.workload.device_group is not None:
                     found = as_group(vm, found, self.inventory, self.catalog)
                 told = self._choices(wanted, reach, found.choices)
@@ -159,8 +160,9 @@ class Trial:
             *doubts,
             *placement.doubts,
             *_unbound(self.workload, vm, placement),
-            *([wider(vm, placement)] if placement.numa_nodes else []),
+            *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
             *remote(vm, self.workload.numa, placement, self.inventory),
+            *may_be_remote(vm, self.workload.numa, placement, self.inventory),
             *left_without(there, placement.host, self.inventory, self.catalog),
         )
 

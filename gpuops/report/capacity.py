@@ -23,6 +23,7 @@ from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count, size
 from gpuops.report.visible import visible
 
+_FEW: Final = 4
 _INDENT: Final = {Level.ALL: "", Level.CLUSTER: "", Level.HOST: "  ", Level.NODE: "    "}
 _KEY_OF_PARTS: Final = {Level.ALL: "clusters", Level.CLUSTER: "hosts", Level.HOST: "numa_nodes"}
 
@@ -54,10 +55,19 @@ def capacity_text(found: Capacity, scope: Scope, policy: str | None) -> Renderab
     if not found.now.gpus:
         return Group(*lines, Text("no GPU to answer for"))
     if found.profile is not None:
-        return Group(*lines, _places_table(whole, found.profile), *_largest_lines(whole), *_notes(whole))
+        table = _places_table(whole, found.profile)
+        return Group(*lines, table, *_largest_lines(whole), *_notes(whole), *_suspended(found))
     for place in _shown(whole, scope):
         lines += [Text(), Text(_title(place.now), "bold"), _profiles_table(place), *_largest_lines(place)]
-    return Group(*lines, *_notes(whole))
+    return Group(*lines, *_notes(whole), *_suspended(found))
+
+
+def _suspended(found: Capacity) -> Iterator[Text]:
+    """Whose GPUs are counted although they come back to them, unlike in `gpuops place`."""
+    if found.suspended:
+        more = f" and {len(found.suspended) - _FEW} more" if len(found.suspended) > _FEW else ""
+        names = visible(", ".join(found.suspended[:_FEW]) + more)
+        yield Text(f"counted as free: the GPUs of {count(len(found.suspended), 'suspended VM')}: {names}", "dim")
 
 
 def capacity_document(found: Capacity, policy: str | None) -> Document:
@@ -72,6 +82,7 @@ def capacity_document(found: Capacity, policy: str | None) -> Document:
         "profile": found.profile,
         "policy": policy,
         "desktops_to_suspend": None if found.after is None else found.desktops,
+        "suspended_vms": list(found.suspended),
         **_place(_Both(found.now, found.after), {}),
     }
 

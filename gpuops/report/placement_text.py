@@ -30,7 +30,7 @@ def placements_text(found: Placements, *, explain: bool = False) -> RenderableTy
         lines.append(_table(found.placed))
     lines += [line for refusal in found.refused for line in _refused(refusal)]
     lines += [_warning(text) for placed in found.placed for text in placed.warnings]
-    lines += [*map(_warning, found.warnings), *_claims(found.claims), *_later(found)]
+    lines += [*map(_warning, found.warnings), *_pins(found.placed), *_claims(found.claims), *_later(found)]
     lines += _optimum(found)
     return Group(*lines, Text(summary(found), "bold"))
 
@@ -59,6 +59,15 @@ def _optimum(found: Placements) -> Iterator[Text]:
     if optimum.by_solver:
         text += f" (at once: {optimum.by_solver}, one after another: {rest})"
     yield Text(text)
+
+
+def _pins(placed: Sequence[Placed]) -> Iterator[Text]:
+    """What it costs to bind a vGPU to a GPU."""
+    if any(each.placement.pins for each in placed):
+        text = (
+            "pinned: pciPassthruN.cfg.gpu-pci-id stays as it is when HA or vMotion takes the VM to another host, where "
+        )
+        yield Text(text + "it names another GPU or none (--pin never)", "dim")
 
 
 def _claims(claims: Sequence[Claim]) -> Iterator[Text]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
+from gpuops.plan.clone import FORESEEN
 from gpuops.report.changes import describe, host_name
 from gpuops.report.plan_json import Document
 
@@ -22,7 +23,7 @@ def vm_state(vm: Vm, inventory: Inventory) -> Document:
     """None = unknown, never off, none or zero."""
     return {
         "name": vm.name,
-        "moid": vm.ref,
+        "moid": None if vm.ref.startswith(FORESEEN) else vm.ref,
         "path": vm.path,
         "instance_uuid": vm.instance_uuid,
         "host": host_name(vm.host, inventory),

@@ -160,6 +160,7 @@ def _restore_vm(world: World, moid: str, state: VmState) -> None:
     known = world.find(moid)
     if isinstance(known, VirtualMachine):
         leave(known)
+    state.guest_boots = state.guest_boots and state.template.boot_s is None  # the others came up meanwhile
     vm = enter(VirtualMachine(world, moid, state))
     for taken in state.snapshots:
         world.register(VirtualMachineSnapshot(world, taken.moid, vm, copy.copy(state)))

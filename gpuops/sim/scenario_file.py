@@ -149,6 +149,8 @@ class GuestDeclared(_Declared):
     name: str
     linux: bool = True
     tools: bool = True
+    boot_s: float | None = 0.0
+    """From the power-on until VMware Tools run in it; None = they never do."""
     login: GuestLoginDeclared | None = None
     """Whom guest operations let in; without it the guest takes part in none."""
     programs: tuple[ProgramDeclared, ...] = ()

@@ -101,7 +101,9 @@ def _add_vm(site: Site, declared: VmsDeclared, index: int, host: HostSystem) -> 
 def _template(guest: GuestDeclared, disk_gib: int, network: str, store: str) -> Template:
     login = GuestLogin(guest.login.username, guest.login.password) if guest.login else None
     programs = tuple(Program(each.path, each.takes_s, each.exit_code) for each in guest.programs)
-    return Template(guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools, login, programs)
+    return Template(
+        guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools, guest.boot_s, login, programs
+    )
 
 
 @cache
@@ -197,4 +199,5 @@ def _set_power(site: Site, vm: VirtualMachine, word: str) -> None:
             reasons = "; ".join(reason.message or "" for reason in refusal.faultMessage)
             raise PolicyError(f"{vm.name} cannot run on {vm.host().name}: {refusal.msg} {reasons}".strip()) from refusal
         state.power, state.boot_time = Power.ON, start - BOOTED
+        state.guest_boots = state.template.boot_s is None
         state.seats, state.held = admitted.seats, admitted.held

@@ -110,6 +110,8 @@ class Template:
     datastore: str
     linux: bool
     tools: bool = True
+    boot_s: float | None = 0.0
+    """From the power-on until VMware Tools run in it; None = they never do."""
     login: GuestLogin | None = None
     """Whom guest operations let in; None = the guest takes part in none."""
     programs: tuple[Program, ...] = ()
@@ -181,6 +183,8 @@ class VmState:
     """Counts changes of the configuration: changeVersion."""
     changed_at: datetime | None = None
     boot_time: datetime | None = None
+    guest_boots: bool = False
+    """Whether its guest is on its way up: it runs, and tells nothing yet."""
     suspend_time: datetime | None = None
     suspend_file_mib: int = 0
     clean_power_off: bool = True
@@ -207,6 +211,11 @@ class VmState:
         Of SR-IOV network cards: VMware vSphere 8.0 docs, "SR-IOV Support".
         """
         return any(not isinstance(device.backing, VgpuBacking) for device in self.devices)
+
+    @property
+    def tools_run(self) -> bool:
+        """Whether VMware Tools run in its guest now."""
+        return self.power is Power.ON and self.template.tools and not self.guest_boots
 
     @property
     def reserved_mib(self) -> int:

@@ -19,18 +19,24 @@ if TYPE_CHECKING:
     from gpuops.report.plan_json import Document
 
 
-def vm_gpu(said: Said, *, present: bool, options: Mapping[str, Any], apply: bool) -> Answer:
+def vm_gpu(
+    said: Said, *, present: bool, options: Mapping[str, Any], apply: bool, after_clone: Mapping[str, Any] | None = None
+) -> Answer:
     """`options` are the fields of `Attach` and `Detach`, as the commands have them; None or False = not given.
 
-    Raises UsageError for one that means nothing here, and whatever `gpuops attach` and `gpuops detach` raise.
+    `after_clone` are the options of `vm_clone`: a VM that it has not made yet, because nothing is applied, is planned
+    for as it will be. Raises UsageError for one that means nothing here, and whatever `gpuops attach`, `gpuops detach`
+    and the clone raise.
     """
-    from gpuops.api import run
+    from gpuops.api import foresee, run
     from gpuops.report.vm_state import vm_state
+    from gpuops.tasks.cloning import clone_of
 
     request = _request(options, present=present)
+    clone = clone_of(after_clone) if after_clone is not None and not apply else None
     site, warnings = open_site(said)
     with site:
-        report = run(request, site, apply=apply)
+        report = run(request, site, apply=apply) if clone is None else foresee(request, clone, site)
         after = world_after(report, site, warnings)
     answer = answer_of(report, type(request).__name__.lower(), after, warnings)
     vm = report.before.find_vm(request.vm)

@@ -42,7 +42,7 @@ def machines(said: Said, *, policy: str | None = None) -> tuple[Document, list[s
     names = Counter([*(vm.name for vm in found.vms), *(view.host.name for view in found.hosts)])
     vms = {
         _unique(vm.name, vm.ref, names): {
-            **_prefixed(vm_state(vm, seen)),
+            **_facts(vm_state(vm, seen)),
             "gpu_vm": f"moid:{vm.ref}",
             "gpu_models": sorted(
                 {model for device in vm.devices or () if (model := _model(device, vm, seen, catalog))}
@@ -62,8 +62,9 @@ def _unique(name: str, ref: str, names: Counter[str]) -> str:
     return name if names[name] == 1 else f"{name}_{ref}"
 
 
-def _prefixed(facts: Document) -> Document:
-    return {f"gpu_{name}": value for name, value in facts.items()}
+def _facts(state: Document) -> Document:
+    """What vCenter shows, under names that no playbook takes for a wish: `gpu_power` says what may be done to a VM."""
+    return {f"gpu_{'power_state' if name == 'power' else name}": value for name, value in state.items()}
 
 
 def _host(view: HostView, catalog: Catalog) -> Document:
@@ -78,7 +79,7 @@ def _host(view: HostView, catalog: Catalog) -> Document:
         "gpu_models": sorted({board.short_name if board else gpu.name for gpu, board in boards}),
         "gpu_role": None,
         "gpu_use": None,
-        "gpu_addresses": [str(each.gpu.address) for each in gpus],
+        "gpu_pci_addresses": [str(each.gpu.address) for each in gpus],
         "gpu_numa_nodes": [node.node.id for node in view.nodes if node.node is not None],
         "gpu_modes": sorted({each.mode for each in gpus}),
         "gpu_offers": None if view.host.profiles is None else [offer.name for offer in view.host.profiles],

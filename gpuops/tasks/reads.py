@@ -6,24 +6,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuops.errors import UsageError
+from gpuops.errors import Refused, UsageError
 from gpuops.tasks.answer import Answer, reasons_line
 from gpuops.tasks.connection import Said, open_site
 
 if TYPE_CHECKING:
+    from gpuops.api import Site
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.vm import Vm
     from gpuops.model.workload import Workload
     from gpuops.report.plan_json import Document
 
 
-def vm_gpu_info(said: Said, *, vm: str | None = None, host: str | None = None, profile: str | None = None) -> Answer:
-    """This VM, or every one with GPU devices. Raises VmNotFound, HostNotFound, ProfileUnknown."""
+def vm_gpu_info(
+    said: Said,
+    *,
+    vm: str | None = None,
+    host: str | None = None,
+    profile: str | None = None,
+    guest: str | None = None,
+    guest_timeout_s: float = 0.0,
+) -> Answer:
+    """This VM, or every one with GPU devices; with `guest` (`tools` or `address`) once that is there in the one VM.
+
+    Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
+    """
     from gpuops.api import catalog_of
     from gpuops.report.fleet import fleet
     from gpuops.report.vm_state import vm_state
 
+    if guest is not None and vm is None:
+        raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
     site, warnings = open_site(said)
     with site:
         seen = site.vcenter.inventory()
+        if guest is not None and vm is not None:
+            return _guest(seen.find_vm(vm), seen, guest, guest_timeout_s, site, warnings)
         if vm is None:
             found = fleet(seen, catalog_of(seen), host=host, profile=profile).vms
         else:
@@ -32,6 +50,26 @@ def vm_gpu_info(said: Said, *, vm: str | None = None, host: str | None = None, p
                 seen = site.vcenter.observe(seen, [one.ref])
             found = (seen.vm(one.ref),)
     return _told({"vms": [vm_state(each, seen) for each in found]}, warnings)
+
+
+def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> Answer:
+    """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
+    from gpuops.model.vm import PowerState
+    from gpuops.report.vm_state import vm_state
+
+    if vm.power is not PowerState.ON:
+        raise Refused(f"{vm.name} is {vm.power or 'in an unknown state'}: no guest runs in it", hint="start it first")
+    told = site.vcenter.wait_for_guest(vm.ref, timeout_s, address=sign == "address")
+    seen = site.vcenter.observe(seen, [vm.ref])
+    result = {
+        "vms": [vm_state(seen.vm(vm.ref), seen)],
+        "guest": {"tools_running": told.tools_running, "address": told.address},
+    }
+    if told.address is not None if sign == "address" else told.tools_running:
+        return _told(result, warnings)
+    lacks = "has no address" if told.tools_running else "does not run VMware Tools"
+    reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
+    return Answer({"changed": False, **result, "reasons": [reason]}, 4, reason, tuple(warnings))
 
 
 def host_gpu_info(said: Said, *, host: str | None = None, profile: str | None = None) -> Answer:

@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.role import RoleState, RoleWish
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.clone import NewClone
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.steps import Step
@@ -22,7 +22,7 @@ from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.hosts import HostConnection
 from gpuops.vsphere.perform import Performer
-from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.power_watch import wait_for_guest, wait_for_power
 from gpuops.vsphere.privileges import lacking, lacking_on_clusters
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
@@ -116,6 +116,10 @@ class Connection:
     def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
         """Those of these VMs that show this power state before the time is up."""
         return wait_for_power(self._session, vms, power, timeout_s)
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """What the guest of this VM tells of itself once it is up, or when the time is."""
+        return wait_for_guest(self._session, vm, timeout_s, address=address)
 
     def defined_attributes(self) -> frozenset[str]:
         """Names of the custom attributes that a VM may carry."""

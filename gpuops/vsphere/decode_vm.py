@@ -107,7 +107,7 @@ def with_detail(vm: Vm, found: Found) -> Vm:
         firmware=word(Firmware, values.get("config.firmware")),
         hardware_version=_hardware_version(text(values.get("config.version"))),
         cores_per_socket=number(values.get("config.hardware.numCoresPerSocket")),
-        cores_per_numa_node=number(values.get("config.numaInfo.coresPerNumaNode")),
+        cores_per_numa_node=_cores_per_numa_node(values),
         memory_reservation_mib=number(values.get("config.memoryAllocation.reservation")),
         cpu_reservation_mhz=number(values.get("config.cpuAllocation.reservation")),
         memory_locked=flag(values.get("config.memoryReservationLockedToMax")),
@@ -115,6 +115,14 @@ def with_detail(vm: Vm, found: Found) -> Vm:
         tools_running=None if tools is None else tools == "guestToolsRunning",
         unreadable=(*vm.unreadable, *found.unreadable),
     )
+
+
+def _cores_per_numa_node(values: Mapping[str, Any]) -> int | None:
+    """As somebody has set it; 0 = automatic: then vCenter shows what ESXi makes of it, which is nobody's wish (vSphere
+    API, VirtualMachineVirtualNumaInfo)."""
+    if flag(values.get("config.numaInfo.autoCoresPerNumaNode")):
+        return 0
+    return number(values.get("config.numaInfo.coresPerNumaNode"))
 
 
 def _devices(value: Any) -> tuple[GpuDevice, ...] | None:

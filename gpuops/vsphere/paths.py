@@ -79,12 +79,17 @@ VM_DETAIL: Final = (
     "config.memoryReservationLockedToMax",
     "config.cpuHotAddEnabled",
     "config.numaInfo.coresPerNumaNode",
+    "config.numaInfo.autoCoresPerNumaNode",
     "guest.toolsRunningStatus",
 )
 
 TASK: Final = ("info.name", "info.state")
 
-_SINCE: Final = {"config.assignableHardwareBinding": "7.0.0.0", "config.numaInfo.coresPerNumaNode": "8.0.0.1"}
+_SINCE: Final = {
+    "config.assignableHardwareBinding": "7.0.0.0",
+    "config.numaInfo.coresPerNumaNode": "8.0.0.1",
+    "config.numaInfo.autoCoresPerNumaNode": "8.0.0.1",
+}
 """Source: "since" in the vSphere API reference (Web Services)."""
 
 

@@ -128,7 +128,9 @@ def test_arguments_of_vm_gpu_are_the_fields_of_the_requests(
 ) -> None:
     arguments = spec(modules["vm_gpu"], monkeypatch)
     requests = {field.name for request in (Attach, Detach) for field in fields(request)}
-    assert set(arguments) - CONNECTION - VM - {"state"} == requests - {"vm"}
+    assert set(arguments) - CONNECTION - VM - {"state", "after_clone"} == requests - {"vm"}
+    cloned = spec(modules["vm_clone"], monkeypatch)
+    assert arguments["after_clone"]["options"] == {name: cloned[name] for name in set(cloned) - CONNECTION}
     words = {"move": MoveMode, "pin": PinPolicy, "numa": NumaPolicy, "power": PowerPolicy}
     assert {name: arguments[name]["choices"] for name in words} == {name: list(kind) for name, kind in words.items()}
 
@@ -137,7 +139,7 @@ def test_each_vm_of_vm_gpus_has_the_arguments_of_vm_gpu(
     modules: dict[str, ModuleType], documented: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, each = spec(modules["vm_gpu"], monkeypatch), spec(modules["vm_gpus"], monkeypatch)["vms"]["options"]
-    assert {name: one[name] for name in one.keys() - CONNECTION} == each
+    assert {name: one[name] for name in one.keys() - CONNECTION - {"after_clone"}} == each
     said, repeated = (documented[name]["doc"]["options"] for name in ("vm_gpu", "vm_gpus"))
     for name, option in repeated["vms"]["suboptions"].items():
         if name != "vm":

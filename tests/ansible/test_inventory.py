@@ -51,8 +51,8 @@ def test_groups_variables_and_the_cache(ansible: Ansible, tmp_path: Path) -> Non
         ready_file.write(ready, ready_file.of(server))
         found = listed(ansible, configuration, ready)
         password = server.password
-    assert {"ml-01", "vdi-01"} <= set(found["gpu_vms"]["hosts"])
-    assert found["gpu_hosts"]["hosts"] == ["esx-01.lab", "esx-02.lab"]
+    assert {"ml-01", "vdi-01"} <= set(found["vms_with_gpus"]["hosts"])
+    assert found["hosts_with_gpus"]["hosts"] == ["esx-01.lab", "esx-02.lab"]
     assert found["profile_grid_a100_3_20c"]["hosts"] == ["ml-01"]
     assert {"esx-02.lab", "ml-03", "ml-04"} == set(found["model_L40S"]["hosts"])
     assert found["role_ml"]["hosts"] == ["ml-01", "ml-06", "ml-09"]

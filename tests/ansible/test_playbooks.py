@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpuops.sim import ready_file
+from gpuops.sim.server import start
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -65,10 +68,11 @@ def test_report_and_detach(play: Play, tmp_path: Path) -> None:
 
 def test_a_new_vm(play: Play) -> None:
     foreseen = play("new_ml_vm", "--check", "--diff")
-    (clone,) = diffs(foreseen)
     done = play("new_ml_vm", "--diff")
-    assert diffs(done)[0] == clone
+    assert len(diffs(done)) == 2
+    assert diffs(done) == diffs(foreseen), "the clone, and what it gets before it is there"
     assert '+    "power": "poweredOn"' in diffs(done)[1]
+    assert re.search(r'"msg": "ml-10 runs on esx-01\.lab, 198\.', done), "the first boot was waited for"
     again = play("new_ml_vm", "--check", "--diff")
     assert (diffs(again), changed(again)) == ([], {"localhost": False})
     assert changed(play("new_ml_vm")) == {"localhost": False}
@@ -124,6 +128,32 @@ def test_hosts_are_switched_and_rebooted_until_one_fails(ansible: Ansible, tmp_p
         assert "is closed: it opens at" in ansible("playbook", *closed, "playbooks/scheduler_switch.yml", code=2).stdout
     finally:
         ansible("playbook", *options, "playbooks/sim_stop.yml")
+
+
+FOUND = """
+all:
+  vars:
+    ansible_connection: local
+    ansible_python_interpreter: "{{ ansible_playbook_python }}"
+    gpuops_hostname: sim@%s
+    gpuops_state_dir: %s
+  children:
+    gpu_vms:
+      children: {profile_grid_a100_3_20c: {}}
+"""
+
+
+def test_what_the_plugin_finds_is_changed_only_where_an_inventory_says_so(ansible: Ansible, tmp_path: Path) -> None:
+    site, ready = tmp_path / "site", tmp_path / "ready.json"
+    site.mkdir()
+    told = {"plugin": "gpuops.vsphere.gpus", "hostname": f"sim@{ready}"}
+    keyed = [{"prefix": "profile", "key": "gpu_profiles | default([])"}]
+    (site / "lab.gpus.yml").write_text(yaml.safe_dump({**told, "keyed_groups": keyed}), encoding="utf-8")
+    (site / "zz-hosts.yml").write_text(FOUND % (ready, tmp_path / "state"), encoding="utf-8")
+    with start("lab") as server:
+        ready_file.write(ready, ready_file.of(server))
+        said = ansible("playbook", "-i", site, "playbooks/detach.yml").stdout
+    assert changed(said) == {"localhost": False, "ml-01": True}, "ml-02 and the desktops keep theirs"
 
 
 def test_every_playbook_and_the_example_can_be_read(ansible: Ansible) -> None:

@@ -6,6 +6,8 @@ Every module that connects is asked twice: where the login is good, and where no
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,42 +59,94 @@ def test_every_module_is_among_them() -> None:
     assert sorted(OPTIONS) == runtime["action_groups"]["gpuops"]
 
 
-def test_a_password_is_nowhere(ansible: Ansible, tmp_path: Path) -> None:
-    plugins = tmp_path / "callbacks"
+@dataclass(frozen=True)
+class Sweep:
+    """One play of every module, and wherever Ansible put what it was told."""
+
+    places: Mapping[str, str]
+    """What is written where, by the name of the place."""
+    secrets: tuple[str, ...]
+    results: Mapping[str, Mapping[str, Any]]
+    """What each task of a module returned, by its name."""
+
+
+def sweep(ansible: Ansible, folder: Path, **settings: str) -> Sweep:
+    """Every module once, with all that Ansible can keep of a task switched on."""
+    plugins, reports = folder / "callbacks", folder / "reports"
     plugins.mkdir()
     (plugins / "everything.py").write_text(CALLBACK, encoding="utf-8")
-    book, everything, cache = tmp_path / "book.yml", tmp_path / "everything.jsonl", tmp_path / "cache"
+    book, everything, ready = folder / "book.yml", folder / "everything.jsonl", folder / "sim" / "ready.json"
     with start("lab") as server:
         good = {
             "hostname": "127.0.0.1", "port": server.port, "username": server.username, "password": server.password,
-            "ca_file": server.ca_file, "state_dir": str(tmp_path / "state"),
+            "ca_file": server.ca_file, "state_dir": str(folder / "state"),
         }  # fmt: skip
         journal = f"postgresql://gpuops:{JOURNAL}@127.0.0.1:1/gpuops"
-        bad = {**good, "port": 1, "password": CANARY, "journal_url": journal}
-        book.write_text(yaml.safe_dump(play(good, bad)), encoding="utf-8")
-        settings = {
-            "ANSIBLE_CALLBACK_PLUGINS": str(plugins), "ANSIBLE_CALLBACKS_ENABLED": "everything",
-            "EVERYTHING": str(everything), "ANSIBLE_CACHE_PLUGIN": "jsonfile",
-            "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(cache), "PASSWORD": CANARY, "GOOD": server.password,
+        bad = {**good, "port": 1, "journal_url": _of_environment("JOURNAL")}
+        book.write_text(yaml.safe_dump(play(good, bad, str(ready))), encoding="utf-8")
+        told = settings | {
+            "ANSIBLE_CALLBACK_PLUGINS": str(plugins), "EVERYTHING": str(everything), "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+            "ANSIBLE_CALLBACKS_ENABLED": "everything,ansible.builtin.tree,ansible.builtin.junit",
+            "ANSIBLE_CALLBACK_TREE_DIR": str(reports / "tree"), "JUNIT_OUTPUT_DIR": str(reports / "junit"),
+            "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(reports / "cache"), "ANSIBLE_LOG_PATH": str(reports / "log"),
+            "PASSWORD": CANARY, "GOOD": server.password, "JOURNAL": journal,
         }  # fmt: skip
-        shown = ansible("playbook", book, "--check", "--diff", "-vvvv", **settings)
-        password = server.password
-    told = [json.loads(line) for line in everything.read_text(encoding="utf-8").splitlines()]
-    ended = {each["task"]: each["result"].get("exit_code", 0) for each in told if each["task"].startswith("gpuops")}
-    assert ended == {f"gpuops {name} {how}": 5 * (how == "bad") for name in OPTIONS for how in ("good", "bad")}
-    (cached,) = cache.iterdir()
-    for place in (shown.stdout, shown.stderr, everything.read_text("utf-8"), cached.read_text("utf-8")):
-        assert len(place) > 0 or place is shown.stderr
-        for secret in (password, "Cn4ry", JOURNAL):
-            assert secret not in place
+        reports.mkdir()
+        shown = ansible("playbook", book, "--check", "--diff", "-vvvv", **told)
+        served = json.loads(ready.read_text(encoding="utf-8"))
+        ansible("playbook", "playbooks/sim_stop.yml", "-e", f"gpuops_sim_dir={ready.parent}")
+        secrets = (server.password, served["password"], "Cn4ry", JOURNAL)
+    kept = [everything, *(path for path in reports.rglob("*") if path.is_file())]
+    lines = [json.loads(line) for line in everything.read_text(encoding="utf-8").splitlines()]
+    return Sweep(
+        {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in kept}
+        | {"stdout": shown.stdout, "stderr": shown.stderr},
+        secrets,
+        {line["task"]: line["result"] for line in lines if line["task"].startswith("gpuops")},
+    )
 
 
-def play(good: dict[str, Any], bad: dict[str, Any]) -> list[dict[str, Any]]:
-    """Passwords come from the environment, as from a vault: what the playbook itself says is no output of ours."""
-    tasks: list[dict[str, Any]] = []
+@pytest.fixture(scope="module")
+def swept(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    return sweep(ansible, tmp_path_factory.mktemp("sweep"))
+
+
+def test_a_password_is_nowhere(swept: Sweep) -> None:
+    ended = {task: result.get("exit_code", 0) for task, result in swept.results.items()}
+    assert ended == {"gpuops sim_vcenter good": 0} | {
+        f"gpuops {name} {how}": 5 * (how == "bad") for name in OPTIONS for how in ("good", "bad")
+    }
+    for place in ("everything.jsonl", "reports/log", "reports/tree/", "reports/cache/", "reports/junit/", "stdout"):
+        written = [text for name, text in swept.places.items() if name.startswith(place)]
+        assert "gpu" in "".join(written), f"{place} was written"
+    for place, text in swept.places.items():
+        assert [secret for secret in swept.secrets if secret in text] == [], place
+
+
+OF_ANSIBLE = {"changed", "failed", "msg", "invocation", "warnings", "exception", "diff"}
+
+
+def test_a_module_returns_what_it_documents(ansible: Ansible, swept: Sweep) -> None:
+    names = [f"gpuops.vsphere.{name}" for name in (*OPTIONS, "sim_vcenter")]
+    documented = json.loads(ansible("doc", "--json", "-t", "module", *names).stdout)
+    for task, result in swept.results.items():
+        name = task.split()[1]
+        told = {key for key in result if not key.startswith("_")} - OF_ANSIBLE
+        assert told <= set(documented[f"gpuops.vsphere.{name}"]["return"]), name
+        assert told or name == "sim_vcenter"
+
+
+def _of_environment(name: str) -> str:
+    return f"{{{{ lookup('ansible.builtin.env', '{name}') }}}}"
+
+
+def play(good: dict[str, Any], bad: dict[str, Any], ready: str) -> list[dict[str, Any]]:
+    """Secrets come from the environment, as from a vault: what a playbook itself says, Ansible repeats (junit does)."""
+    started = {"gpuops.vsphere.sim_vcenter": {"ready_file": ready}, "check_mode": False}
+    tasks: list[dict[str, Any]] = [{"name": "gpuops sim_vcenter good", **started}]
     for name, options in OPTIONS.items():
         for how, login, variable in (("good", good, "GOOD"), ("bad", bad, "PASSWORD")):
-            secret = {"password": f"{{{{ lookup('ansible.builtin.env', '{variable}') }}}}"}
+            secret = {"password": _of_environment(variable)}
             told = f"told_{name}_{how}"
             module = {f"gpuops.vsphere.{name}": {**login, **secret, **options}}
             tasks.append({"name": f"gpuops {name} {how}", **module, "register": told, "ignore_errors": True})

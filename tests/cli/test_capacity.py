@@ -75,7 +75,6 @@ def test_a_saved_snapshot_answers_alike(lab: Lab, gpuops: Gpuops, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--profile", "a100-9-99c"), "no host offers a vGPU profile 'a100-9-99c'"),
         (("--host", "esx-99"), "no host 'esx-99'"),
         (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
         (("--policy", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
@@ -85,3 +84,16 @@ def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str
     result = lab.run("capacity", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"error: {message}")
+
+
+def test_a_profile_that_is_none_is_refused(lab: Lab) -> None:
+    result = lab.run("capacity", "--profile", "a40-99q")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: no host offers a vGPU profile 'a40-99q'; near: ")
+
+
+def test_what_suspended_vms_come_back_to_is_said_to_be_counted(lab: Lab) -> None:
+    result = lab.run("capacity", "--profile", "a40-8q")
+    assert result.stdout.endswith("counted as free: the GPUs of 1 suspended VM: vdi-11\n")
+    assert "suspended VM" not in lab.run("capacity", "--host", "esx-01*").stdout
+    assert json.loads(lab.run("capacity", "-o", "json").stdout)["suspended_vms"] == ["vdi-11"]

@@ -80,7 +80,7 @@ def test_a_bad_yaml_file_is_one_line(text: str, said: str) -> None:
     [
         ("", "r.csv: is empty"),
         ("name,vcpu\n", "r.csv: there is no request in it"),
-        ("name;vcpu\n", "r.csv: line 1: unknown column 'name;vcpu'"),
+        ("name;vcpu\n", "r.csv: line 1: is one column, 'name;vcpu'"),
         ("name,name\n", "r.csv: line 1: the column 'name' is there twice"),
         ("name,vcpu\na,1,2\n", "r.csv: line 2: 3 cells under 2 columns"),
         ("name,vcpu,memory,profile\na,4,1GiB,x\nb,four,1GiB,x\n", "r.csv: line 3: vcpu: Input should be a valid int"),

@@ -16,7 +16,7 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.plan.clone import NewClone
 from gpuops.plan.project import project
 from gpuops.plan.rotation.setup import NewVm
@@ -326,6 +326,9 @@ class SmallVcenter:
                 self.world._set_power(ref, OFF)
         self.world.now += timedelta(seconds=timeout_s)
         return frozenset(ref for ref in vms if self.world.vms[ref].power is power)
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        return Guest(self.world.vms[vm].tools_running, None)
 
     def defined_attributes(self) -> frozenset[str]:
         return frozenset(self.world.attributes)

@@ -23,7 +23,6 @@ from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.render.pci import device_name
-from gpuops.sim.render.vm_config import cores_per_numa_node
 from gpuops.sim.render.vm_runtime import tools_running
 from gpuops.sim.vm_state import Power, VgpuBacking
 from gpuops.sim.world import World
@@ -156,7 +155,7 @@ class Showing:
             firmware=Firmware(state.firmware),
             hardware_version=state.hardware_version,
             cores_per_socket=state.cores_per_socket,
-            cores_per_numa_node=cores_per_numa_node(state),
+            cores_per_numa_node=state.cores_per_numa_node or 0,
             cpu_reservation_mhz=state.cpu_reservation_mhz,
             memory_reservation_mib=state.reserved_mib,
             memory_locked=state.memory_locked,

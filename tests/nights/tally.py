@@ -17,8 +17,6 @@ from tests.nights.night import play
 from tests.nights.schedule import ALL
 
 CHUNK: Final = 50
-SWEEP: Final = 10
-"""Nights between two looks for garbage."""
 
 
 @dataclass
@@ -82,10 +80,9 @@ def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
 def _nights(seeds: Sequence[int]) -> Tally:
     found, began = Tally(), time.process_time()
     with _rarely_swept():
-        for number, seed in enumerate(seeds, 1):
+        for seed in seeds:
             _add(found, seed)
-            if number % SWEEP == 0:
-                gc.collect()
+            gc.collect()  # now, while the processor still has the night at hand
     found.cpu_s = time.process_time() - began
     return found
 

@@ -42,7 +42,12 @@ class Side:
     binaries: Path
 
     def play(self, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]) -> Played:
-        """Runs the tasks, each whatever became of the one before. Raises RuntimeError when the play itself fails."""
+        """Runs the tasks, each whatever became of the one before.
+
+        Raises RuntimeError when the play itself fails, or its ansible-playbook is not there.
+        """
+        if not (self.binaries / "ansible-playbook").exists():
+            raise RuntimeError(f"{self.name} is not there: make -C tests/peers ansible")
         book, told = folder / "book.yml", folder / "told.json"
         book.write_text(yaml.safe_dump(_book(tasks, told), sort_keys=False), encoding="utf-8")
         began = time.perf_counter()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,14 +124,18 @@ def judged(wish: Wish, result: Mapping[str, Any] | None) -> str:
 
 
 def compared() -> Iterator[tuple[Wish, str, str]]:
-    """Each wish with what became of it, on the peer's side and on ours."""
-    found = {}
-    for side, tasks in ((PEER, [wish.peer for wish in WISHES]), (GPUOPS, [wish.ours for wish in WISHES])):
-        with served() as (endpoint, folder):
-            results = iter(side.play(endpoint, folder, [task for task in tasks if task is not None]).results)
-            found[side.name] = [None if task is None else next(results) for task in tasks]
-    for wish, peer, ours in zip(WISHES, found[PEER.name], found[GPUOPS.name], strict=True):
+    """Each wish with what became of it, on the peer's side and on ours, both at the same time: no seconds are told."""
+    with ThreadPoolExecutor(2) as sides:
+        found = sides.map(_results, (PEER, GPUOPS), ([wish.peer for wish in WISHES], [wish.ours for wish in WISHES]))
+    for wish, peer, ours in zip(WISHES, *found, strict=True):
         yield wish, judged(wish, peer), judged(wish, ours)
+
+
+def _results(side: Side, tasks: Sequence[Task | None]) -> list[Mapping[str, Any] | None]:
+    """What became of each task, in the order of the tasks; None where there is no module for it."""
+    with served() as (endpoint, folder):
+        results = iter(side.play(endpoint, folder, [task for task in tasks if task is not None]).results)
+        return [None if task is None else next(results) for task in tasks]
 
 
 LOOPS: Final = (

@@ -5,6 +5,9 @@ What the peer does is asserted too: where it has learnt better, the table in the
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from .plays import PEER
@@ -13,7 +16,9 @@ from .side_by_side import LOOPS, compared, names, timed
 pytestmark = [
     pytest.mark.peer,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not PEER.binaries.exists(), reason="no community.vmware: type `make collections`"),
+    pytest.mark.skipif(
+        not PEER.binaries.exists() and "CI" not in os.environ, reason="no community.vmware: type `make collections`"
+    ),
 ]
 
 
@@ -31,4 +36,6 @@ def test_ours_is_as_it_should_be_and_the_peers_faults_are_as_told() -> None:
 
 
 def test_every_loop_ends_well() -> None:
-    assert all(timed(side, task(names(2))) > 0 for side, _, task in LOOPS)
+    with ThreadPoolExecutor(len(LOOPS)) as sides:
+        wall_s = sides.map(lambda loop: timed(loop[0], loop[2](names(2))), LOOPS)
+    assert all(each > 0 for each in wall_s)

@@ -28,11 +28,11 @@ def test_what_is_not_said_is_the_templates(lab: Inventory) -> None:
     assert source.vcpus
     assert source.memory_mib
     assert source.host
-    wanted = NewClone("new", "golden", source.host, None, None, source.vcpus, source.memory_mib)
+    wanted = NewClone("new", "/dc/vm/new", "golden", source.host, None, None, source.vcpus, source.memory_mib)
     assert Clone("new", "golden").planned(lab, None).new == wanted
     host = lab.find_host("esx-05").ref
     told = Clone("new", "golden", host="esx-05", folder="/dc/vm/ml", vcpus=2, memory_mib=2048).planned(lab, "group-v9")
-    assert told.new == NewClone("new", "golden", host, "group-v9", None, 2, 2048)
+    assert told.new == NewClone("new", "/dc/vm/ml/new", "golden", host, "group-v9", None, 2, 2048)
     stored = Clone("new", "golden", datastore="fast").planned(lab, None).new
     assert stored is not None
     assert stored.datastore == "ds"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from gpuops.errors import GpuopsError, OutcomeUnknown, UsageError
+from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, UsageError
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.tasks.answer import Answer
+from gpuops.tasks.changes import vm_gpu
 from gpuops.tasks.cloning import vm_clone
+from gpuops.tasks.reads import vm_gpu_info
 from tests.tasks.conftest import Lab
 
 
@@ -22,12 +25,23 @@ SIZED: dict[str, Any] = {
 }  # fmt: skip
 
 
+UNFORESEEN = ("moid", "instance_uuid")
+"""What vCenter alone gives a VM."""
+
+
+def foretold(result: Any) -> Any:
+    """What a task returns of VMs, without what nobody can foresee."""
+    document = json.loads(json.dumps({key: value for key, value in result.items() if key != "plan"}))
+    document["vm"] = {key: value for key, value in document["vm"].items() if key not in UNFORESEEN}
+    return document
+
+
 def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
     foreseen = cloned(lab, **SIZED, apply=False)
-    assert (foreseen.exit_code, foreseen.result["vm"], lab.effects) == (0, None, [])
+    assert (foreseen.exit_code, foreseen.result["there"], lab.effects) == (0, False, [])
+    assert [foreseen.result["vm"][key] for key in UNFORESEEN] == [None, None]
     done = cloned(lab, **SIZED)
-    same = ("changed", "diff", "because", "reasons")
-    assert {key: done.result[key] for key in same} == {key: foreseen.result[key] for key in same}
+    assert foretold(done.result) == foretold(foreseen.result)
     vm, (diff,) = done.result["vm"], done.result["diff"]
     assert {key: vm[key] for key in diff["after"] if key != "template"} | {"template": "golden"} == diff["after"]
     assert (vm["path"], vm["devices"], vm["power"]) == ("/lab-dc/vm/ml/ml-10", [], "poweredOff")
@@ -35,7 +49,60 @@ def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
     effects = lab.effects
     again = cloned(lab, **SIZED)
     assert (again.result["changed"], again.result["diff"], lab.effects) == (False, [], effects)
-    assert again.result["vm"] == vm
+    assert (again.result["vm"], again.result["there"]) == (vm, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"profile": "a100d-40c", "numa": "required", "power": "on"},
+        {"device": ["0000:5e:00.0"], "power": "on"},
+        {"profile": "a100-3-20c", "power": "on"},
+    ],
+)
+def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any]) -> None:
+    clone = cloned(lab, **SIZED, apply=False).result["clone"]
+
+    def gpu(apply: bool) -> Answer:
+        wish = {"vm": "/lab-dc/vm/ml/ml-10", **options}
+        return vm_gpu(lab.said, present=True, options=wish, apply=apply, after_clone=clone)
+
+    foreseen = gpu(apply=False)
+    assert lab.effects == []
+    cloned(lab, **SIZED)
+    looked = gpu(apply=False)
+    assert foretold(looked.result) == foretold(foreseen.result)
+    done = gpu(apply=True)
+    assert (done.exit_code, done.message) == (foreseen.exit_code, foreseen.message)
+    assert foretold(done.result) == foretold(foreseen.result)
+    assert done.result["changed"] is (done.exit_code == 0)
+    assert done.result["vm"]["power"] == ("poweredOn" if done.exit_code == 0 else "poweredOff")
+
+
+def test_a_clone_that_is_refused_foresees_no_gpu(lab: Lab) -> None:
+    clone = {"vm": "ml-10", "template": "ml-07"}
+    with pytest.raises(Refused, match="ml-07: is no template"):
+        vm_gpu(lab.said, present=True, options={"vm": "ml-10", "profile": "a40-8q"}, apply=False, after_clone=clone)
+
+
+def test_a_first_boot_is_waited_for(lab: Lab) -> None:
+    cloned(lab, **SIZED)
+    with pytest.raises(Refused, match="ml-10 is poweredOff: no guest runs in it"):
+        vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout_s=600)
+    vm_gpu(lab.said, present=True, options={"vm": "ml-10", "profile": "a40-8q", "power": "on"}, apply=True)
+    early = vm_gpu_info(lab.said, vm="ml-10", guest="tools", guest_timeout_s=10)
+    assert (early.exit_code, early.result["guest"]) == (4, {"tools_running": False, "address": None})
+    assert early.message == "ml-10: its guest does not run VMware Tools after 10 s (next: look at its console)"
+    booted = vm_gpu_info(lab.said, vm="ml-10", guest="address", guest_timeout_s=600)
+    assert (booted.exit_code, booted.result["guest"]["tools_running"]) == (0, True)
+    assert booted.result["guest"]["address"].startswith("198.")
+    assert booted.result["vms"][0]["power"] == "poweredOn"
+    began = lab.server.world.clock.now()
+    bare = vm_gpu_info(lab.said, vm="bare", guest="address", guest_timeout_s=60)
+    assert (bare.exit_code, bare.result["guest"]["address"]) == (4, None)
+    assert 60 <= (lab.server.world.clock.now() - began).total_seconds() < 90
+    with pytest.raises(UsageError, match="guest means nothing without a VM"):
+        vm_gpu_info(lab.said, guest="tools")
 
 
 def test_a_refusal_has_every_reason(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from gpuops.sim.server import start
@@ -28,7 +29,8 @@ def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
     assert [vms[name]["gpu_role"] for name in ("vdi-01", "ml-01", "ml-02")] == ["desktop", "ml", None]
     assert [vms[name]["gpu_use"] for name in ("vdi-01", "vdi-04", "vdi-05", "vdi-11")] == ["idle", *["not_idle"] * 3]
     seen = vm_gpu_info(lab.said, vm=vms["ml-01"]["gpu_vm"]).result["vms"][0]
-    assert {key: vms["ml-01"][f"gpu_{key}"] for key in seen} == seen, "the same facts as the module's"
+    named = {key: f"gpu_{key}" for key in seen} | {"power": "gpu_power_state"}
+    assert {key: vms["ml-01"][named[key]] for key in seen} == seen, "the same facts as the module's"
 
 
 def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
@@ -36,6 +38,15 @@ def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
     assert {vm["gpu_use"] for vm in vms.values()} == {"unknown", "not_idle"}
     assert vms["vdi-01"]["gpu_use"] == "unknown"
     assert {vm["gpu_role"] for vm in vms.values()} == {None}
+
+
+def test_no_fact_is_taken_for_a_wish(lab: Lab) -> None:
+    """What a playbook takes for a wish has a name of its own, but for the names that say which VM or host is meant."""
+    found = machines(lab.said, policy=POLICY)[0]
+    facts = {name for kind in found.values() for variables in kind.values() for name in variables}
+    playbooks = (Path(__file__).resolve().parents[2] / "playbooks").glob("*.yml")
+    taken = {name for path in playbooks for name in re.findall(r"\bgpu_\w+", path.read_text(encoding="utf-8"))}
+    assert facts & taken == {"gpu_vm", "gpu_name"}
 
 
 def test_hosts(lab: Lab) -> None:

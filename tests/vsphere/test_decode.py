@@ -47,6 +47,18 @@ def test_a_member_of_a_vapp_has_it_for_a_parent() -> None:
     assert (thin.vm.vapp, thin.parent) == (None, "group-v3")
 
 
+@pytest.mark.parametrize(
+    ("automatic", "there", "cores"),
+    [("true", "8", 0), ("false", "8", 8), (None, "8", 8), ("true", None, 0), (None, None, None)],
+)
+def test_virtual_numa_nodes_that_esxi_makes_are_nobodys_wish(
+    automatic: str | None, there: str | None, cores: int | None
+) -> None:
+    said = {"autoCoresPerNumaNode": automatic, "coresPerNumaNode": there}
+    properties = {f"config.numaInfo.{name}": value for name, value in said.items() if value is not None}
+    assert with_detail(Vm("vm-1", "vm"), found("VirtualMachine", properties)).cores_per_numa_node == cores
+
+
 def test_the_datastores_of_a_host_are_known_or_unknown_and_none_is_not_unknown() -> None:
     two = '<ManagedObjectReference type="Datastore">{}</ManagedObjectReference>'
     seen = thin_host(found("HostSystem", {"datastore": two.format("datastore-1") + two.format("datastore-2")})).host

@@ -78,6 +78,11 @@ SCRIPTS: Final[dict[str, list[Attach | Detach]]] = {
         Detach("ml-07", profile=VGPU, power=OFF),
         Detach("ml-07", all=True),
     ],
+    "wider than a NUMA node, and then not": [
+        Attach("ml-07", profile=VGPU, count=4, power=ON),
+        Attach("ml-07", profile=VGPU, count=2, power=CYCLE),
+        Detach("ml-07", all=True, power=OFF),
+    ],
     "moved to where the GPU is, and back": [
         Attach("ml-07", profile="a100d-80c", count=2, move=COLD, power=ON),
         Attach("ml-07", profile=VGPU, replace="a100d-80c", count=1, move=COLD, power=CYCLE),
@@ -114,6 +119,19 @@ def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, scrip
             assert differences(expected, site.vcenter.inventory()) == [], request
             again = run(request, site, apply=True)
             assert (again.plan.rejections, again.plan.steps) == ((), ()), request
+
+
+def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) -> None:
+    """Nobody has sized the virtual NUMA nodes of ml-07: what vCenter shows of them is what ESXi makes of it."""
+    with Connection(target_of(lab)) as vcenter:
+        site = Site(vcenter, tmp_path, lambda: datetime.now(tz=UTC))  # noqa: TID251
+        assert run(Attach("ml-07", profile=VGPU, count=4), site, apply=True).exit_code == 0
+        [made] = [entry for entry in lab.world.ledger if entry.name == "ml-07"]
+        assert (made.before["cores_per_numa_node"], made.after["cores_per_numa_node"]) == (None, 4)
+        vm = site.vcenter.inventory().find_vm("ml-07")
+        assert (vm.vcpus, vm.cores_per_numa_node) == (8, 4)
+        assert run(Detach("ml-07", all=True), site, apply=True).exit_code == 0
+        assert site.vcenter.inventory().find_vm("ml-07").cores_per_numa_node == 0
 
 
 def test_detach_leaves_the_vm_as_it_was(lab: SimServer, tmp_path: Path) -> None:

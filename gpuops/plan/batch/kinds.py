@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
@@ -12,9 +13,11 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.hypothetical import Devices, choices_of_devices, framebuffer_mib, vm_of
-from gpuops.plan.placement.nodes import cores_of
+from gpuops.plan.placement.nodes import free_cores
 from gpuops.plan.plan import Rejection
 from gpuops.plan.reach import reach_of
+
+_NOBODY: Final = Vm(ref="", name="")
 
 Device = str | tuple[tuple[tuple[int, int], ...], str | None]
 """A vGPU profile, or the PCI types and the label of a whole device."""
@@ -81,7 +84,7 @@ def _cores(inventory: Inventory) -> Iterator[int]:
     for host in inventory.hosts.values():
         if host.gpus:
             yield host.cpu_threads or 0
-            yield from (cores_of(node, host) for node in host.numa_nodes)
+            yield from (free_cores(node, _NOBODY, host, inventory) for node in host.numa_nodes)
 
 
 def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> Kind | None:

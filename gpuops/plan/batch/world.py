@@ -22,7 +22,7 @@ from gpuops.plan.batch.kinds import Device, Kind
 from gpuops.plan.batch.problem import Amounts, GpuGroup, Problem, Shape, Way
 from gpuops.plan.placement.directpath import holders, is_of
 from gpuops.plan.placement.filters import refusals
-from gpuops.plan.placement.nodes import cores_of, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
 from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
 
 _NOBODY = Vm(ref="", name="")
@@ -142,7 +142,7 @@ class _Reader:
         anywhere: Amounts = ((len(nodes) * self._width, memory), (len(nodes) * self._width + column, kind.count))
         if kind.numa is NumaPolicy.NONE:
             return (Way(anywhere),)
-        cores = {node.id: cores_of(node, host) for node in host.numa_nodes}
+        cores = {node.id: free_cores(node, _NOBODY, host, self.inventory) for node in host.numa_nodes}
         here = tuple(
             Way(((at * self._width, memory), (at * self._width + column, kind.count), *anywhere))
             for at, number in enumerate(nodes)

@@ -12,7 +12,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.placement.nodes import AFFINITY_KEY, cores_of, free_memory_mib
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib
 
 _NOBODY = Vm(ref="", name="")
 
@@ -44,14 +44,13 @@ UNKNOWN = Beside(None, 0, None)
 
 def beside(node: NumaNode, host: Host, inventory: Inventory) -> Beside:
     """Cores and memory of a node of the host."""
-    here = [_claim_mib(vm) for vm in inventory.vms_on(host) if _may_run(vm) and _bound_to(vm) in (None, str(node.id))]
-    least = 0 if None in here else node.memory_mib - sum(claim for claim in here if claim is not None)
+    least = surely_free_memory_mib(node, _NOBODY, host, inventory)
     on_host = free_on(host, inventory)
     most = free_memory_mib(node, _NOBODY, host, inventory)
     if on_host.memory_at_most_mib is not None:
         most = min(most, on_host.memory_at_most_mib)
         least = min(least, on_host.memory_at_least_mib)
-    return Beside(cores_of(node, host), max(0, least), max(0, most))
+    return Beside(free_cores(node, _NOBODY, host, inventory), max(0, least), max(0, most))
 
 
 def free_on(host: Host, inventory: Inventory) -> Beside:
@@ -72,9 +71,3 @@ def _may_run(vm: Vm) -> bool:
 def _claim_mib(vm: Vm) -> int | None:
     """Memory that the VM reserves, at the most; None = not even its size can be read."""
     return vm.memory_mib if vm.memory_reservation_mib is None else vm.memory_reservation_mib
-
-
-def _bound_to(vm: Vm) -> str | None:
-    """The one node it is bound to; None = none, or several, or not known."""
-    node = (vm.extra_config or {}).get(AFFINITY_KEY, "")
-    return node if node.isdecimal() else None

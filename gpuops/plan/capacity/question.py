@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.advise.occupancy import GpuState, gpu_states
@@ -10,8 +10,8 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import resolve
-from gpuops.model.vm import Vm
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.asked import offered_profile
 from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.place import Level, Place, place_of
 from gpuops.plan.project import project
@@ -34,6 +34,8 @@ class Capacity:
     """Its places are those of `now`, in the same order."""
     desktops: int = 0
     """How many of these hosts' desktops are suspended for it."""
+    suspended: tuple[str, ...] = ()
+    """Names of the VMs that are suspended on these hosts already: what they come back to counts as free."""
 
 
 def capacity(
@@ -47,17 +49,17 @@ def capacity(
     """How many more vGPUs and whole GPUs fit on the hosts of the scope; of one `profile` alone, where one is given.
 
     `desktops` are those a night may suspend, None = no night is asked about.
-    Raises HostNotFound, ProfileUnknown, ProfileAmbiguous, and UsageError for a cluster that is not there.
+    Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
     """
     scope = scope or Scope()
     scope.check(inventory)
-    profile = None if profile is None else resolve(profile, inventory.offered_profiles)
+    profile = None if profile is None else offered_profile(profile, inventory)
     hosts = [host for host in scope.hosts(inventory) if _answers_for(host, profile)]
     room = HostRoom(catalog, inventory.offered_profiles, profile)
     before = {host.ref: room.of(host, inventory) for host in hosts}
-    now = _tree(hosts, before, inventory)
+    now, asleep = _tree(hosts, before, inventory), tuple(sorted(_asleep(hosts, inventory)))
     if desktops is None:
-        return Capacity(inventory, profile, now)
+        return Capacity(inventory, profile, now, suspended=asleep)
     by_host: dict[str | None, list[Vm]] = {}
     for vm in desktops:
         by_host.setdefault(vm.host, []).append(vm)
@@ -67,7 +69,13 @@ def capacity(
             world = _suspended(host, by_host[host.ref], inventory, catalog)
             after[host.ref] = room.of(world.hosts[host.ref], world)
     taken = sum(len(by_host.get(host.ref, ())) for host in hosts)
-    return Capacity(inventory, profile, now, _tree(hosts, after, inventory), taken)
+    return Capacity(inventory, profile, now, _tree(hosts, after, inventory), taken, asleep)
+
+
+def _asleep(hosts: Iterable[Host], inventory: Inventory) -> Iterator[str]:
+    for host in hosts:
+        waiting = (vm for vm in inventory.vms_on(host) if vm.power is PowerState.SUSPENDED and vm.devices)
+        yield from (vm.name for vm in waiting)
 
 
 def _answers_for(host: Host, profile: str | None) -> bool:

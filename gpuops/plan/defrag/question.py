@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.advise.occupancy import GpuState, gpu_states
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.profile_name import resolve
 from gpuops.model.vm import Vm
+from gpuops.plan.asked import offered_profile
 from gpuops.plan.claims import with_claims
 from gpuops.plan.defrag.answer import Defragmentation, Stay, answer
 from gpuops.plan.defrag.frontier import Area, explored, together
@@ -52,7 +52,7 @@ class Defrag:
         Raises HostNotFound, UsageError for a cluster that is not there, and Refused for a profile that is none.
         """
         self.scope.check(inventory)
-        profile = None if self.profile is None else _meant(self.profile, inventory)
+        profile = None if self.profile is None else offered_profile(self.profile, inventory)
         world, _ = with_claims(inventory, catalog)
         ways = frozenset({Way.VMOTION, Way.POWERED_OFF} if self.powered_off else {Way.VMOTION})
         limit = UNLIMITED if self.max_moves is None else self.max_moves
@@ -71,14 +71,6 @@ class Defrag:
             cold |= {each.vm.ref for each in found if each.way is Way.POWERED_OFF}
         lines = together(areas, limit)
         return answer(inventory, catalog, profile, areas, lines, tuple(stays), frozenset(cold), limit)
-
-
-def _meant(text: str, inventory: Inventory) -> str:
-    """The profile of that name; one that is none is a wish that cannot be met, as for `place`."""
-    try:
-        return resolve(text, inventory.offered_profiles)
-    except UsageError as error:
-        raise Refused(error.message, hint=error.hint) from error
 
 
 def _by_cluster(hosts: Sequence[Host], inventory: Inventory) -> list[list[Host]]:

@@ -12,6 +12,7 @@ from gpuops.model.vm import Vm
 from gpuops.plan.headroom import Headroom
 from gpuops.plan.placement.filters import (
     connected,
+    cpu_to_reserve,
     logical_cpus,
     not_in_maintenance,
     offers,
@@ -25,6 +26,7 @@ _FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...
     connected,
     not_in_maintenance,
     logical_cpus,
+    cpu_to_reserve,
     sees_files,
     stays_in_its_vapp,
     offers,
@@ -43,8 +45,10 @@ class Targets:
     def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
         """Refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
         rules = self._rules(vm)
-        # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files.
-        alike = (vm.profiles, vm.vcpus, vm.memory_mib, vm.datastores, vm.vapp, vm.unreadable, rules, running)
+        # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files; and
+        # has the CPU that it reserves there already.
+        reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
+        alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
         if alike not in self._known:
             headroom = Headroom(vm, self.inventory)
             refused = {host.ref: next(self._refusals(vm, host, headroom, running), None) for host in self.hosts}

@@ -117,6 +117,10 @@ def _with_bound(own: Candidate, world: World) -> Iterator[Candidate]:
 def _bound(host: Host, node: NumaNode | None, world: World) -> Iterator[Candidate]:
     profile = world.wanted.bindable
     if profile is None:
+        if world.wanted.numa is NumaPolicy.PREFERRED and world.wanted.mixed:
+            yield from (
+                found for each in host.numa_nodes if (found := _mixed_on_one_node(host, each, world)) is not None
+            )
         return
     if len(world.wanted.demands) == 1:
         yield from _on_one_gpu(WantsVgpu(world.wanted.demands[0].ordinal, profile), host, node, world)
@@ -149,6 +153,18 @@ def _on_one_node(profile: str, host: Host, node: NumaNode, world: World) -> Cand
     seating = bound_to(pins, host, world)
     inside = node if wanted.numa is NumaPolicy.REQUIRED else None
     return Candidate(host, seating, inside, bound=True) if seating.complete and not seating.doubts else None
+
+
+def _mixed_on_one_node(host: Host, node: NumaNode, world: World) -> Candidate | None:
+    """vGPUs of several profiles where the host would seat them if it had no GPUs but those of this node."""
+    wanted = world.wanted
+    if short_beside(wanted.vm, node, host, world.inventory):
+        return None
+    inside = seat(wanted.vm, wanted.demands, host, world.inventory, world.catalog, node.id)
+    if not inside.complete:
+        return None
+    seating = bound_to(dict(inside.seats), host, world)
+    return Candidate(host, seating, bound=True) if seating.complete and not seating.doubts else None
 
 
 def bound_to(gpus: dict[int, PciAddress], host: Host, world: World) -> Seating:

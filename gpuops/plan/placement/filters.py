@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.placement.nodes import unreserved
+from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection
 
@@ -53,6 +53,22 @@ def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejec
         return None
     rule = "memory to reserve in full, beside what running VMs reserve"
     return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")
+
+
+def cpu_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
+    """What the VM reserves of the CPU must be left at power-on (vSphere API, InsufficientCpuResourcesFault).
+
+    Most reserve none; one that cannot be read is taken for such.
+    """
+    asked_mhz = wanted.vm.cpu_reservation_mhz
+    if not asked_mhz:
+        return None
+    free_mhz = unreserved_mhz(host, wanted.vm, inventory)
+    if free_mhz is None:
+        return Rejection(host.name, f"its CPU cannot be read, and {wanted.vm.name} reserves {asked_mhz} MHz of it")
+    if asked_mhz <= free_mhz:
+        return None
+    return Rejection(host.name, "CPU to reserve, beside what running VMs reserve", asked_mhz, max(0, free_mhz), "MHz")
 
 
 def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -112,6 +128,7 @@ HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
     not_in_maintenance,
     logical_cpus,
     memory_to_reserve,
+    cpu_to_reserve,
     sees_files,
     stays_in_its_vapp,
     offers,  # the host's own list is the authority on what it runs

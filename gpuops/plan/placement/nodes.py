@@ -23,12 +23,13 @@ _FEW: Final = 3
 def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
     """What the node lacks for the VM: cores, memory or both."""
     subject = f"{host.name} numa{node.id}"
-    cores, memory_mib = cores_of(node, host), free_memory_mib(node, vm, host, inventory)
+    cores, memory_mib = free_cores(node, vm, host, inventory), free_memory_mib(node, vm, host, inventory)
     found = []
     if vm.vcpus is None:
         found.append(Rejection(vm.name, "its number of vCPUs cannot be read"))
     elif vm.vcpus > cores:
-        found.append(Rejection(subject, "cores beside the GPU", vm.vcpus, cores, "cores"))
+        reserved = ", without those that VMs bound there reserve" if cores < cores_of(node, host) else ""
+        found.append(Rejection(subject, f"cores beside the GPU{reserved}", vm.vcpus, cores, "cores"))
     if vm.memory_mib is None:
         found.append(Rejection(vm.name, "its memory size cannot be read"))
     elif vm.memory_mib > memory_mib:
@@ -43,6 +44,23 @@ def cores_of(node: NumaNode, host: Host) -> int:
     return node.logical_cpus * host.cpu_cores // host.cpu_threads
 
 
+def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
+    """Cores of a node beside those that VMs bound to it, and not surely off, reserve; sharing the others is ESXi's
+    business."""
+    cores = cores_of(node, host)
+    reserved_mhz = sum(
+        -(-other.cpu_reservation_mhz // len(nodes))
+        for other in inventory.vms_on(host)
+        if other.cpu_reservation_mhz
+        and other.ref != vm.ref
+        and _may_run(other)
+        and str(node.id) in (nodes := _bound_to(other))
+    )
+    if not reserved_mhz or not host.cpu_mhz:
+        return cores
+    return max(0, cores - -(-reserved_mhz // host.cpu_mhz))
+
+
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
     bound = sum(
@@ -51,6 +69,24 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
         if other.ref != vm.ref and _may_run(other) and str(node.id) in (nodes := _bound_to(other))
     )
     return node.memory_mib - bound
+
+
+def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
+    """The same, however the memory of the VMs lies that are bound to no node, or to this one among others."""
+    claims = [
+        _most_mib(other)
+        for other in inventory.vms_on(host)
+        if other.ref != vm.ref and _may_run(other) and str(node.id) in (_bound_to(other) or (str(node.id),))
+    ]
+    return 0 if None in claims else max(0, node.memory_mib - sum(claim for claim in claims if claim is not None))
+
+
+def unreserved_mhz(host: Host, vm: Vm, inventory: Inventory) -> int | None:
+    """CPU of the host, in MHz, that running VMs other than this one are not known to reserve; None = unknown."""
+    if host.cpu_mhz is None or host.cpu_cores is None:
+        return None
+    running = (other for other in inventory.vms_on(host) if other.power is PowerState.ON and other.ref != vm.ref)
+    return host.cpu_mhz * host.cpu_cores - sum(other.cpu_reservation_mhz or 0 for other in running)
 
 
 def unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:

@@ -1,4 +1,4 @@
-"""Remote: what a VM must fetch from another NUMA node than its GPU's, where locality is only preferred."""
+"""Remote: what a VM must fetch from another NUMA node than its GPU's, and what it may have to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.nodes import short_beside
+from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
 from gpuops.plan.placement.wanted import Placement
 
 
@@ -26,3 +26,20 @@ def remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory)
         if node.id in nodes:
             short = short_beside(vm, node, placement.host, inventory)
             yield from (f"{rejection}: the rest is remote" for rejection in short)
+
+
+def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
+    """Memory beside the GPUs that is only there if ESXi keeps other VMs elsewhere: most are bound to no node, and on
+    which of them their memory lies vCenter does not tell. Said where locality is required: a VM that only prefers it is
+    not bound itself, and lies where ESXi balances it."""
+    if numa is not NumaPolicy.REQUIRED or vm.memory_mib is None:
+        return
+    host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.bound_to))
+    for node in (node for node in host.numa_nodes if node.id in placement.bound_to):
+        least = surely_free_memory_mib(node, vm, host, inventory)
+        if needed_mib > least:
+            most = free_memory_mib(node, vm, host, inventory)
+            yield (
+                f"{host.name} numa{node.id}: memory beside the GPU: needs {needed_mib} MiB, {least} to {most} there: "
+                "VMs that run on this host are bound to no node and may have the rest"
+            )

@@ -82,10 +82,20 @@ class Wanted:
     @property
     def bindable(self) -> str | None:
         """The profile of the vGPUs whose GPUs are ours to choose; None = they are not."""
-        profiles = {demand.profile for demand in self.demands if isinstance(demand, WantsVgpu) and demand.pin is None}
-        alike = len(profiles) == 1 and all(isinstance(demand, WantsVgpu) and not demand.pin for demand in self.demands)
+        profiles = self._free_profiles
+        return next(iter(profiles)) if len(profiles) == 1 else None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether they are vGPUs of several profiles, whose GPUs are ours to choose."""
+        return len(self._free_profiles) > 1
+
+    @property
+    def _free_profiles(self) -> frozenset[str]:
         free = self.chooses_gpu and not self.grouped and self.pin is not PinPolicy.NEVER
-        return profiles.pop() if free and alike else None
+        if not free or not all(isinstance(demand, WantsVgpu) and not demand.pin for demand in self.demands):
+            return frozenset()
+        return frozenset(demand.profile for demand in self.demands if isinstance(demand, WantsVgpu))
 
 
 @dataclass(frozen=True, slots=True)

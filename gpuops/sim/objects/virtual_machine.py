@@ -242,6 +242,10 @@ class VirtualMachine(ManagedEntity):
     def _cores_per_numa_node(self) -> Any:
         return vm_config.cores_per_numa_node(self.state)
 
+    @prop("config.numaInfo.autoCoresPerNumaNode")
+    def _auto_cores_per_numa_node(self) -> Any:
+        return not self.state.cores_per_numa_node
+
     @prop("config.numaInfo")
     def _numa_info(self) -> Any:
         return vm_config.numa(self.state)

@@ -45,7 +45,7 @@ def admit(vm: VirtualMachine, auth: Any) -> str:
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)
     template = vm.state.template
-    if not template.tools:
+    if not vm.state.tools_run:
         raise vim.fault.GuestOperationsUnavailable(msg="The guest operations agent could not be contacted.")
     if template.login is None:
         raise vim.fault.OperationDisabledByGuest(msg="The operation has been disabled by the guest operating system.")

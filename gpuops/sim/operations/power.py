@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.operations import faults
+from gpuops.sim.operations.guest_boot import boot
 from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.vm_state import Power, merged_options
@@ -95,7 +96,7 @@ def reset(vm: VirtualMachine, call: Call) -> Any:
         _must_run(vm)
 
     def finish() -> None:
-        vm.state.boot_time = vm.world.clock.now()
+        boot(vm)
         vm.power_changed()
         vm.post(call, "VmResettingEvent")
 
@@ -122,7 +123,7 @@ def reboot_guest(vm: VirtualMachine, call: Call) -> None:
 
     def booted() -> None:
         if vm.is_registered and vm.state.power is Power.ON:
-            vm.state.boot_time = vm.world.clock.now()
+            boot(vm)
             vm.power_changed()
 
     vm.world.clock.schedule(GUEST_REBOOT_S, booted)
@@ -198,7 +199,7 @@ def _start(vm: VirtualMachine, host: str, seats: Any, held: Any) -> None:
     _discard_checkpoint(vm)
     state.power, state.seats, state.held = Power.ON, seats, held
     if not resumed:
-        state.boot_time = now
+        boot(vm)
         # The host writes these at power-on; clients must neither compare nor restore them.
         cookie = {"numa.autosize.cookie": f"{state.cpus}0001", "numa.autosize.vcpu.maxPerVirtualNode": f"{state.cpus}"}
         state.extra_config = merged_options(state.extra_config, cookie)
@@ -253,6 +254,6 @@ def _must_run(vm: VirtualMachine) -> None:
 def _guest_must_listen(vm: VirtualMachine) -> None:
     vm.refuse_while_asked()
     _must_run(vm)
-    if not vm.state.template.tools:
+    if not vm.state.tools_run:
         raise faults.tools_unavailable()
     vm.world.tasks.refuse_if_busy(vm)

@@ -73,7 +73,7 @@ def quick_stats(vm: VmState, now: datetime) -> Any:
         overallCpuReadiness=0,
         guestMemoryUsage=memory_mib,
         hostMemoryUsage=(vm.reserved_mib or memory_mib) if on else 0,
-        guestHeartbeatStatus="green" if on and vm.template.tools else "gray",
+        guestHeartbeatStatus="green" if vm.tools_run else "gray",
         distributedCpuEntitlement=usage_mhz,
         distributedMemoryEntitlement=memory_mib,
         staticCpuEntitlement=0,
@@ -117,7 +117,7 @@ def config_summary(vm: VmState) -> Any:
 
 def tools_running(vm: VmState) -> str:
     """guest.toolsRunningStatus."""
-    return "guestToolsRunning" if vm.power is Power.ON and vm.template.tools else "guestToolsNotRunning"
+    return "guestToolsRunning" if vm.tools_run else "guestToolsNotRunning"
 
 
 def guest(vm: VmState) -> Any:

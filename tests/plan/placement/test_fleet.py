@@ -55,7 +55,7 @@ def hosts(draw: st.DrawFn, number: int) -> Host:
         for address in at
     ]
     made = host(f"esx-{number}", *gpus, cluster=draw(st.sampled_from(["domain-c1", "domain-c2", None])))
-    return replace(made, assignment_policy=draw(st.sampled_from([*AssignmentPolicy, None])))
+    return replace(made, assignment_policy=draw(st.sampled_from([*AssignmentPolicy, None])), cpu_mhz=2000)
 
 
 @st.composite
@@ -136,11 +136,13 @@ def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
         if quick is not None:
             assert isinstance(exact, Placement)
             assert told(quick) == told(exact)
-        else:
+        elif not (wanted.mixed and wanted.numa is NumaPolicy.PREFERRED):
             assert not isinstance(exact, Placement) or exact.doubts
         if isinstance(exact, Placement):
             there = running(wanted.vm, exact, wanted.numa)
-            world = take(replace(there, memory_reservation_mib=wanted.vm.memory_mib), world, catalog())
+            cpu_mhz = data.draw(st.sampled_from([None, 0, 20_000]))
+            there = replace(there, memory_reservation_mib=wanted.vm.memory_mib, cpu_reservation_mhz=cpu_mhz)
+            world = take(there, world, catalog())
         if world.vms and data.draw(st.integers(0, 3)) == 0:
             world = _stopped(data.draw(st.sampled_from(sorted(world.vms))), world)
 
@@ -205,6 +207,14 @@ class TestPlace:
         found = place(wanted_anywhere(world), world, catalog())
         assert isinstance(found, Placement)
         assert found.host.name == "esx-10"
+
+    def test_what_reserves_cpu_is_asked_of_each_host(self, fleet: Inventory) -> None:
+        wanted = wanted_anywhere(fleet)
+        wanted = replace(wanted, vm=replace(wanted.vm, cpu_reservation_mhz=1000))
+        assert in_fleet(wanted, fleet, catalog()) is None
+        hosts = {ref: replace(each, cpu_mhz=2000 if ref == "host-7" else 1) for ref, each in fleet.hosts.items()}
+        found = place(wanted, replace(fleet, hosts=hosts), catalog())
+        assert isinstance(found, Placement) and found.host.ref == "host-7"
 
     def test_a_vm_stays_where_it_can(self, fleet: Inventory) -> None:
         wanted = wanted_anywhere(fleet)

@@ -27,7 +27,7 @@ from gpuops.plan.placement.fleet.mix import SiteMix
 from gpuops.plan.placement.fleet.states import GpuStates
 from gpuops.plan.placement.fleet.tables import NO_LIMIT
 from gpuops.plan.placement.gpus import used_mib
-from gpuops.plan.placement.nodes import cores_of, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.tables import Flags, Ints
@@ -181,7 +181,7 @@ class Fleet:
 
     def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
         self.known_node[row] = node is not None
-        self.cores[row] = 0 if node is None else cores_of(node, host)
+        self.cores[row] = 0 if node is None else free_cores(node, _NOBODY, host, inventory)
         self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NOBODY, host, inventory)
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:

@@ -7,8 +7,9 @@ name: gpus
 short_description: VMs and hosts of a vCenter that have GPUs
 version_added: 0.1.0
 description:
-  - Makes an inventory host of every VM with a GPU device, in the group C(gpu_vms), and of every ESXi host with GPUs, in
-    the group C(gpu_hosts).
+  - Makes an inventory host of every VM with a GPU device, in the group C(vms_with_gpus), and of every ESXi host with
+    GPUs, in the group C(hosts_with_gpus). The groups that gpuops's playbooks change are others, C(gpu_vms) and
+    C(gpu_hosts), which an inventory of your own fills.
   - Its configuration is a file whose name ends in C(gpus.yml) or C(gpus.yaml).
   - Names and values that come from vCenter are never taken for templates.
 author: gpuops contributors (@gpuops)
@@ -115,7 +116,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _add(self, found):
         strict = self.get_option("strict")
         for resource in self.get_option("resources"):
-            group = self.inventory.add_group(f"gpu_{resource}")
+            group = self.inventory.add_group(f"{resource}_with_gpus")
             for name, variables in found[resource].items():
                 host = self.inventory.add_host(wrap_var(name), group)
                 facts = wrap_var(variables)

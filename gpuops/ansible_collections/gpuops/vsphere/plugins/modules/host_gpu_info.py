@@ -99,6 +99,10 @@ reasons:
   returned: on failure
   type: list
   elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
 exit_code:
   description: As of the command line.
   returned: on failure

@@ -89,6 +89,10 @@ reasons:
   returned: always
   type: list
   elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
 exit_code:
   description: As of the command line. 2 usage, 3 refused and nothing changed, 4 partly done.
   returned: on failure

@@ -73,11 +73,29 @@ EXAMPLES = r"""
     vcpus: 16
     memory: 128GiB
   delegate_to: localhost
+  register: cloned
+
+- name: Its GPU, in check mode too, when there is no such VM yet
+  gpuops.vsphere.vm_gpu:
+    vm: "{{ cloned.vm.path }}"
+    profile: a100-3-20c
+    power: "on"
+    after_clone: "{{ cloned.clone }}"
 """
 
 RETURN = r"""
 vm:
-  description: The VM, as M(gpuops.vsphere.vm_gpu_info) tells it; V(null) in check mode where there is none yet.
+  description:
+    - The VM, as M(gpuops.vsphere.vm_gpu_info) tells it. In check mode as it will be, without what vCenter alone can
+      give it, its C(moid) and C(instance_uuid). V(null) where it is refused.
+  returned: when vCenter was read
+  type: dict
+there:
+  description: Whether it was there already.
+  returned: when vCenter was read
+  type: bool
+clone:
+  description: What was asked for, as O(gpuops.vsphere.vm_gpu#module:after_clone) takes it.
   returned: when vCenter was read
   type: dict
 because:
@@ -90,6 +108,10 @@ reasons:
   returned: always
   type: list
   elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
 exit_code:
   description: As of the command line. 2 usage, 3 refused and nothing changed, 4 the outcome is not known.
   returned: on failure
@@ -102,29 +124,20 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
-
-OPTIONS = {
-    "vm": {"type": "str", "aliases": ["name"], "required": True},
-    "template": {"type": "str", "required": True},
-    "host": {"type": "str"},
-    "folder": {"type": "str"},
-    "datastore": {"type": "str"},
-    "vcpus": {"type": "int"},
-    "memory": {"type": "str"},
-}
 
 
 def ask(module):
     from gpuops.tasks.cloning import vm_clone
 
-    options = {name: module.params[name] for name in OPTIONS}
+    options = {name: module.params[name] for name in CLONE}
     return vm_clone(said(module), options, apply=not module.check_mode)
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **OPTIONS},
+        argument_spec={**CONNECTION, **CLONE},
         mutually_exclusive=[("password", "password_file")],
         supports_check_mode=True,
     )

@@ -105,7 +105,46 @@ options:
     description:
       - The host that the VM is to be on. Default its own, or with O(move) the best.
     type: str
+  after_clone:
+    description:
+      - What M(gpuops.vsphere.vm_clone) was asked for, its RV(gpuops.vsphere.vm_clone#module:clone). In check mode a VM
+        that it has not made yet is planned for as it will be; otherwise this changes nothing.
+      - What this login may do to a VM that is not there yet cannot be asked, and is not.
+    type: dict
+    suboptions:
+      vm:
+        description:
+          - Name of the VM.
+        type: str
+        aliases: [name]
+        required: true
+      template:
+        description:
+          - Name or inventory path of the template.
+        type: str
+        required: true
+      host:
+        description:
+          - The host that it is to be on. Default that of the template.
+        type: str
+      folder:
+        description:
+          - Inventory path of its folder. Default that of the template.
+        type: str
+      datastore:
+        description:
+          - Name of a datastore of its host. Default that of the template.
+        type: str
+      vcpus:
+        description:
+          - Its vCPUs. Default those of the template.
+        type: int
+      memory:
+        description:
+          - Its memory with the unit. Default that of the template.
+        type: str
 seealso:
+  - module: gpuops.vsphere.vm_clone
   - module: gpuops.vsphere.vm_gpus
   - module: gpuops.vsphere.vm_gpu_info
   - module: gpuops.vsphere.gpu_placement
@@ -194,6 +233,7 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
 from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
@@ -203,7 +243,13 @@ def ask(module):
 
     options = {"vm": vm_of(module.params), **{name: module.params[name] for name in OPTIONS}}
     present = module.params["state"] == "present"
-    return vm_gpu(said(module), present=present, options=options, apply=not module.check_mode)
+    return vm_gpu(
+        said(module),
+        present=present,
+        options=options,
+        apply=not module.check_mode,
+        after_clone=module.params["after_clone"],
+    )
 
 
 def main():
@@ -213,6 +259,7 @@ def main():
             **VM,
             "state": STATE,
             **OPTIONS,
+            "after_clone": {"type": "dict", "options": CLONE},
         },
         mutually_exclusive=[("vm", "moid", "uuid"), ("password", "password_file")],
         required_one_of=[("vm", "moid", "uuid")],

@@ -9,6 +9,7 @@ short_description: Read the GPU devices of VMs on vSphere
 version_added: 0.1.0
 description:
   - Reads the GPU devices of one VM, or of every VM that has some, and the settings that go with them.
+  - With O(guest) it waits until the system inside the VM is up, after a first boot for example.
 author: gpuops contributors (@gpuops)
 extends_documentation_fragment:
   - ansible.builtin.action_common_attributes
@@ -30,6 +31,16 @@ options:
     description:
       - Only VMs with this vGPU profile.
     type: str
+  guest:
+    description:
+      - Waits for the guest of the one running VM. V(tools) - VMware Tools run in it. V(address) - it has an address.
+    type: str
+    choices: [tools, address]
+  guest_timeout:
+    description:
+      - How many seconds O(guest) waits at most; the task fails after them.
+    type: int
+    default: 600
 seealso:
   - module: gpuops.vsphere.vm_gpu
 """
@@ -46,6 +57,13 @@ EXAMPLES = r"""
 - name: One VM
   gpuops.vsphere.vm_gpu_info:
     vm: ml-07
+
+- name: The address of one VM, as soon as its guest has one
+  gpuops.vsphere.vm_gpu_info:
+    vm: ml-07
+    guest: address
+    guest_timeout: 300
+  register: booted
 """
 
 RETURN = r"""
@@ -112,11 +130,26 @@ vms:
     attributes:
       description: Custom attributes that have a value.
       type: dict
+guest:
+  description: What the system inside the VM tells of itself. V(null) means that it tells nothing.
+  returned: when O(guest) was asked for, also when the time was up
+  type: dict
+  contains:
+    tools_running:
+      description: Whether VMware Tools run in it.
+      type: bool
+    address:
+      description: Its primary IP address.
+      type: str
 reasons:
   description: Why it failed.
   returned: on failure
   type: list
   elements: str
+hint:
+  description: The next move, where the error has one.
+  returned: on failure
+  type: str
 exit_code:
   description: As of the command line.
   returned: on failure
@@ -126,17 +159,31 @@ exit_code:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
 
+OPTIONS = {
+    "host": {"type": "str"},
+    "profile": {"type": "str"},
+    "guest": {"type": "str", "choices": ["tools", "address"]},
+    "guest_timeout": {"type": "int", "default": 600},
+}
+
 
 def ask(module):
     from gpuops.tasks.reads import vm_gpu_info
 
     params = module.params
-    return vm_gpu_info(said(module), vm=vm_of(module.params), host=params["host"], profile=params["profile"])
+    return vm_gpu_info(
+        said(module),
+        vm=vm_of(params),
+        host=params["host"],
+        profile=params["profile"],
+        guest=params["guest"],
+        guest_timeout_s=params["guest_timeout"],
+    )
 
 
 def main():
     module = AnsibleModule(
-        argument_spec={**CONNECTION, **VM, "host": {"type": "str"}, "profile": {"type": "str"}},
+        argument_spec={**CONNECTION, **VM, **OPTIONS},
         mutually_exclusive=[
             ("vm", "moid", "uuid", "host"),
             ("vm", "moid", "uuid", "profile"),
