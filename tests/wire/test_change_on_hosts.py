@@ -10,6 +10,7 @@ from gpuops.model.rolling import Displacement, VsanMode
 from gpuops.plan.change.emptying import Leaving
 from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
+from gpuops.sim.drs import HaAdmission
 from gpuops.sim.objects.host_profile import HostProfile
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
@@ -134,3 +135,16 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
     else:
         assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
         assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on" in outcome.reason
+
+
+def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_change(start: Start) -> None:
+    bench = start(cluster(3, [desktops(1, 2, first=1)]))
+    [found] = bench.world.by_type("ClusterComputeResource")
+    found.drs.ha_enabled, found.drs.ha_admission = True, HaAdmission(failover_hosts=(bench.host("esx-02").moid,))
+    [turn] = bench.roll(ONE, apply=False).plan.turns
+    assert {away.target.name for away in turn.away if away.target} == {"esx-03"}
+    found.drs.ha_admission = HaAdmission(memory_percent=99)
+    found.touch("configurationEx", "configuration")
+    report = bench.roll(ONE)
+    assert (report.exit_code, list(bench.world.ledger)) == (3, [])
+    assert "that HA keeps free for the failure of a host" in str(report.plan.rejections[0])
