@@ -12,6 +12,7 @@ from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.objects.host_profile import HostProfile
 from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.vm_state import Power
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
@@ -62,6 +63,22 @@ def test_a_cluster_that_keeps_the_configuration_of_its_hosts_is_warned_of(start:
 
 def test_where_nobody_else_sets_hosts_there_is_nothing_to_warn_of(start: Start) -> None:
     assert start(cluster(2, [])).roll(ONE, apply=False).plan.warnings == ()
+
+
+@pytest.mark.parametrize("fault", ["MethodNotFound", "NoPermission", "ManagedObjectNotFound"])
+def test_where_vcenter_does_not_tell_that_is_said_and_stops_nothing(start: Start, fault: str) -> None:
+    bench = start(cluster(2, []))
+    bench.world.injector.add(Rule(Effect.FAULT, "FindAssociatedProfile", fault=fault, times=None))
+    [warning] = bench.roll(ONE, apply=False).plan.warnings
+    assert warning == (
+        "whether a host profile or its cluster's configuration sets module options of esx-01 back cannot be read"
+    )
+
+
+def test_before_vsphere_8_no_cluster_keeps_the_configuration_of_its_hosts(start: Start) -> None:
+    world = cluster(2, [])
+    world.api_version = "7.0.3.0"
+    assert start(world).roll(ONE, apply=False).plan.warnings == ()
 
 
 @pytest.mark.parametrize("mode", list(VsanMode))
