@@ -20,7 +20,7 @@ from gpuops.vsphere import paths
 from gpuops.vsphere.decode_cluster import decode_cluster
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts
+from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts, whole
 from gpuops.vsphere.reader import Found, Reader, reading
 from gpuops.vsphere.session import Session
 
@@ -226,7 +226,7 @@ def _custom_fields(reader: Reader, session: Session) -> Mapping[int, str]:
         return {}
     told = reader.these({manager[0]: ("field",)}, [manager], lambda found: found.properties.get("field"))
     fields = (texts(each) for value in told for each in children(value))
-    return {int(key): name for each in fields if (key := each.get("key")) and (name := each.get("name"))}
+    return {key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := each.get("name"))}
 
 
 def _hot_migrate(reader: Reader, session: Session) -> bool | None:

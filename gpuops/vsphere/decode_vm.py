@@ -30,6 +30,7 @@ from gpuops.vsphere.elements import (
     text,
     texts,
     unsigned,
+    whole,
     word,
 )
 from gpuops.vsphere.reader import Found
@@ -189,7 +190,7 @@ def _kept(key: str | None) -> bool:
 
 def _attribute_values(value: Any) -> tuple[tuple[int, str], ...]:
     told = map(texts, children(value))
-    return tuple((int(key), each.get("value") or "") for each in told if (key := each.get("key") or "").isdigit())
+    return tuple((key, each.get("value") or "") for each in told if (key := whole(each.get("key"))) is not None)
 
 
 def _snapshots(values: Mapping[str, Any], unreadable: tuple[str, ...]) -> int | None:
@@ -205,8 +206,7 @@ def _refs(value: Any) -> tuple[str, ...]:
 
 def _hardware_version(written: str | None) -> int | None:
     """21 of "vmx-21"."""
-    digits = (written or "").removeprefix("vmx-")
-    return int(digits) if digits.isdigit() else None
+    return whole((written or "").removeprefix("vmx-"))
 
 
 def _hexadecimal(written: str | None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -106,8 +106,10 @@ class Reader:
     def _named(
         self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
     ) -> list[Record]:
-        objects = "".join(_plain_object(*each, "Task" in wanted) for each in page)
-        return [decode(each) for each in self._pages(wanted, objects)]
+        asked = list(page)
+        objects = "".join(_plain_object(*each, "Task" in wanted) for each in asked)
+        refs = {ref for _, ref in asked}
+        return [decode(_asked_for(each, refs, "Task" in wanted)) for each in self._pages(wanted, objects)]
 
     def _again_if_ended(self, read: Callable[[], Answer]) -> Answer:
         seen = self._session.logins
@@ -142,6 +144,13 @@ class Reader:
                 break
             more = f"<token>{written(token)}</token>"
             reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
+
+
+def _asked_for(found: Found, refs: Collection[str], with_tasks: bool) -> Found:
+    """The same, if it is one of these, or a task where tasks were asked for. Raises ProtocolError."""
+    if found.ref not in refs and not (with_tasks and found.type == "Task"):
+        raise ProtocolError(f"vCenter answers with {found.type} {found.ref}, which it was not asked for")
+    return found
 
 
 def _objects(page: Any) -> Iterator[Found]:

@@ -64,6 +64,15 @@ SWEPT: Final = (
     "change resume --yes",
     "change abort --yes",
 )
+READING: Final = (
+    "inventory --vms --output json",
+    "capacity",
+    f"doctor --roles {ROLES}",
+    "defrag --max-moves 1",
+    "scheduler show",
+    "mode show",
+    "rotate status",
+)
 WITHOUT_LOGIN: Final = frozenset({"demo", "help", "sim serve", "sim faults"})
 """Commands that nobody logs in for."""
 UNLIKE: Final = {
@@ -149,6 +158,18 @@ def test_every_command_hides_it(
     look_through(clean)
     assert [entry for entry in server.world.ledger if "Cn4ry" in repr(entry)] == []
     assert list(server.world.sessions) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", ["fleet", "scattered", "vdi"])
+def test_no_scenario_shows_it(scenario: str, typed: Callable[..., Result], clean: Path) -> None:
+    """What the other simulated vCenters bring up: their names, their sizes, their hosts."""
+    with SimServer(build(scenario), password=CANARY) as other:
+        there = {"GPUOPS_VCENTER": f"https://127.0.0.1:{other.port}", "GPUOPS_CA_FILE": str(other.ca_file)}
+        codes = {words: typed(words, **there).exit_code for words in READING}
+        assert set(codes.values()) <= {0, 3}, codes
+        assert list(other.world.sessions) == []
+    look_through(clean)
 
 
 @pytest.mark.parametrize("wrong", UNLIKE)

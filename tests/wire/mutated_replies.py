@@ -6,6 +6,7 @@ The changes are drawn from a seed: whatever went wrong once goes wrong again.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from xml.parsers.expat import ExpatError
 import pytest
 
 from gpuops.errors import GpuopsError, ProtocolError
+from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
@@ -57,6 +59,37 @@ def mutated(reply: bytes, rng: random.Random) -> bytes:
                 changed[at:at] = changed[at:end]
         changed = changed or bytearray(b"<")
     return bytes(changed)
+
+
+_TEXT: Final = re.compile(rb'(?<=>)[^<>]+(?=<)|(?<=type=")[^"]+(?=")')
+_VALUES: Final = (
+    b"",
+    b" ",
+    b"-1",
+    b"0",
+    b"NaN",
+    b"9" * 50,
+    b"1e999",
+    b"true",
+    b"vm-1",
+    b"0000:3b:00.0",
+    b"2026-13-45T99:99:99Z",
+    b"ManagedObjectReference",
+    b"ArrayOfAnyType",
+    "\u202e\u0661".encode(),
+    b"<a/>",
+)
+
+
+def revalued(reply: bytes, rng: random.Random) -> bytes:
+    """The same, well-formed, with the text of one to four elements, or their type, another."""
+    for _ in range(rng.randint(1, 4)):
+        found = _TEXT.search(reply, rng.randrange(len(reply)))
+        if found is not None:
+            value = rng.choice(_VALUES)
+            value = b"x" if b"<" in value and reply[found.start() - 1 : found.start()] == b'"' else value
+            reply = reply[: found.start()] + value + reply[found.end() :]
+    return reply
 
 
 @dataclass
@@ -113,6 +146,10 @@ def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) ->
             parsed(changed, "vc:443")
 
 
+def _as_it_is(reply: bytes, rng: random.Random) -> bytes:
+    return reply
+
+
 @contextmanager
 def _answering(turn: dict[str, list[bytes]]) -> Iterator[None]:
     """Every call over the wire is answered from these, by its method; the last one again and again."""
@@ -125,6 +162,15 @@ def _answering(turn: dict[str, list[bytes]]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Wire, "fetch", fetch)
         yield
+
+
+def reread(target: Target, read: Sequence[tuple[str, bytes]]) -> Inventory:
+    """The inventory that our reader makes of these replies, by the call they answer. Raises GpuopsError."""
+    answers: dict[str, list[bytes]] = {}
+    for method, reply in read:
+        answers.setdefault(method, []).append(reply)
+    with Session(target) as session, _answering(answers):
+        return collect.inventory(session)
 
 
 def fuzz_reader(target: Target, found: Recorded, turns: int, *, seed: int) -> int:
@@ -140,7 +186,8 @@ def fuzz_reader(target: Target, found: Recorded, turns: int, *, seed: int) -> in
             struck = rng.choice(of_reads)
             answers.clear()
             for number, (method, reply) in enumerate(found.read):
-                answers.setdefault(method, []).append(mutated(reply, rng) if number == struck else reply)
+                change = rng.choice((mutated, revalued)) if number == struck else _as_it_is
+                answers.setdefault(method, []).append(change(reply, rng))
             answers["RetrieveServiceContent"] = answers["RetrieveServiceContent"][-1:]
             try:
                 collect.inventory(session)
