@@ -399,12 +399,12 @@ class Nightly:
             self.world.fragments.thaw(vm.moid)
             vm.connection = vm.state.question = None
             vm.touch("runtime", "summary")
+        self.world.clock.advance(2 * 3600)
         hung = self.world.clock.now() - timedelta(hours=1)
         for task in self.world.tasks.unfinished():
             if task.queued_at < hung:
                 task.cancelable = True
                 self.world.tasks.cancel(task)
-        self.world.clock.advance(2 * 3600)
 
     def _tally(self) -> None:
         played = self.played
