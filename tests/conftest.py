@@ -1,4 +1,4 @@
-"""What several floors' tests share: golden text, refreshed by one flag and reviewed as a diff."""
+"""What several floors' tests share: golden text, refreshed by one flag and reviewed as a diff; no property is timed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("gpuops", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gpuops")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

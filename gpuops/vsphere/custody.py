@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.host_settings import Custody
 from gpuops.plan.spoken import version_numbers
 from gpuops.vsphere import managed
@@ -72,6 +72,8 @@ class Custodians:
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         try:
             return self._session.read(call)
+        except ProtocolError:  # it does not know the call: nobody can say
+            return None
         except NotConnected:
             raise
         except GpuopsError:

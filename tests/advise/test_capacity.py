@@ -207,7 +207,7 @@ MIG_NAMES = [profile.name for profile in A100.profiles if profile.mig_backed]
 A40_NAMES = ["nvidia_a40-8q", "nvidia_a40-8c", "nvidia_a40-12q", "nvidia_a40-24c", "nvidia_a40-1b"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(MIG_NAMES), max_size=4), st.sampled_from(MIG_NAMES))
 def test_on_mig_the_range_is_what_the_arrangements_leave(holders: list[str], profile: str) -> None:
     assert A100 is not None

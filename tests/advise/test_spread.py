@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.advise.spread import Shape, Spread, spread
@@ -64,7 +64,6 @@ def by_trying(wanted: Shape, taken: list[Shape]) -> Spread | None:
     return Spread(min(rooms), max(rooms)) if rooms else None
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([MIG, MIXED]).flatmap(
         lambda shapes: st.tuples(st.sampled_from(shapes), st.lists(st.sampled_from(shapes), max_size=4))

@@ -143,7 +143,7 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path)
     assert kill_at > 50, "the sweep went over the whole morning"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
 def test_killed_again_and_again_with_lost_replies(in_memory: Path, kills: list[int], lost: int) -> None:
     directory = in_memory / "state"

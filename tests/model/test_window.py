@@ -115,7 +115,6 @@ def test_a_clock_time_of_the_night_is_the_first_one_after_it_opened() -> None:
     assert night.next(time(19)) == utc("2026-10-25T18:00")
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1900, 1, 1), date(2100, 1, 1)), MINUTES, MINUTES, st.none() | MINUTES)
 def test_in_every_zone_a_night_is_never_longer_than_its_clock_says(
     zone: str, day: date, opens: time, closes: time, back_by: time | None
@@ -137,7 +136,6 @@ def test_in_every_zone_a_night_is_never_longer_than_its_clock_says(
         assert inside is not None
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1971, 1, 1), date(2100, 1, 1)), MINUTES, MINUTES, st.integers(0, 2880))
 def test_in_every_zone_one_moment_is_in_one_night(
     zone: str, day: date, opens: time, closes: time, minutes: int
@@ -153,7 +151,6 @@ def test_in_every_zone_one_moment_is_in_one_night(
         assert len(containing) <= 1, "so that one window never has two nights open"
 
 
-@settings(deadline=None)
 @given(st.sampled_from(ZONES), st.dates(date(1900, 1, 1), date(2100, 1, 1)), MINUTES)
 def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: date, clock: time) -> None:
     found = moments(day, clock, ZoneInfo(zone))
@@ -167,7 +164,7 @@ def test_a_clock_shows_the_time_at_the_moments_it_is_said_to(zone: str, day: dat
         assert before < local < after, "the clocks jumped over it just then"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from(ZONES), st.integers(1971, 2099), st.sets(st.sampled_from(list(Weekday)), min_size=1), st.data())
 def test_of_several_windows_each_evening_is_one_night_and_none_opens_over_another(
     zone: str, year: int, workdays: set[Weekday], data: st.DataObject

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import Slots
@@ -288,7 +288,7 @@ class TestAfter:
 
 
 MORE_THAN_TWO_GPUS_HAVE = 50
-FAST = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST = settings(max_examples=80)
 
 
 def one_by_one(profile: str, there: Host, world: Inventory) -> int:

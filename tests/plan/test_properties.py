@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.advise.capacity import free_slots
@@ -39,7 +39,7 @@ PROFILES: Final = {
     ("l40s", VgpuMode.MIXED_SIZE): ["nvidia_l40s-4c", "nvidia_l40s-16q", "nvidia_l40s-24c"],
 }
 NAMES: Final = [name for names in PROFILES.values() for name in names]
-FAST: Final = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST: Final = settings(max_examples=60)
 
 
 @st.composite

@@ -17,12 +17,14 @@ class Killed(BaseException):
 
 
 class Points:
-    """The moments at which a process may be killed: killed at one of them by number, or at the first of each kind."""
+    """The moments at which a process may be killed: killed at one by number, at one kind's first, or at each kind's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed, self.last = 0, 0
         self.kinds: set[str] | None = None
         """Those at which it was killed; None = it is killed by number."""
+        self.first = ""
+        """The kind at whose first moment it is killed."""
         for kind, name in (
             (SqlStore, "append"),
             (HostConnection, "submit"),
@@ -46,11 +48,17 @@ class Points:
         if self.kinds is not None and what not in self.kinds:
             self.kinds.add(what)
             raise Killed
+        if what == self.first:
+            self.first = ""
+            raise Killed
         if self.passed == self.last:
             raise Killed
 
     def kill_at(self, number: int) -> None:
         self.passed, self.last = 0, number
+
+    def kill_at_first(self, what: str) -> None:
+        self.first = what
 
     def kill_at_each_kind(self) -> None:
         self.kinds = set()

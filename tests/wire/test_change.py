@@ -94,14 +94,19 @@ def test_a_change_that_is_killed_goes_on(start: Start, monkeypatch: pytest.Monke
     check_switched(bench, before, hosts=1)
 
 
+PARTS = 4
+"""All moments, in so many tests: each is done within minutes on a busy machine too."""
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: int
 ) -> None:
-    points, number, killed = Points(monkeypatch), 0, True
+    points, number, killed = Points(monkeypatch), part + 1 - PARTS, True
     while killed:
-        number += 1
+        number += PARTS
         with SimServer(two()) as server:
             bench = Bench(server, tmp_path / str(number))
             before = bench.places()
@@ -114,6 +119,21 @@ def test_a_change_goes_on_from_every_moment_at_which_it_is_killed(
                 assert report.exit_code == 0, (number, report.outcomes)
             check_switched(bench, before, hosts=1)
     assert number > 50
+
+
+@pytest.mark.parametrize("later_s", [0, 200, 2000], ids=["at once", "while it is down", "when it is back"])
+def test_a_reboot_that_was_asked_for_before_the_kill_is_not_asked_for_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch, later_s: float
+) -> None:
+    bench, points = start(two()), Points(monkeypatch)
+    before = bench.places()
+    points.kill_at_first("after HostConnection.submit RebootHost")
+    with pytest.raises(Killed):
+        bench.roll(ONE, vms=Displacement.SHUT_DOWN)
+    bench.world.clock.advance(later_s)
+    report = bench.resume()
+    assert report.exit_code == 0, report.outcomes
+    check_switched(bench, before, hosts=1)
 
 
 def failing(report: ChangeReport) -> str:

@@ -10,8 +10,10 @@ from gpuops.model.rolling import Displacement, VsanMode
 from gpuops.plan.change.emptying import Leaving
 from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
+from gpuops.sim.drs import HaAdmission
 from gpuops.sim.objects.host_profile import HostProfile
 from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.vm_state import Power
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
@@ -62,6 +64,22 @@ def test_a_cluster_that_keeps_the_configuration_of_its_hosts_is_warned_of(start:
 
 def test_where_nobody_else_sets_hosts_there_is_nothing_to_warn_of(start: Start) -> None:
     assert start(cluster(2, [])).roll(ONE, apply=False).plan.warnings == ()
+
+
+@pytest.mark.parametrize("fault", ["MethodNotFound", "NoPermission", "ManagedObjectNotFound"])
+def test_where_vcenter_does_not_tell_that_is_said_and_stops_nothing(start: Start, fault: str) -> None:
+    bench = start(cluster(2, []))
+    bench.world.injector.add(Rule(Effect.FAULT, "FindAssociatedProfile", fault=fault, times=None))
+    [warning] = bench.roll(ONE, apply=False).plan.warnings
+    assert warning == (
+        "whether a host profile or its cluster's configuration sets module options of esx-01 back cannot be read"
+    )
+
+
+def test_before_vsphere_8_no_cluster_keeps_the_configuration_of_its_hosts(start: Start) -> None:
+    world = cluster(2, [])
+    world.api_version = "7.0.3.0"
+    assert start(world).roll(ONE, apply=False).plan.warnings == ()
 
 
 @pytest.mark.parametrize("mode", list(VsanMode))
@@ -117,3 +135,16 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
     else:
         assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
         assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on" in outcome.reason
+
+
+def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_change(start: Start) -> None:
+    bench = start(cluster(3, [desktops(1, 2, first=1)]))
+    [found] = bench.world.by_type("ClusterComputeResource")
+    found.drs.ha_enabled, found.drs.ha_admission = True, HaAdmission(failover_hosts=(bench.host("esx-02").moid,))
+    [turn] = bench.roll(ONE, apply=False).plan.turns
+    assert {away.target.name for away in turn.away if away.target} == {"esx-03"}
+    found.drs.ha_admission = HaAdmission(memory_percent=99)
+    found.touch("configurationEx", "configuration")
+    report = bench.roll(ONE)
+    assert (report.exit_code, list(bench.world.ledger)) == (3, [])
+    assert "that HA keeps free for the failure of a host" in str(report.plan.rejections[0])

@@ -210,6 +210,18 @@ def test_passthrough_is_pending_until_the_host_reboots(bench: Bench) -> None:
     assert not bench.site.vcenter.inventory().find_host("esx-01.lab").gpus[0].passthrough.enabled  # type: ignore[union-attr]
 
 
+def test_gpus_that_nvlink_joins_are_warned_of_when_one_goes_alone(bench: Bench) -> None:
+    resume(bench)
+
+    def warned(*devices: str) -> tuple[str, ...]:
+        return configure(SetPassthrough(True, devices, None, "esx-02.lab"), bench.site, apply=False).plan.warnings
+
+    [warning] = warned("86:00.0")
+    assert warning.startswith("esx-02.lab offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers makes")
+    assert "0000:8a:00.0 would stay behind" in warning
+    assert warned("86:00.0", "8a:00.0") == ()
+
+
 def test_a_host_that_rebinds_does_so_at_once(bench: Bench) -> None:
     bench.state("esx-01.lab").rebinds_without_reboot = True
     report = configure(SetPassthrough(True, ("3b:00.0",), None, "esx-01.lab"), bench.site, apply=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuops.errors import LoginRefused, OutcomeUnknown, StepFailed, VcenterUnreachable
+from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, StepFailed, VcenterUnreachable
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
@@ -18,7 +18,7 @@ from gpuops.sim.vm_state import Question
 from gpuops.vsphere import collect
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.perform import Performer
-from gpuops.vsphere.power_watch import wait_for_power
+from gpuops.vsphere.power_watch import wait_for_guest, wait_for_power
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tasks import TaskWatch
 from gpuops.vsphere.updates import PAUSES_S, Updates
@@ -216,6 +216,18 @@ def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
     refs = [waiting.ref("vdi-01"), waiting.ref("vdi-06"), "vm-424242"]
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
     assert wait_for_power(waiting.session, refs, PowerState.OFF, 600) == set(refs[:2])
+
+
+def test_a_guest_is_waited_for_across_a_broken_wait_and_never_longer_than_asked(waiting: Waiting) -> None:
+    waiting.trouble(Effect.RESET, "WaitForUpdatesEx")
+    running = wait_for_guest(waiting.session, waiting.ref("vdi-01"), 600, address=True)
+    assert (running.tools_running, running.address is not None) == (True, True)
+    clock = waiting.server.world.clock
+    began = clock.now()
+    assert wait_for_guest(waiting.session, waiting.ref("bare"), 60, address=False) == Guest(False, None)
+    assert 60 <= (clock.now() - began).total_seconds() < 90
+    with pytest.raises(GpuopsError, match="vm-424242"):
+        wait_for_guest(waiting.session, "vm-424242", 60, address=False)
 
 
 @pytest.mark.parametrize("asked_first", [True, False], ids=["gone while waiting", "gone before"])

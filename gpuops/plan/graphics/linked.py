@@ -30,12 +30,12 @@ def torn(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalo
         if offered:
             yield (
                 f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers makes no such group, and "
-                f"{', '.join(behind)} stay behind; name all GPUs of a group, or none"
+                f"{', '.join(behind)} would stay behind; name all GPUs of a group, or none"
             )
         elif groups is None or not on:
             yield (
-                f"{host.name}: whether NVLink joins {', '.join(behind)}, which stay behind, to these GPUs is not told; "
-                "name all GPUs of a group, or none"
+                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
+                "not told; name all GPUs of a group, or none"
             )
 
 

@@ -94,7 +94,7 @@ def play(acts: list[tuple[Any, ...]]) -> list[Record]:
     return writer.records
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(ACTS, max_size=25), st.integers(0, 25))
 def test_from_a_checkpoint_it_is_the_same_book(acts: list[tuple[Any, ...]], cut: int) -> None:
     records = play(acts)

@@ -13,7 +13,7 @@ from gpuops.plan.batch.bound import bound
 from gpuops.plan.batch.problem import GpuGroup, Pattern, Problem, Shape, Way
 from gpuops.plan.batch.solve import solve
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 SIZES = (4, 8, 16)
 """Slots are rows 2, 3, 4 beside the one node (row 0 = its memory) and 5, 6, 7 of the host (row 1 = its memory)."""
 

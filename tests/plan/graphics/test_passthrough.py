@@ -164,7 +164,12 @@ def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> In
         (True, linked((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
         (True, linked((GROUP,)), 2, None),
         (True, linked(()), 1, None),
-        (True, linked(None), 1, "whether NVLink joins 0000:8a:00.0, which stay behind, to these GPUs is not told"),
+        (
+            True,
+            linked(None),
+            1,
+            "whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs is not told",
+        ),
         (False, linked((), given=True), 1, "whether NVLink joins 0000:8a:00.0"),
         (False, linked((), given=True), 2, None),
     ],

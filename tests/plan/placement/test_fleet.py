@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
@@ -40,7 +40,7 @@ MODES: Final[dict[str, list[VgpuMode | None]]] = {
     "l40s": [VgpuMode.MIXED_SIZE, VgpuMode.SAME_SIZE],
 }
 NAMES: Final = [name for names in KINDS.values() for name in names]
-FEW: Final = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW: Final = settings(max_examples=100)
 
 
 @st.composite

@@ -47,7 +47,7 @@ asks = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(asks, min_size=1, max_size=25))
 def test_what_is_remembered_changes_no_answer(wanted: list[Ask]) -> None:
     known = pool()
@@ -63,7 +63,7 @@ def test_what_is_remembered_changes_no_answer(wanted: list[Ask]) -> None:
             assert (known.memory >= 0).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(asks, min_size=1, max_size=30), st.randoms())
 def test_what_was_taken_can_be_given_back(wanted: list[Ask], chance: Random) -> None:
     world = pool()
@@ -89,7 +89,7 @@ def test_what_was_taken_can_be_given_back(wanted: list[Ask], chance: Random) -> 
     np.testing.assert_array_equal(world.places, empty[1])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(asks, max_size=20), asks)
 @example([Ask(0, 1, 90, 8), Ask(4, 4, 8, 8)], Ask(4, 2, 8, 300))  # GPUs on the second node, memory on both
 def test_a_vm_is_refused_only_where_no_host_has_room(wanted: list[Ask], last: Ask) -> None:

@@ -70,7 +70,7 @@ def resume(vm: Vm, gpus: list[list[Vm]], policy: AssignmentPolicy) -> bool:
     return True
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(layout=hosts, policy=policies)
 def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)
@@ -84,7 +84,7 @@ def test_every_suspended_desktop_finds_its_gpu_again(layout: list[Gpu], policy: 
         assert resume(vm, running, policy), f"{vm.name} ({vm.profiles[0]}) is stranded"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(layout=hosts, policy=policies)
 def test_the_way_back_of_what_ran_is_never_doubted(layout: list[Gpu], policy: AssignmentPolicy) -> None:
     world, on_gpu = world_of(layout, policy)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.ml_queue import MlStop
@@ -92,7 +92,6 @@ def test_few_measurements_on_a_host_do_not_speak_for_it() -> None:
     assert Durations.of(recorded) == Durations({("ResumeVm", "host-1"): (1.0, 2.0)})
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(0, 20), st.integers(0, 5000), st.data())
 def test_more_to_return_is_never_a_later_return(
     numbers: list[int], ml: int, resume_s: int, data: st.DataObject
