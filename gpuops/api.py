@@ -358,7 +358,7 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
     also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory))
-    return examine(inventory, catalog_of(inventory), scope, lacking, held, also)
+    return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
 
 
 def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:

@@ -53,11 +53,14 @@ def examine(
     lacking: Mapping[str, Collection[str]],
     held: Mapping[str, Collection[str]] | None = None,
     also: Iterable[Finding] = (),
+    *,
+    by_roles: bool = False,
 ) -> Examination:
     """The hosts that are meant, their clusters and VMs.
 
     `lacking`: privileges of `WANTED_ON_HOSTS` missing, by host; `held`: those of `SURPLUS` that are there.
-    `also`: what was found elsewhere, of this login and of this machine.
+    `also`: what was found elsewhere, of this login and of this machine. `by_roles`: the login was compared with roles
+    there, so that what it may not read or set on hosts is no more than a note.
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
@@ -69,7 +72,7 @@ def examine(
         if cluster in inventory.clusters:
             found += _of_cluster(inventory.clusters[cluster], members, inventory, catalog)
     for host in hosts:
-        found += of_host(host, catalog)
+        found += of_host(host, catalog, by_roles=by_roles)
         if missing := lacking.get(host.ref):
             reason = f"this login lacks {', '.join(sorted(missing))}: it cannot set the host's GPUs"
             found.append(Finding(Severity.NOTE, host.name, reason, "needed only for scheduler, mode and passthrough"))

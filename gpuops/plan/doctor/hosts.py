@@ -17,8 +17,11 @@ from gpuops.plan.scheduler.rmpvmrl import Unread
 from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
 
 
-def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
-    """What stands in the way on one host with GPUs."""
+def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
+    """What stands in the way on one host with GPUs.
+
+    `by_roles`: what a login may not read of its settings is a note, for it is compared with the roles that say so.
+    """
     if host.connected is not True:
         fix = f"govc host.reconnect {quote(host.name)}, once the host itself is up"
         yield Finding(Severity.ERROR, host.name, "is not connected: nothing on it can be planned", fix)
@@ -36,7 +39,7 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
             Severity.WARNING, host.name, f"this login cannot read {paths}", "ask for the read-only role there"
         )
     found = scheduler_of(host, catalog)
-    yield from _driver(found)
+    yield from _driver(found, Severity.NOTE if by_roles else Severity.WARNING)
     for gpu in host.gpus:
         yield from _of_gpu(gpu, host)
     yield from _nothing_offered(host, catalog)
@@ -45,7 +48,7 @@ def of_host(host: Host, catalog: Catalog) -> Iterator[Finding]:
     yield from _custody(host)
 
 
-def _driver(found: HostScheduler) -> Iterator[Finding]:
+def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
     name, settings = found.host.name, found.settings
     serving = [gpu for gpu in found.host.gpus if not _passed(gpu)]
     if settings.has_module is False and serving:
@@ -53,9 +56,9 @@ def _driver(found: HostScheduler) -> Iterator[Finding]:
         yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, and no NVIDIA driver", fix)
     elif settings.has_module is not False and found.driver is None:
         fix = "log in as somebody with Host.Config.Image, or look with esxcli software vib list"
-        yield Finding(Severity.WARNING, name, "its NVIDIA driver's version is not known", fix)
+        yield Finding(unread, name, "its NVIDIA driver's version is not known", fix)
     for reason in settings.unread:
-        yield Finding(Severity.WARNING, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
+        yield Finding(unread, name, f"its settings cannot all be read: {reason}", "ask for that privilege")
 
 
 def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
