@@ -19,6 +19,8 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.vm_state import Power
 
 ROOT = Path(__file__).parents[2]
+RETURNED = (0, PartlyDone.exit_code)
+"""How a return by the markers ends: it names VMs that are marked and as they were, for ten minutes."""
 
 
 class Jumps:
@@ -90,7 +92,7 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, tmp_pat
                     jumps.until_stopped(other)
                     assert jumps.holder() not in ("", held)
                 else:
-                    assert other.wait(timeout=100) == 0
+                    assert other.wait(timeout=100) in RETURNED
                 before = jumps.effects()
                 night.send_signal(signal.SIGCONT)
                 assert night.wait(timeout=100) == Locked.exit_code
@@ -98,9 +100,9 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, tmp_pat
                 assert len(late) <= 1, f"the old holder did {late}"
                 assert all(effect.startswith("SuspendVM_Task") for effect in late)
                 other.send_signal(signal.SIGCONT)
-                assert other.wait(timeout=100) in (0, Locked.exit_code)
+                assert other.wait(timeout=100) in (*RETURNED, Locked.exit_code)
         jumps.lease_runs_out()
-        assert jumps.run("b", "return") == 0
+        assert jumps.run("b", "return") in RETURNED
         # what was in flight when it was stopped is told once: its desktop is back, by others' doing
         assert jumps.run("a", "day") in (0, PartlyDone.exit_code)
         assert jumps.running() == evening
