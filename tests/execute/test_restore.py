@@ -130,6 +130,7 @@ def test_one_desktop_from_the_markers_of_a_new_machine(night: Night) -> None:
     assert night.markers() == {"desktop-01", "ml-02"}
 
 
+@pytest.mark.long
 def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(in_memory: Path) -> None:
     kill_at, ended = 0, False
     while not ended:

@@ -98,7 +98,15 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
     assert night.open_runs() == 0
 
 
-@pytest.mark.parametrize(("then", "stride"), [("resume", 1), ("resume while tasks still run", 2), ("day at once", 3)])
+@pytest.mark.parametrize(
+    ("then", "stride"),
+    [
+        pytest.param("resume", 1, marks=pytest.mark.long),
+        ("resume", 4),
+        ("resume while tasks still run", 3),
+        ("day at once", 3),
+    ],
+)
 def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, then: str, stride: int) -> None:
     kill_at, ended = 0, False
     while not ended:

@@ -73,10 +73,8 @@ class Jumps:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "wakes",
-    ["in the midst of the other", pytest.param("after the other has ended", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("wakes", ["in the midst of the other", "after the other has ended"])
 def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         jumps = Jumps(server, tmp_path)

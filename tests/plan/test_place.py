@@ -166,6 +166,7 @@ def test_nothing_is_promised_twice(data: st.DataObject) -> None:
             assert nodes == set(placed.placement.bound_to)
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_groups_are_kept(data: st.DataObject) -> None:

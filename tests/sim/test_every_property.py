@@ -31,7 +31,9 @@ def chosen(world: World, per_kind: int | None) -> Iterator[ManagedObject]:
             yield obj
 
 
-@pytest.mark.parametrize(("scenario", "per_kind"), [("lab", None), ("vdi", None), ("fleet:hosts=20", 5)])
+@pytest.mark.parametrize(
+    ("scenario", "per_kind"), [("lab", None), pytest.param("vdi", None, marks=pytest.mark.long), ("fleet:hosts=20", 5)]
+)
 def test_every_property_of_every_object_is_readable(scenario: str, per_kind: int | None) -> None:
     with start(scenario, tls=False) as server:
         si = connect(server)

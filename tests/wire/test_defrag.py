@@ -62,7 +62,13 @@ def set_policy(server: SimServer, policy: str) -> None:
         host.touch("config")
 
 
-@pytest.mark.parametrize("policy", AssignmentPolicy)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        AssignmentPolicy.CONSOLIDATION,
+        pytest.param(AssignmentPolicy.PERFORMANCE, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("profile", [None, "a40-24q", "a40-48q"])
 def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profile: str | None) -> None:
     server = serve("scattered")

@@ -40,6 +40,7 @@ def two_hosts() -> Inventory:
     return inventory([host("esx-1", *gpus), host("esx-2", *gpus)], [])
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_nothing_is_promised_twice_and_no_bound_is_passed(data: st.DataObject) -> None:
