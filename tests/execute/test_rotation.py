@@ -132,6 +132,7 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, t
     assert kill_at > 50, "the sweep went over the whole night"
 
 
+@pytest.mark.long
 def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path) -> None:
     kill_at, ended = 0, False
     while not ended:

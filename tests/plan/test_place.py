@@ -143,6 +143,7 @@ def overcommitted(world: Inventory, found: Placements) -> list[str]:
     return lines
 
 
+@pytest.mark.long
 @FAST
 @given(st.data())
 def test_nothing_is_promised_twice(data: st.DataObject) -> None:

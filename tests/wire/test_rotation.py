@@ -257,6 +257,7 @@ def test_a_dry_resume_shows_what_resume_then_does(lab_wire: Wire) -> None:
     assert lab_wire.to_power("poweredOn") == Counter(ML)
 
 
+@pytest.mark.long
 def test_a_suspend_that_outlasts_its_time_is_named_and_not_forgotten(lab_wire: Wire) -> None:
     lab_wire.trouble(Effect.SLOW, "SuspendVM_Task", target="vdi-08", factor=250.0)
     assert lab_wire.night().exit_code == 4
