@@ -64,10 +64,10 @@ def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> t
     return tuple(replace(state, written=not state.right) for state in states)
 
 
-def beside(wishes: Sequence[RoleWish], vcenter: object, inventory: Inventory) -> Iterator[Finding]:
+def beside(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inventory) -> Iterator[Finding]:
     """What a login lacks of the roles, and what it has beyond them; nothing where no role is wanted."""
-    if wishes and isinstance(vcenter, RoleKeeper):
-        granted, root = vcenter.granted(inventory)
+    if wishes:
+        granted, root = keeper(vcenter).granted(inventory)
         yield from of_roles(wishes, granted, root, inventory)
 
 

@@ -60,6 +60,7 @@ class Ssh:
         if not known.is_file():
             hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
             raise Refused(f"{known} is not there: no host's key is known", hint=hint)
+        self._must_be_readable(asyncssh, known)
         try:
             return asyncio.run(self._run(asyncssh, host, command, known, limit_s, heard))
         except asyncssh.HostKeyNotVerifiable as error:
@@ -71,6 +72,21 @@ class Ssh:
         except (OSError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
+
+    def _must_be_readable(self, asyncssh: Any, known: Path) -> None:
+        """Raises Refused for files that are no keys; asked before anybody is called, so nothing is half done."""
+        try:
+            asyncssh.read_known_hosts(str(known))
+        except (OSError, ValueError) as error:
+            hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
+            raise Refused(f"{known}: no hosts' keys can be read from it ({error})", hint=hint) from error
+        if self.key is None:
+            return
+        try:
+            asyncssh.read_private_key(str(self.key.expanduser()))
+        except (OSError, ValueError) as error:
+            hint = f"name a private key without a passphrase, or leave it to an agent: {self.key_named_by}"
+            raise Refused(f"{self.key}: no private key can be read from it ({error})", hint=hint) from error
 
     async def _run(self, asyncssh: Any, host: str, command: str, known: Path, limit_s: float, heard: bool) -> Reply:
         began_s = asyncio.get_running_loop().time()
