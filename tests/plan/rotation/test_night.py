@@ -352,6 +352,28 @@ def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> Non
     assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
 
 
+def test_an_ml_vm_that_was_started_tonight_and_is_off_again_is_left_alone() -> None:
+    world = small_world()
+    started = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML)
+    found = plan(world, originals=(started,))
+    assert reasons(found)["ml-01"] == "was started tonight and is off again: left alone"
+    assert suspended(found) == set(), "no desktop gives way to it"
+    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-92"]
+
+
+@pytest.mark.parametrize("change", [{"taken": False}, {"night": "2026-11-19"}])
+def test_an_ml_vm_that_never_was_started_tonight_is_not_left_alone(change: dict[str, object]) -> None:
+    world = small_world()
+    known = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, **change)  # type: ignore[arg-type]
+    assert "vm-91" in {step.vm for step in plan(world, originals=(known,)).steps if isinstance(step, PowerOnVm)}
+
+
+def test_an_ml_vm_whose_start_may_still_come_is_not_started_again() -> None:
+    world = small_world()
+    lost = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, unsure=True)
+    assert reasons(plan(world, originals=(lost,)))["ml-01"].startswith("may still be changed")
+
+
 def test_a_pool_whose_desktops_come_back_by_themselves_is_left_alone() -> None:
     world = small_world()
     two = tuple(taken(NIGHT, world.vms[f"vm-{number}"]) for number in (1, 2))
