@@ -41,6 +41,15 @@ def test_a_night_and_a_morning(night: Night) -> None:
     morning_is_good(night)
 
 
+def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(night: Night) -> None:
+    policy = parse_policy(POLICY_TEXT.replace("{vm: ml-01}", "{vm: 'moid:vm-91'}"), "by id")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+    assert night.world.power("ml-01") is PowerState.ON
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    morning_is_good(night)
+
+
 def test_a_night_without_a_window_has_one_name_however_long_it_takes(night: Night) -> None:
     policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "by hand")
     night.world.now = night.world.now.replace(second=58)

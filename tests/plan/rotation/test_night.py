@@ -284,6 +284,13 @@ def test_an_unknown_name_in_the_queue_does_not_stop_the_night() -> None:
     assert suspended(found) == {"vm-1", "vm-2"}
 
 
+def test_a_vm_that_is_named_twice_starts_once_and_that_is_said() -> None:
+    policy = replace(POLICY, ml=(QueuedVm("ml-01"), QueuedVm("moid:vm-91")))
+    found = plan(small_world(), policy)
+    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-91"]
+    assert found.warnings == ("ML queue: moid:vm-91 is ml-01, which is in the queue already",)
+
+
 def test_a_vm_that_may_move_goes_where_it_costs_no_desktop() -> None:
     found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
     assert suspended(found) == set()
