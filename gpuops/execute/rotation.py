@@ -120,6 +120,8 @@ def restore(
     """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
     if from_markers and policy is None:
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+    if not all(vms):
+        raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 

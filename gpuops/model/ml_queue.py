@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
@@ -124,7 +124,7 @@ def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | Non
     `was`: what the VM was called when a night took it. Of several patterns the one of the highest priority.
     """
     ordered = sorted(queue, key=lambda queued: -queued.priority)
-    rules = (
+    rules: tuple[Callable[[QueuedVm], bool], ...] = (
         lambda queued: queued.names_vm(vm, was),
         lambda queued: queued.fits(vm.name, was),
         lambda queued: queued.once_named(vm.name, was),

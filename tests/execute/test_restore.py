@@ -188,6 +188,11 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
     assert [each.run.vms for each in book.runs.values()] == [("ml-01", "desktop-01")]
 
 
+def test_an_empty_name_is_refused_before_anything_is_looked_at(night: Night) -> None:
+    with pytest.raises(UsageError, match="--vm: the name is empty"):
+        restored(night, "")
+
+
 def test_it_only_brings_back(night: Night) -> None:
     sent = len(night.world.ledger)
     restored(night, "ml-01", "desktop-01")

@@ -1,4 +1,4 @@
-"""An entry of the queue means the same VM in the evening, when it is started, and in the morning, when it is stopped."""
+"""An entry of the queue means the same VM in the evening, when it starts, and in the morning, when it is stopped."""
 
 from __future__ import annotations
 
