@@ -43,25 +43,34 @@ def done(night: Played) -> list[tuple[str, str]]:
     return [(entry.method, entry.name) for entry in night.world.ledger if entry.operation_id and entry.method != DEFINE]
 
 
-def test_a_few_nights_over_the_wire() -> None:
-    found = [told(seed) for seed in (0, 2, 6)]
+def test_a_few_nights_by_our_own_client() -> None:
+    found = [in_process(14), told(14), told(76)]
     assert [said for broken, _ in found for said in broken] == []
     assert sum(effects for _, effects in found) > 50
 
 
-@pytest.mark.parametrize("seed", [18, 130])
-def test_a_quiet_night_has_the_same_effects_without_a_wire_and_over_it(seed: int) -> None:
+def same_effects(seed: int) -> None:
     direct, soap = play(seed, ()), SoapNightly(seed, ()).play()
     assert done(direct) == done(soap) != []
     assert broken(seed, soap) == []
 
 
+def test_a_quiet_night_has_the_same_effects_without_soap_and_over_it() -> None:
+    same_effects(172)
+
+
+@pytest.mark.long
+def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
+    for seed in (7, 14, 18, 76, 106, 130, 162, 184, 258):
+        same_effects(seed)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("play", [in_process, told], ids=["in process", "over TLS"])
-def test_two_hundred_nights_by_our_own_client(play: Callable[[int], tuple[list[str], int]]) -> None:
+@pytest.mark.parametrize("over", [in_process, told], ids=["in process", "over TLS"])
+def test_two_hundred_nights_by_our_own_client(over: Callable[[int], tuple[list[str], int]]) -> None:
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
-        found = list(pool.map(play, range(1000, 1200)))
+        found = list(pool.map(over, range(1000, 1200)))
     print(f"{len(found)} nights, {median(effects for _, effects in found)} effects in the median")
     assert [said for broken, _ in found for said in broken] == []
     assert len(found) == 200
