@@ -135,8 +135,8 @@ class Nightly:
         self._points = 0
         self._running = ""
         """The half that the process at work is of."""
-        self.most_points = 0
-        """Of the run that had the most: before and after each append and each effect."""
+        self.points: dict[str, int] = {}
+        """By half (`rotate resume` too), of its run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
         self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
@@ -282,7 +282,7 @@ class Nightly:
         if self._slow is not None:
             self._take_time(self._slow.at_s)
         self._compare_clocks(what)
-        self.most_points = max(self.most_points, self._points)
+        self.points[self._running] = max(self.points.get(self._running, 0), self._points)
         if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
