@@ -31,7 +31,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = tagged(policy, site, now)
-        found = ours(policy, Originals(journal).all() if journal else (), now)
+        found = ours(policy, Originals(journal).all(returned=True) if journal else (), now)
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())
