@@ -30,7 +30,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = tagged(policy, site, now)
-        found = ours(policy, Originals(journal).all() if journal else (), now)
+        found = ours(policy, Originals(journal).all(returned=True) if journal else (), now)
         skipped = _skipped(journal, policy, site.clock())
         lost = unreadable or (journal.lost if journal else None)
     lock_vm = policy.lock_vm if policy else None

@@ -65,30 +65,44 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
     """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
     originals = tuple(originals)
     known = {original.vm: original for original in originals if not original.returned}
-    remembered = {(original.night, original.vm) for original in originals}
+    remembered = {(original.night, original.vm): original for original in originals}
     foreign: dict[str, Marker] = {}
     marker = marker_of(policy)
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
-        if marked is not None and vm.ref not in known:
-            if (marked.night, vm.ref) not in remembered:
-                foreign[vm.ref] = marked
-            known[vm.ref] = Original(
-                marked.night,
-                marked.role,
-                vm.ref,
-                vm.instance_uuid,
-                vm.name,
-                vm.host,
-                vm.profiles,
-                taken=True,
-                drs=marked.drs,
-            )
+        if marked is None or vm.ref in known:
+            continue
+        closed = remembered.get((marked.night, vm.ref))
+        if closed is not None:
+            known[vm.ref] = _left_over(closed)
+        else:
+            foreign[vm.ref] = marked
+            known[vm.ref] = _from_marker(marked, vm)
     found = [
         replace(_judge(policy, original, inventory.vms.get(ref)), foreign=foreign.get(ref))
         for ref, original in known.items()
     ]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
+
+
+def _left_over(closed: Original) -> Original:
+    """What the journal closed, and whose marker could not be cleared: who runs such an ML VM is somebody else."""
+    return replace(closed, taken=False) if closed.role is Role.ML else closed
+
+
+def _from_marker(marked: Marker, vm: Vm) -> Original:
+    """What the marker alone tells of a VM that the journal knows nothing of."""
+    return Original(
+        marked.night,
+        marked.role,
+        vm.ref,
+        vm.instance_uuid,
+        vm.name,
+        vm.host,
+        vm.profiles,
+        taken=True,
+        drs=marked.drs,
+    )
 
 
 def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
