@@ -48,6 +48,9 @@ class Half(StrEnum):
 
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
+NO_JOURNAL: Final = Plan(
+    because=("this machine has no journal of any run", "gpuops rotate status shows what vCenter's markers name")
+)
 HALVES = tuple(Half)
 
 
@@ -99,7 +102,8 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
     with site.remembering(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(HALVES) if journal else ()
     if not left_open:
-        return Report(None, site.vcenter.inventory(), NOTHING_CUT_OFF, applied=apply)
+        nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
+        return Report(None, site.vcenter.inventory(), nothing, applied=apply)
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
@@ -120,6 +124,8 @@ def restore(
     """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
     if from_markers and policy is None:
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+    if not all(vms):
+        raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 

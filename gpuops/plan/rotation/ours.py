@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 
@@ -169,7 +170,7 @@ def stays_running(vm: Vm) -> bool:
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
-        return any(queued.means(vm.name, original.name) for queued in policy.ml)
+        return entry_of(policy.ml, vm, original.name) is not None
     return policy.pool_of(vm) is not None
 
 
