@@ -15,6 +15,7 @@ from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
@@ -262,7 +263,9 @@ class _Turn:
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()
-        timeout_s = self.policy.limits.step_timeout_s
+        limit_s = self.policy.limits.step_timeout_s
+        # one task that hangs keeps no other desktop away
+        timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
         doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
         found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
@@ -290,10 +293,12 @@ class _Turn:
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
+            outcomes = execute(plan, doer, self.policy.limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
+        except Refused as refused:  # a right that was withdrawn half way: by then something has been done
+            raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
         self.lease.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)
