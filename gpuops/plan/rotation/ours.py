@@ -115,7 +115,7 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
     if another is not None:
         return another
     if policy is not None and not _inside(policy, original, vm):
-        reason = "a night took it, and this policy does not cover it: not touched"
+        reason = f"a night took it, and this policy does not cover it{_where(vm)}: not touched"
         return Ours(
             original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} --policy FILE, the policy of that night"
         )
@@ -144,6 +144,11 @@ def _another(original: Original, vm: Vm) -> Ours | None:
         reason = "is another VM now: its instance uuid changed"
         return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
     return None
+
+
+def _where(vm: Vm) -> str:
+    """It may have been moved since, or renamed, and then the policy of that night is of no help before it is back."""
+    return f" where it is now ({vm.path})" if vm.path else ""
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:
