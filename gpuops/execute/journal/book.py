@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, assert_never
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -176,7 +176,7 @@ class Book:
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
-            self.setbacks[run.night] = self.setbacks.get(run.night, Setbacks()).begun(body.get("steps", 0))
+            self.setbacks[run.night] = self.setbacks.get(run.night, NO_SETBACKS).begun(body.get("steps", 0))
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
@@ -213,9 +213,10 @@ class Book:
         if of is None:  # `Journal.intend` refuses that; a record of it is no reason to distrust all others
             return
         of.intents[intended.op_id] = intended
-        if of.run.night is not None and intended.kind in TAKING:
-            self._took(of.run.night, intended.vm, 1)
-        if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
+        kind, night = intended.kind, of.run.night
+        if night is not None and kind in TAKING:
+            self._took(night, intended.vm, 1)
+        if kind in RETURNING and night is None and not of.run.vms:
             mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
             self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
 
@@ -263,7 +264,7 @@ class Book:
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
-        so_far = self.setbacks.get(night, Setbacks())
+        so_far = self.setbacks.get(night, NO_SETBACKS)
         self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _intended(self, record: Record) -> Intended | None:
