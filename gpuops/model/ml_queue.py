@@ -10,7 +10,7 @@ from typing import Final
 from gpuops.model.vm import Vm
 from gpuops.model.window import Night
 
-_WILD = "*?["
+_WILD = frozenset("*?[")
 
 
 NAME: Final = "{vm}"
@@ -104,7 +104,7 @@ class QueuedVm:
 
 def is_pattern(name: str) -> bool:
     """Whether a name of the queue stands for all VMs whose name fits it."""
-    return any(character in name for character in _WILD)
+    return not _WILD.isdisjoint(name)
 
 
 def _fits(name: str, wanted: str) -> bool:

@@ -84,10 +84,8 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
                 taken=True,
                 drs=marked.drs,
             )
-    found = [
-        replace(_judge(policy, original, inventory.vms.get(ref)), foreign=foreign.get(ref))
-        for ref, original in known.items()
-    ]
+    judged = ((ref, _judge(policy, original, inventory.vms.get(ref))) for ref, original in known.items())
+    found = [replace(mine, foreign=foreign[ref]) if ref in foreign else mine for ref, mine in judged]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
 
