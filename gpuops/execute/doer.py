@@ -54,7 +54,7 @@ STATE_LAG_S = 30
 
 _STATES = {
     Verdict.DONE: IntentState.DONE,
-    Verdict.ALREADY: IntentState.DONE,
+    Verdict.ALREADY: IntentState.FAILED,  # somebody else did it: nothing of it is to be undone
     Verdict.FAILED: IntentState.FAILED,
     Verdict.SKIPPED: IntentState.FAILED,
     Verdict.UNKNOWN: IntentState.UNKNOWN,
@@ -108,6 +108,8 @@ class Doer:
         self._company_at: dict[str, datetime] = {}
         self._steered: set[str] = set()
         self._ended: list[Outcome] = []
+        self._sent_once: set[str] = set()
+        """Requests that this run sent, and did not repeat: what they met was there before them."""
 
     def look(self, vms: Collection[str]) -> None:
         """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
@@ -173,6 +175,7 @@ class Doer:
         not_ours = self._not_ours()
         if not_ours is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
+        self._sent_once = self._sent_once | {op_id} if first is None else self._sent_once - {op_id}
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
@@ -252,12 +255,20 @@ class Doer:
     def _judge(self, op_id: str, step: Step, error: GpuopsError | None, duration_s: float | None) -> Outcome:
         """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing."""
         if self._reached(step, lagging=error is None):
+            if self._was_so_before(op_id, step, error):
+                before = Outcome(step, Verdict.ALREADY, "somebody else started it just before")
+                return self.settle(op_id, before, counts=False)
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
             return self.settle(op_id, Outcome(step, verdict, error.line, duration_s, error.trouble))
         reason = "vCenter called it done, and does not show it"
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, duration_s))
+
+    def _was_so_before(self, op_id: str, step: Step, error: GpuopsError | None) -> bool:
+        """Whether it runs by somebody else's doing: the one start that was asked for found it running."""
+        refused = error is not None and error.trouble is Trouble.STATE
+        return refused and isinstance(step, PowerOnVm) and op_id in self._sent_once
 
     def _reached(self, step: Step, *, lagging: bool) -> bool:
         if step.vm not in self.inventory.vms:

@@ -6,6 +6,7 @@ The local deadline counts from before vCenter's clock was read, so that it never
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -70,6 +71,11 @@ class LockVm:
         return self.look() == lease
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the latest look did not find the VM."""
+        return self._ref not in self._seen.vms
+
+    @property
     def _vm(self) -> Vm:
         vm = self._seen.vms.get(self._ref)
         if vm is None:
@@ -78,28 +84,51 @@ class LockVm:
 
 
 class Held:
-    """A lease that was taken. `lost` says why it is no more."""
+    """A lease that was taken. `lost` says why it is no more.
 
-    def __init__(self, vm: LockVm, lease: rules.Lease, deadline_s: float, passed_s: Callable[[], float]) -> None:
+    `returning`: a lease that cannot be renewed keeps no desktop away as long as nobody else has taken it; `without`
+    says why the run went on.
+    """
+
+    def __init__(
+        self,
+        vm: LockVm,
+        lease: rules.Lease,
+        deadline_s: float,
+        passed_s: Callable[[], float],
+        *,
+        returning: bool = False,
+    ) -> None:
         self._vm = vm
         self._lease = lease
         self._deadline_s = deadline_s
         self._passed_s = passed_s
+        self._returning = returning
+        self._again_s = -math.inf
+        """Before then a lease that could not be renewed is looked at, not written."""
         self.lost: str | None = None
+        self.without = ""
 
     def objection(self) -> str | None:
-        """Why nothing more may be started; None = it is ours for longer than a call may take. Renews it when due."""
+        """Why nothing more may be started; None = it is ours for longer than a call may take, or we return and it is
+        nobody's. Renews it when due."""
         self.keep()
-        if self.lost is None and not rules.may_act(self._left_s):
-            return "the lease on the lock VM could not be renewed"
+        if self.lost is None and not rules.may_act(self._left_s) and not self._returning:
+            return f"the lease on the lock VM could not be renewed: {self._vm.why}"
         return self.lost
 
     def keep(self) -> None:
         """Renews it when a heartbeat has passed."""
-        for _ in range(TRIES):
+        if self.lost is not None or not rules.must_renew(self._left_s):
+            return
+        resting = self._passed_s() < self._again_s
+        for _ in range(1 if resting else TRIES):
+            self._renew(look_only=resting)
             if self.lost is not None or not rules.must_renew(self._left_s):
                 return
-            self._renew()
+        if self._returning and not resting:
+            self.without = f"the lease on the lock VM could not be renewed: {self._vm.why}"
+            self._again_s = self._passed_s() + rules.HEARTBEAT_S
 
     def give_back(self) -> None:
         """Free for others at once; one that cannot be given back runs out."""
@@ -107,40 +136,51 @@ class Held:
         if rules.same_holder(there, self._lease):
             self._vm.write(rules.given_back(self._lease, self._vm.seen.taken_at))
 
-    def _renew(self) -> None:
+    def _renew(self, *, look_only: bool) -> None:
         began = self._passed_s()
-        there = self._vm.look()
-        if not rules.same_holder(there, self._lease):
-            who = rules.told(there) if there is not None and there.nonce else "somebody gave it back"
-            self.lost = f"the lease on the lock VM is not ours any more: {who}"
-            return
-        wanted = rules.renewed(self._lease, self._vm.seen.taken_at)
-        if self._vm.write(wanted):
-            self._lease, self._deadline_s = wanted, began + rules.TTL_S
+        try:
+            there = self._vm.look()
+            if not rules.same_holder(there, self._lease):
+                who = rules.told(there) if there is not None and there.nonce else "somebody gave it back"
+                self.lost = f"the lease on the lock VM is not ours any more: {who}"
+                return
+            wanted = rules.renewed(self._lease, self._vm.seen.taken_at)
+            if not look_only and self._vm.write(wanted):
+                self._lease, self._deadline_s = wanted, began + rules.TTL_S
+        except Refused as unusable:
+            self._vm.why = unusable.message
+            if self._vm.is_gone and not self._returning:  # whoever makes another one may take a lease on that
+                self.lost = unusable.message
 
     @property
     def _left_s(self) -> float:
         return self._deadline_s - self._passed_s()
 
 
-def take(site: Site, name: str, nonces: Nonces) -> Held:
+def take(site: Site, name: str, nonces: Nonces, *, returning: bool = False) -> Held:
     """The lease, ours. Raises Locked, naming who holds it, and Refused where the lock VM cannot be used.
+
+    One that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is Locked to a night
+    and of no use to a return.
 
     Only under the lock of this machine: a lease that a run of this state directory left behind is then known dead.
     """
     vm, nonce = LockVm(site.vcenter, name), secrets.token_hex(8)
-    for _ in range(TRIES):
+    for number in range(TRIES + 1):
         began = site.passed_s()
         there = vm.look()
-        dead = nonces.read()
+        dead = nonces.read() | {nonce}
         holder = rules.holder_of(there, vm.seen.taken_at, dead)
         if holder is not None:
             raise Locked(rules.told(holder), hint="wait for it to end; gpuops rotate status shows it")
+        if number == TRIES:
+            break
         nonces.keep({nonce, *({there.nonce} if there is not None and there.nonce in dead else ())})
         wanted = rules.taken(there, owner(), nonce, vm.seen.taken_at)
         if vm.write(wanted):
-            return Held(vm, wanted, began + rules.TTL_S, site.passed_s)
-    raise Locked(f"the lease on {name} could not be written in {TRIES} tries: {vm.why}", hint="try again")
+            return Held(vm, wanted, began + rules.TTL_S, site.passed_s, returning=returning)
+    unwritten = Refused if returning else Locked
+    raise unwritten(f"the lease on {name} could not be written in {TRIES} tries: {vm.why}", hint="try again")
 
 
 def lease_on(site: Site, name: str, seen: Inventory) -> tuple[rules.Lease | None, str]:
@@ -163,7 +203,13 @@ class Lease:
     """What a run has of the lease: `held`, or nothing and why."""
 
     held: Held | None = None
-    warnings: tuple[str, ...] = ()
+    unusable: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of a return that went on without it."""
+        why = self.unusable or (self.held.without if self.held is not None else "")
+        return (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
 
     def must_be_ours(self) -> None:
         """Raises Locked when it was lost on the way: what was in flight is finished, the rest was not begun."""
@@ -184,11 +230,12 @@ def leased(site: Site, name: str | None, *, returning: bool) -> Iterator[Lease]:
         yield NO_LEASE
         return
     try:
-        held = take(site, name, Nonces(site.state_dir, site.vcenter.uuid))
+        nonces = Nonces(site.state_dir, site.vcenter.uuid, returning=returning)
+        held = take(site, name, nonces, returning=returning)
     except Refused as unusable:
         if not returning:
             raise
-        yield Lease(warnings=(f"{unusable.message}: this machine's lock alone keeps other runs away",))
+        yield Lease(unusable=unusable.message)
         return
     try:
         yield Lease(held)

@@ -11,12 +11,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from gpuops.errors import Locked
+from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.state import prepare_state_dir, private_file
 from gpuops.model.rotation import LockHolder
 
@@ -29,7 +29,10 @@ _HOLDER: Final = re.compile(r"pid (\d+) since (\S+)")
 
 @contextmanager
 def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool) -> Iterator[None]:
-    """Holds the lock of one vCenter on this machine. Raises Locked, naming who holds it, without waiting."""
+    """Holds the lock of one vCenter on this machine.
+
+    Raises Locked, naming who holds it, without waiting, and StateDamaged where there is nothing to lock.
+    """
     descriptor = _open(state_dir, vcenter)
     try:
         if not _taken(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
@@ -41,6 +44,40 @@ def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool) -> Iter
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked_to_return(state_dir: Path, vcenter: str, now: datetime) -> Iterator[StateDamaged | None]:
+    """The same, alone, for a run that only brings back: it goes on where the lock's file cannot be used.
+
+    Yields why it cannot, None where it can. On a disk that takes nothing more the file as it is, or the directory
+    itself, keeps other returns of this machine away; where nothing can be locked, nothing does, for no desktop stays
+    away for that. Raises Locked.
+    """
+    with ExitStack() as stack:
+        damaged = None
+        try:
+            stack.enter_context(locked(state_dir, vcenter, now, alone=True))
+        except StateDamaged as found:
+            damaged = found
+            stack.enter_context(_locked_as_it_is(_path(state_dir, vcenter), state_dir))
+        yield damaged
+
+
+@contextmanager
+def _locked_as_it_is(*paths: Path) -> Iterator[None]:
+    """Holds the first of these that is ours and can be locked, if any, without a word written. Raises Locked."""
+    with ExitStack() as stack:
+        for path in paths:
+            with suppress(OSError, StateDamaged):
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                if os.fstat(descriptor).st_uid != os.geteuid():
+                    continue
+                if not _taken(descriptor, fcntl.LOCK_EX):
+                    raise Locked("another gpuops is changing this vCenter", hint="wait for it to end")
+                break
+        yield
 
 
 def _sign(descriptor: int, now: datetime) -> None:
@@ -60,6 +97,8 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _written_in(descriptor)
+    except OSError as error:
+        raise _unlockable(error) from error
     finally:
         os.close(descriptor)
     return None
@@ -82,9 +121,19 @@ def _taken(descriptor: int, kind: int) -> bool:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(PAUSE_S)
+        except OSError as error:
+            raise _unlockable(error) from error
         else:
             return True
     return False
+
+
+def _unlockable(error: OSError) -> StateDamaged:
+    """A network file system without a lock server, perhaps."""
+    return StateDamaged(
+        f"the lock in the state directory cannot be taken: {error.strerror}",
+        hint="set GPUOPS_STATE_DIR to a directory on a disk of this machine",
+    )
 
 
 def _written_in(descriptor: int) -> LockHolder:

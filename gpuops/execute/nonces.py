@@ -7,28 +7,34 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from gpuops.errors import StateDamaged
 from gpuops.execute.state import prepare_state_dir, private_file
 
 
 class Nonces:
-    """Of one vCenter. Under the lock of this machine they are of runs that have ended."""
+    """Of one vCenter. Under the lock of this machine they are of runs that have ended.
 
-    def __init__(self, state_dir: Path, vcenter: str) -> None:
+    `returning`: a file that cannot be used is as one that is not there, for a morning must go on.
+    """
+
+    def __init__(self, state_dir: Path, vcenter: str, *, returning: bool = False) -> None:
         self._state_dir = state_dir
+        self._tolerated: tuple[type[Exception], ...] = (StateDamaged,) if returning else ()
         self._path = state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lease"
 
     def read(self) -> frozenset[str]:
         """Empty where nothing was kept; then a lease left behind runs out first."""
-        if not self._path.exists():
-            return frozenset()
-        private_file(self._path)
-        return frozenset(self._path.read_text(encoding="ascii", errors="replace").split())
+        with suppress(*self._tolerated):
+            if self._path.exists():
+                private_file(self._path)
+                return frozenset(self._path.read_text(encoding="ascii", errors="replace").split())
+        return frozenset()
 
     def keep(self, nonces: Collection[str]) -> None:
         """Instead of those before. On a full disk they are not kept: a morning must go on."""
-        prepare_state_dir(self._state_dir)
-        private_file(self._path)
-        with suppress(OSError):
+        with suppress(OSError, *self._tolerated):
+            prepare_state_dir(self._state_dir)
+            private_file(self._path)
             new = self._path.with_suffix(".lease-new")
             private_file(new)
             new.write_text("\n".join(sorted(nonces)), encoding="ascii")

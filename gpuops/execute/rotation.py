@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, UsageError
+from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, StateDamaged, UsageError
 from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
@@ -48,6 +48,9 @@ class Half(StrEnum):
 
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
+NO_JOURNAL: Final = Plan(
+    because=("this machine has no journal of any run", "gpuops rotate status shows what vCenter's markers name")
+)
 HALVES = tuple(Half)
 
 
@@ -99,7 +102,8 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
     with site.remembering(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(HALVES) if journal else ()
     if not left_open:
-        return Report(None, site.vcenter.inventory(), NOTHING_CUT_OFF, applied=apply)
+        nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
+        return Report(None, site.vcenter.inventory(), nothing, applied=apply)
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
@@ -120,6 +124,8 @@ def restore(
     """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
     if from_markers and policy is None:
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+    if not all(vms):
+        raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
@@ -176,7 +182,7 @@ class _Turn:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
         before, ahead = self._seen()
         originals = self._originals(journal)
-        holder, left_open = left_open_runs(journal, self.site)
+        holder, left_open = self._left_open(journal)
         if holder is None:
             _morning_first(self.half, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
@@ -191,6 +197,16 @@ class _Turn:
         plan = report.plan
         plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
         return replace(report, plan=plan)
+
+    def _left_open(self, journal: Journal | None) -> tuple[LockHolder | None, tuple[Run, ...]]:
+        """As `left_open_runs`; what a morning may not know for its lock's file keeps it from nothing."""
+        try:
+            return left_open_runs(journal, self.site)
+        except StateDamaged as damaged:
+            if self.half is Half.NIGHT or journal is None:
+                raise
+            journal.unlocked = damaged
+            return None, journal.open_runs(HALVES)
 
     def _planned(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
@@ -362,11 +378,23 @@ def remembered_policy(journal: Journal | None) -> Policy:
 
 
 def _without_journal(report: Report, journal: Journal | None) -> Report:
-    """The report of a run that outlived its journal says so; any other as it is."""
-    if journal is None or journal.lost is None:
+    """The report of a run that outlived its journal, or the file of its lock, says so; any other as it is."""
+    warnings = _outlived(journal) if journal is not None else ()
+    if not warnings:
         return report
-    warning = f"{journal.lost.message}: went by vCenter's markers; no night begins before it is repaired or moved aside"
-    return replace(report, plan=replace(report.plan, warnings=(*report.plan.warnings, warning)), journal_lost=True)
+    plan = replace(report.plan, warnings=(*report.plan.warnings, *warnings))
+    return replace(report, plan=plan, journal_lost=True)
+
+
+def _outlived(journal: Journal) -> tuple[str, ...]:
+    unlocked, lost = journal.unlocked, journal.lost
+    warnings = []
+    if unlocked is not None and (lost is None or lost.message != unlocked.message):
+        warnings.append(f"{unlocked.line}: no lock keeps another gpuops of this machine away for certain")
+    if lost is not None:
+        why = lost.message
+        warnings.append(f"{why}: went by vCenter's markers; no night begins before it is repaired or moved aside")
+    return tuple(warnings)
 
 
 def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:

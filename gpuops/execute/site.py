@@ -86,13 +86,20 @@ class Site:
     def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
         """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged.
 
-        `returning` is for a run that only brings back: it outlives its journal (`Journal.lost`).
+        `returning` is for a run that only brings back, alone: it outlives its journal (`Journal.lost`) and the file of
+        its lock (`Journal.unlocked`).
         """
         from gpuops.execute.journal import Journal
-        from gpuops.execute.lock import locked
+        from gpuops.execute.lock import locked, locked_to_return
 
-        with locked(self.state_dir, vcenter, self.clock(), alone=alone):
+        with ExitStack() as stack:
+            unlocked = None
+            if returning:
+                unlocked = stack.enter_context(locked_to_return(self.state_dir, vcenter, self.clock()))
+            else:
+                stack.enter_context(locked(self.state_dir, vcenter, self.clock(), alone=alone))
             journal = Journal.open(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
+            journal.unlocked = unlocked
             with closing(journal):
                 yield journal
 

@@ -46,7 +46,8 @@ class Report:
     outcomes: tuple[Outcome, ...] = ()
     applied: bool = False
     journal_lost: bool = False
-    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted."""
+    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted; or without
+    the lock of its machine."""
 
     @property
     def changed(self) -> bool:

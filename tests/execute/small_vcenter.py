@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, VcenterUnreachable
+from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.saved import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -198,6 +198,7 @@ class World:
 
     def _allowed(self, step: Step, vm: Vm) -> GpuopsError | None:
         wrong = StepFailed(f"{vm.name} is {vm.power}: not possible in this state")
+        wrong.trouble = Trouble.STATE
         match step:
             case SuspendVm() | PowerOffVm() if vm.power is OFF or (isinstance(step, SuspendVm) and vm.power is not ON):
                 return wrong

@@ -226,6 +226,39 @@ def test_a_fault_with_the_state_reached_is_done(do: Do, world: World) -> None:
     assert outcome.verdict is Verdict.DONE
 
 
+def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world: World, journal: Journal) -> None:
+    """Its morning leaves it alone: what runs there is not what the night asked for."""
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    world.on_submit = lambda step: world._set_power("vm-91", PowerState.ON)
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    [outcome] = execute(plan, Doer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
+    assert journal.book.takes["2026-11-20", "vm-91"] == 0
+    assert journal.setbacks()["2026-11-20"].failed == 0, "nothing went wrong"
+
+
+def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, journal: Journal) -> None:
+    """The first may have arrived after all: left running, it would be in a desktop's way."""
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    world.lose_before = {PowerOnVm}
+    asked: list[Step] = []
+
+    def started_late(step: Step) -> None:
+        asked.append(step)
+        if len(asked) == 2:
+            world._set_power("vm-91", PowerState.ON)
+
+    world.on_submit = started_late
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    [outcome] = execute(plan, Doer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+    assert (outcome.verdict, len(asked)) == (Verdict.DONE, 2)
+    assert journal.book.takes["2026-11-20", "vm-91"] == 1
+
+
 def test_one_failure_does_not_stop_the_others(do: Do, world: World) -> None:
     world.failing["vm-1"] = StepFailed("no space on ssd")
     outcomes = do(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, UsageError
+from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
 from gpuops.execute.lease import Held, LockVm, take
 from gpuops.execute.nonces import Nonces
 from gpuops.execute.rotation import Half, restore, rotate
@@ -180,6 +181,115 @@ def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_
         return
     report = run(world, half, tmp_path / "a")
     assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
+
+
+def hung(world: World) -> None:
+    """A task that never ends runs on the lock VM."""
+
+    def busy(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            error = StepFailed(f"{LOCK}: another task is running on it")
+            error.trouble = Trouble.BUSY
+            raise error
+
+    world.on_submit = busy
+
+
+def gone(world: World) -> None:
+    world.vms.pop("vm-99", None)
+
+
+def unreadable(world: World) -> None:
+    world.set("vm-99", extra_config=None)
+
+
+def forbidden(world: World) -> None:
+    def forbid(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+
+    world.on_submit = forbid
+
+
+def later(world: World, befalls: Callable[[World], None]) -> None:
+    """It befalls the lock VM between two steps, and each step then takes a heartbeat."""
+
+    def strike(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm):
+            befalls(world)
+            told = world.on_submit
+            world.on_submit = lambda step: slowly(step, told)
+            slowly(step, told)
+
+    def slowly(step: Step, told: Callable[[Step], None]) -> None:
+        if not isinstance(step, ReconfigureVm):
+            world.now += timedelta(seconds=HEARTBEAT_S)
+        if told is not strike:
+            told(step)
+
+    world.on_submit = strike
+
+
+@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
+    world: World, in_memory: Path, befalls: Callable[[World], None]
+) -> None:
+    """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
+    run(world, Half.NIGHT, in_memory)
+    later(world, befalls)
+    report = run(world, Half.DAY, in_memory)
+    assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
+    assert "could not be renewed" in report.plan.warnings[0]
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+    assert run(world, Half.DAY, in_memory / "another").exit_code == 0
+
+
+def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, in_memory: Path) -> None:
+    run(world, Half.NIGHT, in_memory)
+    hung(world)
+    with pytest.raises(Locked, match="could not be written in 3 tries: gpuops-lock: another task is running on it"):
+        run(world, Half.NIGHT, in_memory)
+    report = run(world, Half.DAY, in_memory)
+    assert report.exit_code == 0
+    assert report.plan.warnings[0].endswith("this machine's lock alone keeps other runs away")
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+@pytest.mark.parametrize("befalls", [hung, gone, unreadable, forbidden])
+def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
+    world: World, in_memory: Path, befalls: Callable[[World], None]
+) -> None:
+    """It ends in order, whatever was the reason, and the morning returns what it has taken."""
+    later(world, befalls)
+    with suppress(Locked):  # the lock VM is gone: somebody may make another one, and a run take a lease on that
+        assert run(world, Half.NIGHT, in_memory).exit_code == PartlyDone.exit_code
+    assert len(acts(world)) < 4
+    assert run(world, Half.DAY, in_memory).exit_code == 0
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in_memory: Path) -> None:
+    run(world, Half.NIGHT, in_memory)
+    resumed: list[Step] = []
+
+    def stolen(step: Step) -> None:
+        if isinstance(step, ReconfigureVm):
+            raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
+        world.now += timedelta(seconds=TTL_S)  # each step outlives the lease
+        resumed.append(step)
+        if len(resumed) == 2:
+            other = Lease("pid 7 on b", "abc", 9, world.now + timedelta(seconds=TTL_S * 9))
+            world.set("vm-99", extra_config={KEY: lease_text(other)})
+
+    def begins(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm):
+            world.on_submit = stolen
+            stolen(step)
+
+    world.on_submit = begins
+    with pytest.raises(Locked, match="pid 7 on b holds the lease"):
+        run(world, Half.DAY, in_memory)
+    assert len(resumed) == 2
 
 
 def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pytest_mock import MockerFixture
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
+from gpuops.execute.foresight import foresee
 from gpuops.execute.lock import locked
 from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate
 from gpuops.execute.site import Site, agreed
@@ -38,6 +39,15 @@ def test_a_night_and_a_morning(night: Night) -> None:
     morning = night.run(Half.DAY)
     assert morning.exit_code == 0
     assert effects(night.world, PowerOffVm) == [], "the guests shut down by themselves"
+    morning_is_good(night)
+
+
+def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(night: Night) -> None:
+    policy = parse_policy(POLICY_TEXT.replace("{vm: ml-01}", "{vm: 'moid:vm-91'}"), "by id")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+    assert night.world.power("ml-01") is PowerState.ON
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
@@ -207,6 +217,22 @@ def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: N
     assert night.run(Half.DAY).exit_code == 0
     assert night.powers()["desktop-02"] is PowerState.ON
     assert night.markers() == set()
+
+
+def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> None:
+    """Nobody is back yet, and `rotate night` takes nothing more in it all the same."""
+    night.run(Half.NIGHT)
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    kill_at = 0
+    while not _returning(site):
+        kill_at += 1
+        assert night.killed(Half.DAY, kill_at), "the morning ended before a desktop was to be resumed"
+    assert foresee(POLICY, site, None).prospect.over
+
+
+def _returning(site: Site) -> bool:
+    with site.remembering("vc-uuid") as journal:
+        return journal is not None and bool(journal.over())
 
 
 def test_a_foreign_vm_on_the_gpu_is_named_as_the_blocker(night: Night) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -9,12 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
-from gpuops.errors import StateDamaged
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Locked, StateDamaged
 from gpuops.execute import audit
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.sqlite import COMPANIONS
-from gpuops.execute.lock import locked
+from gpuops.execute.lock import locked, locked_to_return
+from gpuops.execute.rotation import Half, rotate
+from gpuops.execute.site import Site, agreed
+from gpuops.model.vm import PowerState
+from tests.execute.nights import POLICY_TEXT
+from tests.execute.small_vcenter import SmallVcenter, _vm, small_world
 
 NOW = datetime(2026, 11, 20, 21, 5, tzinfo=UTC)
 
@@ -107,6 +115,108 @@ def test_what_was_planted_is_refused_and_its_target_untouched(
         PATHS[name](state)
     assert refused.value.exit_code == 7
     assert target.read_text() == "precious"
+
+
+def file_of_the_lock(state: Path, mocker: MockerFixture) -> None:
+    (state / "vc-uuid.lock").chmod(0o644)
+
+
+def file_of_the_lease(state: Path, mocker: MockerFixture) -> None:
+    (state / "vc-uuid.lease").chmod(0o644)
+
+
+def whole_directory(state: Path, mocker: MockerFixture) -> None:
+    state.chmod(0o777)
+
+
+def without_locks(state: Path, mocker: MockerFixture) -> None:
+    """A network file system that has no lock server."""
+    mocker.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "No locks available"))
+
+
+def read_only(state: Path, mocker: MockerFixture) -> None:
+    _refuse(mocker, os.O_WRONLY | os.O_RDWR | os.O_CREAT, OSError(errno.EROFS, "Read-only file system"))
+
+
+def full(state: Path, mocker: MockerFixture) -> None:
+    """There is not even room for a new, empty file."""
+    for path in state.iterdir():
+        path.unlink()
+    _refuse(mocker, os.O_CREAT, OSError(errno.ENOSPC, "No space left on device"))
+
+
+def _refuse(mocker: MockerFixture, flags: int, error: OSError) -> None:
+    real = os.open
+
+    def opened(path: Path, asked: int, *rest: int) -> int:
+        if asked & flags:
+            raise error
+        return real(path, asked, *rest)
+
+    mocker.patch("os.open", opened)
+
+
+@pytest.mark.parametrize(
+    ("befalls", "exit_code"),
+    [
+        (file_of_the_lock, 7),
+        (file_of_the_lease, 0),
+        (whole_directory, 7),
+        (without_locks, 7),
+        (read_only, 7),
+        (full, 7),
+    ],
+)
+def test_no_desktop_stays_away_for_what_befalls_the_state_directory(
+    in_memory: Path, mocker: MockerFixture, befalls: Callable[[Path, MockerFixture], None], exit_code: int
+) -> None:
+    """A night takes nothing then, and says why in one line; a return goes on, and says what is wrong."""
+    state, world = in_memory / "state", small_world()
+    world.vms["vm-99"] = _vm("vm-99", "gpuops-lock", "ops", "", "host-2", PowerState.OFF)
+    site = Site(SmallVcenter(world), state, world.tick)
+    policy = parse_policy(POLICY_TEXT + "lock_vm: gpuops-lock\n", "leased")
+    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    befalls(state, mocker)
+    effects = len(world.ledger)
+    with pytest.raises(StateDamaged) as refused:
+        rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    assert "\n" not in refused.value.line
+    assert len(world.ledger) == effects
+    foreseen = rotate(Half.DAY, policy, site, apply=False, consent=agreed)
+    report = rotate(Half.DAY, policy, site, apply=True, consent=agreed)
+    assert foreseen.exit_code == (0 if befalls is full else exit_code), "what writes nothing meets no full disk"
+    assert report.exit_code == exit_code
+    assert foreseen.plan.steps == report.plan.steps
+    assert bool(report.plan.warnings) == bool(exit_code)
+    assert {vm.power for vm in world.vms.values() if vm.name.startswith("desktop")} == {PowerState.ON}
+    assert {vm.name for vm in world.vms.values() if vm.attributes} == set()
+
+
+@pytest.mark.parametrize("befalls", [file_of_the_lock, read_only, full])
+def test_two_returns_are_kept_apart_on_a_disk_that_takes_nothing_more(
+    tmp_path: Path, mocker: MockerFixture, befalls: Callable[[Path, MockerFixture], None]
+) -> None:
+    with locked(tmp_path, "vc-uuid", NOW, alone=True):
+        pass
+    befalls(tmp_path, mocker)
+    with (
+        locked_to_return(tmp_path, "vc-uuid", NOW) as damaged,
+        pytest.raises(Locked, match="another gpuops is changing this vCenter"),
+        locked_to_return(tmp_path, "vc-uuid", NOW),
+    ):
+        pass
+    assert damaged is not None
+    with locked_to_return(tmp_path, "vc-uuid", NOW):
+        pass
+
+
+def test_a_return_on_a_disk_that_fails_waits_for_the_night_that_holds_the_lock(
+    tmp_path: Path, mocker: MockerFixture
+) -> None:
+    with locked(tmp_path, "vc-uuid", NOW, alone=True):
+        read_only(tmp_path, mocker)
+        with pytest.raises(Locked), locked_to_return(tmp_path, "vc-uuid", NOW):
+            pass
 
 
 @pytest.fixture

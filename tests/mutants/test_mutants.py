@@ -19,6 +19,10 @@ def test_a_mutant_is_of_the_engine_as_it_is(mutant: Mutant) -> None:
         assert before != after
 
 
+def test_thirty_mutants_and_more_break_an_invariant() -> None:
+    assert sum(1 for mutant in mutants() if mutant.invariant) >= 30
+
+
 def test_every_invariant_of_a_mutant_has_a_checker() -> None:
     told = " ".join(str(checker.__doc__) for checker in checkers.CHECKERS)
     named = {mutant.invariant for mutant in mutants() if mutant.invariant}

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
         found = tally(seeds, jobs=asked.jobs)
         print(found)
         if found.broken:
-            print(*_first_failure(found.broken[0]), sep="\n")
+            print(*first_failure(found.broken[0]), sep="\n")
         return 1 if found.broken else 0
     if asked.verb == "replay":
         return _replay(asked.night)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _first_failure(seed: int) -> list[str]:
+def first_failure(seed: int) -> list[str]:
     """What it takes to have that night again: seed, commit and schedule, and how to look further."""
     asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

@@ -138,7 +138,7 @@ def nothing_discarded(night: Played) -> Iterator[str]:
 def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
     all of them is a few calls old."""
-    asked = night.intents.get(start.operation_id, start.at)
+    asked = night.asked.get(start.operation_id, start.at)
     offs = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == OFF]
     return any(asked - timedelta(seconds=LOOK_S) <= at <= start.at for at in offs)
 
@@ -158,7 +158,7 @@ def floor_holds(night: Played) -> Iterator[str]:
         running = running | {entry.moid} if power == Power.ON else running - {entry.moid}
         if not taken:
             continue
-        asked = night.intents.get(entry.operation_id, entry.at)
+        asked = night.asked.get(entry.operation_id, entry.at)
         unseen = sum(1 for at in left_at if at > asked - FRESH)
         if len(running) + unseen < floor:
             yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {floor}"
@@ -192,7 +192,7 @@ def restless_pool_is_left(night: Played) -> Iterator[str]:
     for entry in night.world.ledger:
         power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
         if entry.method == SUSPEND and ours:
-            asked, since = night.intents.get(entry.operation_id, entry.at), sorted(woken.values())[FEW - 1 : FEW]
+            asked, since = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())[FEW - 1 : FEW]
             if since and asked > since[0] + FRESH:
                 yield f"I17: {entry.name} was suspended, and {len(woken)} of its pool had come back by themselves"
             taken.add(entry.moid)
@@ -213,7 +213,7 @@ def inside_the_window(night: Played) -> Iterator[str]:
     """I20: nothing is asked to be taken before the window opens or after it closes."""
     for entry in effects(night, SUSPEND, START):
         taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
-        asked = night.intents.get(entry.operation_id, entry.at)
+        asked = night.asked.get(entry.operation_id, entry.at)
         if taking and not EVENING <= asked <= CLOSES:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
 

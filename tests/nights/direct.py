@@ -90,12 +90,15 @@ class DirectVcenter:
         boundary: Callable[[str], None],
         trusted: Callable[[], bool] | None = None,
         showing: Showing | None = None,
+        asked: Callable[[str], None] = lambda op_id: None,
     ) -> None:
-        """`showing` is what this vCenter showed others before; None = nobody has looked yet."""
+        """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
+        that is sent."""
         self._world = world
         self._showing = showing or Showing(world)
         world.sessions.passwords.setdefault(USER, "its own")
         self._boundary = boundary
+        self._asked = asked
         self._trusted = trusted
         self._session: Session | None = None
         self._stale = False
@@ -185,6 +188,7 @@ class DirectVcenter:
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         name = inventory.vm(step.vm).name
         self._boundary(f"before {type(step).__name__} {name}")
+        self._asked(op_id)
         try:
             return self._submit(step, inventory, op_id)
         except Lost as lost:

@@ -41,7 +41,7 @@ def stays_where_it_is(night: Played) -> Iterator[str]:
 
 def _just_moved(night: Played, start: Entry) -> bool:
     """Whether it was moved when its resume had been asked for: between the last look and that there is one call."""
-    asked = night.intents.get(start.operation_id, start.at)
+    asked = night.asked.get(start.operation_id, start.at)
     moves = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == "MigrateVM_Task"]
     return any(asked <= at <= start.at for at in moves)
 
@@ -49,7 +49,7 @@ def _just_moved(night: Played, start: Entry) -> bool:
 def in_time(night: Played) -> Iterator[str]:
     """I9: nothing is asked to be taken in the time that the return needs at the least."""
     for entry in effects(night, SUSPEND, START):
-        asked = night.intents.get(entry.operation_id, entry.at)
+        asked = night.asked.get(entry.operation_id, entry.at)
         taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
         if taking and asked > CLOSES - RETURN_FLOOR:
             yield f"I9: {entry.method} on {entry.name} was asked for at {asked:%H:%M}, the return had begun"
@@ -120,7 +120,7 @@ def one_night(night: Played) -> Iterator[str]:
     is started."""
     began: datetime | None = None
     for entry in effects(night, START, SUSPEND):
-        asked = night.intents.get(entry.operation_id, entry.at)
+        asked = night.asked.get(entry.operation_id, entry.at)
         if entry.method == START and is_desktop(night, entry.moid, entry.name):
             began = min(began or asked, asked)
         elif began is not None and asked > began:

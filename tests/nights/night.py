@@ -77,8 +77,8 @@ class Played:
     """Desktops (refs) that the policy and their owner both allow to take."""
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when its user sat down, when we suspended it)."""
-    intents: dict[str, datetime] = field(default_factory=dict)
-    """op id -> when its intent was durable."""
+    asked: dict[str, datetime] = field(default_factory=dict)
+    """op id -> when the engine sent it last, by the world's clock: what its journal says of that is not asked."""
     calls: list[tuple[str, str, datetime]] = field(default_factory=list)
     """(half, what it ended as, when) of each run."""
     doubtful: frozenset[str] = frozenset()
@@ -137,8 +137,8 @@ class Nightly:
         self._points = 0
         self._running = ""
         """The half that the process at work is of."""
-        self.most_points = 0
-        """Of the run that had the most: before and after each append and each effect."""
+        self.points: dict[str, int] = {}
+        """By half (`rotate resume` too), of its run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
         self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
@@ -152,7 +152,10 @@ class Nightly:
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
-        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing)
+        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked)
+
+    def _asked(self, op_id: str) -> None:
+        self.played.asked[op_id] = self.world.clock.now()
 
     def _play(self) -> Played:
         if not any(event.fault == "K5" for event in self.played.events):
@@ -243,7 +246,7 @@ class Nightly:
         finally:
             if vcenter is not None:
                 vcenter.close()
-            self.most_points = max(self.most_points, self._points)
+            self.points[name] = max(self.points.get(name, 0), self._points)
         self.played.calls.append((name, ended, self.world.clock.now()))
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
@@ -429,7 +432,6 @@ class Nightly:
         played.kept = list(zip(self._store.read(0), self._store.lengths, strict=True))
         for record, _ in played.kept:
             if record.kind is Kind.INTENT:
-                played.intents[record.body["op"]] = record.at
                 steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]

@@ -101,10 +101,19 @@ def _rarely_swept() -> Iterator[None]:
 
 
 def _add(found: Tally, seed: int) -> None:
-    night = play(seed)
     found.nights += 1
+    try:
+        night = play(seed)
+        said = violations(night)
+    except Exception as crash:  # of the engine: as bad as an invariant that does not hold, and other nights go on
+        found.broken.append(seed)
+        found.violations.append(f"{type(crash).__name__}: {crash} {_replay(seed)}")
+        return
     found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
     found.struck.update(night.struck)
-    said = violations(night)
     found.broken += [seed] if said else []
-    found.violations += [f"{each} (replay: python -m tests.nights replay {seed})" for each in said]
+    found.violations += [f"{each} {_replay(seed)}" for each in said]
+
+
+def _replay(seed: int) -> str:
+    return f"(replay: python -m tests.nights replay {seed})"

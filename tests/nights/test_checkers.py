@@ -129,7 +129,7 @@ def back_too_late(night: Played) -> Played:
 
 
 def asked_at(moment: Any) -> Doctor:
-    return lambda night: replace(night, intents=dict.fromkeys(night.intents, moment))
+    return lambda night: replace(night, asked=dict.fromkeys(night.asked, moment))
 
 
 def a_floor(night: Played) -> Played:

@@ -2,37 +2,90 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count, islice, repeat
+from typing import Final
+
 import pytest
 
+from gpuops.execute.rotation import Half
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play
 
+HALVES: Final = (Half.NIGHT, Half.DAY)
+RESUME: Final = "rotate resume"
+WORLDS: Final = 20
+PAIRED: Final = (162, 258)
+"""Nights of few points, so that all pairs of two of them are a matter of a minute."""
 
-def killed_everywhere(seed: int) -> int:
-    """How many points the first run of this night has; each was the end of a process."""
+
+def points_of(seed: int) -> dict[str, int]:
+    """How many points each half of the night of a seed has in which nothing goes wrong: before and after each append
+    to the journal and each effect."""
     night = Nightly(seed, [])
     night.play()
-    for point in range(1, night.most_points + 1):
-        assert violations(play(seed, [Event("K1", point=point)])) == [], f"seed {seed} killed at point {point}"
-    return night.most_points
+    return night.points
+
+
+def killed_at(seed: int, half: str, *points: int) -> tuple[int, list[str]]:
+    """How many processes were killed in the night whose half is killed at the first of these points, and whoever goes
+    on with it at the next ones; and what that broke."""
+    first, *then = points
+    goes_on = Half.DAY if half == Half.DAY else RESUME  # a morning that was killed is cron's
+    events = [Event("K1", target=half, point=first), *(Event("K1", target=goes_on, point=point) for point in then)]
+    night = play(seed, events)
+    killed = [name for name, ended, _ in night.calls if ended == "killed"]
+    assert killed[:1] == [half], f"seed {seed}: nobody was killed in {half} at {first}"
+    return len(killed), [f"seed {seed}, {half} killed at {points}: {said}" for said in violations(night)]
+
+
+def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
+    """How many points this half of the night of a seed has, each of which was the end of a process; what that broke."""
+    most = points_of(seed)[half]
+    return most, [said for point in range(1, most + 1) for said in killed_at(seed, half, point)[1]]
 
 
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
-    assert killed_everywhere(2 * 7) > 20, "there is something to be killed in"
+    for half in HALVES:
+        points, broken = killed_everywhere(136, half)
+        assert broken == []
+        assert points >= 20, "there is something to be killed in"
 
 
 def test_a_run_and_those_that_resume_it_are_killed() -> None:
     for point in range(3, 40, 9):
-        kills = [Event("K1", point=point), Event("K1", point=7), Event("K1", point=4)]
-        night = play(2 * 7, kills)
-        assert [call[1] for call in night.calls].count("killed") == len(kills)
-        assert violations(night) == []
+        assert killed_at(2 * 7, Half.NIGHT, point, 7, 4) == (3, [])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_twenty_nights_are_killed_everywhere() -> None:
-    points = sum(killed_everywhere(seed) for seed in range(100, 140, 2))
-    print(f"{points} points of 20 nights")
-    assert points > 1000
+@pytest.mark.parametrize("half", HALVES)
+def test_twenty_nights_are_killed_everywhere(half: str) -> None:
+    seeds = islice((seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in HALVES)), WORLDS)
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        found = list(pool.map(killed_everywhere, seeds, repeat(half)))
+    points = sum(each for each, _ in found)
+    print(f"{points} points of {len(found)} times {half}")
+    assert [said for _, broken in found for said in broken] == []
+    assert len(found) == WORLDS
+    assert points > 2000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", PAIRED)
+def test_two_nights_are_killed_at_all_pairs_of_points(seed: int) -> None:
+    """Whoever goes on after the first kill is killed too, at each point that it has."""
+    pairs = 0
+    for half, most in points_of(seed).items():
+        for point in range(1, most + 1):
+            for second in count(1):
+                killed, broken = killed_at(seed, half, point, second)
+                assert broken == []
+                if killed < 2:
+                    break
+                pairs += 1
+    print(f"{pairs} pairs of the night of seed {seed}")
+    assert pairs > 500

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from statistics import median
 
 import pytest
 
+from tests.nights.__main__ import first_failure
 from tests.nights.log import digest
 from tests.nights.night import play
 from tests.nights.schedule import ALL
 from tests.nights.tally import tally
+from tests.nights.worlds import FULL, site_of, size_of
 
 
 def test_no_night_breaks_an_invariant() -> None:
     found = tally(range(120), jobs=1)
     assert found.violations == []
     assert sum(found.effects) > 1000, "these nights did something"
+
+
+def test_the_sizes_of_worlds_are_fixed() -> None:
+    """Half at most 4 hosts and 12 desktops, one in fifty at full size; nights a minute mean something then."""
+    sizes = [size_of(seed, random.Random(f"{seed}:site")) for seed in range(20 * FULL)]
+    assert sum(size.hosts <= 4 and size.desktops <= 12 for size in sizes) * 2 >= len(sizes)
+    full = [size for size in sizes if size.hosts == 40]
+    assert len(full) * FULL == len(sizes)
+    assert {(size.desktops, size.ml) for size in full} == {(200, 30)}
+    assert all(1 <= size.hosts <= 40 and 0 <= size.desktops <= 200 and size.ml <= 30 for size in sizes)
+    assert min(size.desktops for size in sizes) == 0
+    site = site_of(1)
+    assert site.size in full
+    world = site.world(1)
+    assert len(list(world.by_type("HostSystem"))) == 40
+    names = [vm.name for vm in world.by_type("VirtualMachine")]
+    assert sum(name.startswith("desktop-") for name in names) == 200
+    assert sum(name.startswith("ml-") for name in names) == 30
 
 
 def test_a_night_without_trouble_takes_and_returns() -> None:
@@ -48,7 +70,10 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
 def test_thousands_of_nights_and_every_fault_of_them_often() -> None:
     found = tally(range(10_000, 14_000), jobs=os.cpu_count() or 1)
     print(found)
+    if found.broken:
+        print(*first_failure(found.broken[0]), sep="\n")
     assert found.violations == []
+    assert median(found.effects) >= 20, "a night does something"
     rarest, times = found.rarest
     assert times >= 50, f"{rarest} struck {times} times only"
     assert {fault for fault, count in found.struck.items() if count} >= set(ALL)

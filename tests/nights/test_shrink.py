@@ -35,6 +35,20 @@ def test_a_careless_engine_is_shown_in_five_events_or_fewer(
     assert "I1: desktop-003 is gone, and the morning does not name it" in capsys.readouterr().out
 
 
+def test_an_engine_that_crashes_is_told_by_its_seed_and_other_nights_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash(self: object, *arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(day.RotateDay, "plan", crash)
+    assert main(["play", "--nights", "2", "--first", str(SEED), "--jobs", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "2 nights, " in told
+    assert told.count("ZeroDivisionError: a bug (replay: ") == 2
+    assert f"seed {SEED}, commit " in told
+
+
 def test_a_night_that_breaks_nothing_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["shrink", str(SEED)]) == 0
     assert "breaks no invariant" in capsys.readouterr().out

@@ -51,15 +51,21 @@ class WireNightly(Nightly):
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         assert self._server is not None
-        return Watched(Connection(replace(target_of(self._server), guest=LOGIN)), boundary)
+        return Watched(Connection(replace(target_of(self._server), guest=LOGIN)), boundary, self._asked)
 
 
 class Watched:
     """A connection that can be cut off before and after each change; anything else is the connection's own."""
 
-    def __init__(self, connection: Connection, boundary: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        boundary: Callable[[str], None],
+        asked: Callable[[str], None] = lambda op_id: None,
+    ) -> None:
         self._connection = connection
         self._boundary = boundary
+        self._asked = asked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -71,6 +77,7 @@ class Watched:
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         name = inventory.vm(step.vm).name
         self._boundary(f"before {type(step).__name__} {name}")
+        self._asked(op_id)
         try:
             return self._connection.submit(step, inventory, op_id)
         finally:

@@ -216,9 +216,16 @@ class Book:
         kind, night = intended.kind, of.run.night
         if night is not None and kind in TAKING:
             self._took(night, intended.vm, 1)
+            self._taken_anew(night, intended.vm)
         if kind in RETURNING and night is None and not of.run.vms:
             mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
             self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
+
+    def _taken_anew(self, night: str, vm: str) -> None:
+        """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
+        saved = self.originals.get((night, vm))
+        if saved is not None:
+            saved.returned = None
 
     def _took(self, night: str, vm: str, count: int) -> None:
         self.takes[night, vm] = self.takes.get((night, vm), 0) + count

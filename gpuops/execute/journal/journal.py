@@ -59,6 +59,8 @@ class Journal:
         self._book: Book | None = None
         self.vcenter = vcenter
         self.clock = clock
+        self.unlocked: StateDamaged | None = None
+        """Why a returning run goes on without the lock that keeps other runs of this machine away."""
 
     @classmethod
     def open(

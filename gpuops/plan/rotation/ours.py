@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 
@@ -65,28 +66,42 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
     """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
     originals = tuple(originals)
     known = {original.vm: original for original in originals if not original.returned}
-    remembered = {(original.night, original.vm) for original in originals}
+    remembered = {(original.night, original.vm): original for original in originals}
     foreign: dict[str, Marker] = {}
     marker = marker_of(policy)
     for vm in inventory.vms.values():
         marked = parse_marker(vm.attributes.get(marker, ""))
-        if marked is not None and vm.ref not in known:
-            if (marked.night, vm.ref) not in remembered:
-                foreign[vm.ref] = marked
-            known[vm.ref] = Original(
-                marked.night,
-                marked.role,
-                vm.ref,
-                vm.instance_uuid,
-                vm.name,
-                vm.host,
-                vm.profiles,
-                taken=True,
-                drs=marked.drs,
-            )
+        if marked is None or vm.ref in known:
+            continue
+        closed = remembered.get((marked.night, vm.ref))
+        if closed is not None:
+            known[vm.ref] = _left_over(closed)
+        else:
+            foreign[vm.ref] = marked
+            known[vm.ref] = _from_marker(marked, vm)
     judged = ((ref, _judge(policy, original, inventory.vms.get(ref))) for ref, original in known.items())
     found = [replace(mine, foreign=foreign[ref]) if ref in foreign else mine for ref, mine in judged]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
+
+
+def _left_over(closed: Original) -> Original:
+    """What the journal closed, and whose marker could not be cleared: who runs such an ML VM is somebody else."""
+    return replace(closed, taken=False) if closed.role is Role.ML else closed
+
+
+def _from_marker(marked: Marker, vm: Vm) -> Original:
+    """What the marker alone tells of a VM that the journal knows nothing of."""
+    return Original(
+        marked.night,
+        marked.role,
+        vm.ref,
+        vm.instance_uuid,
+        vm.name,
+        vm.host,
+        vm.profiles,
+        taken=True,
+        drs=marked.drs,
+    )
 
 
 def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
@@ -153,7 +168,7 @@ def stays_running(vm: Vm) -> bool:
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
-        return any(queued.means(vm.name, original.name) for queued in policy.ml)
+        return entry_of(policy.ml, vm, original.name) is not None
     return policy.pool_of(vm) is not None
 
 

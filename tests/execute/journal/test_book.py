@@ -137,6 +137,20 @@ def test_durations_are_kept_of_what_was_done_and_the_latest_alone() -> None:
     }
 
 
+def test_what_a_night_takes_in_its_second_run_is_owed_though_a_morning_between_had_closed_it() -> None:
+    """Its first run ended before it took anything: a full disk, say."""
+    writer = Writer()
+    writer.save("vm-1")
+    writer.save("vm-2")
+    for vm in ("vm-1", "vm-2"):
+        writer.write("", Kind.RETURNED, night="n1", vm=vm)
+    writer.begin("r1")
+    writer.intend("r1", 1, "vm-1")
+    writer.intend("r1", 2, "vm-2", "SetAttribute")
+    owed = {vm for (_, vm), saved in writer.book().originals.items() if saved.returned is None}
+    assert owed == {"vm-1"}, "a marker takes nothing"
+
+
 def test_an_effect_that_was_unknown_and_then_failed_took_nothing() -> None:
     writer = Writer()
     writer.begin("r1")

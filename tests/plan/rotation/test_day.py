@@ -171,6 +171,17 @@ def test_a_marker_left_on_what_this_journal_knows_to_be_back_goes_at_once(world:
     assert found.unmet == ()
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_an_ml_vm_that_this_journal_knows_to_be_over_is_not_stopped_for_a_marker_that_could_not_be_cleared(
+    world: World, taken: bool
+) -> None:
+    """Its start failed, or a morning has stopped it; who runs it now is somebody else, whatever the marker says."""
+    over = replace(original(world, "vm-91", Role.ML), taken=taken, returned=True)
+    found = plan(world, (*(each for each in journal(world) if each.vm != "vm-91"), over))
+    assert [step for step in found.steps if step.vm == "vm-91"] == [SetAttribute("vm-91", "gpuops.rotation", "")]
+    assert found.unmet == ()
+
+
 @pytest.mark.parametrize("sources", ["both", "journal alone", "markers alone"])
 def test_ml_stops_then_every_desktop_resumes_then_the_markers_go(world: World, sources: str) -> None:
     originals = journal(world) if sources != "markers alone" else ()
