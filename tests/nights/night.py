@@ -246,7 +246,6 @@ class Nightly:
         finally:
             if vcenter is not None:
                 vcenter.close()
-            self.points[name] = max(self.points.get(name, 0), self._points)
         self.played.calls.append((name, ended, self.world.clock.now()))
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
@@ -289,6 +288,7 @@ class Nightly:
         if self._slow is not None:
             self._take_time(self._slow.at_s)
         self._compare_clocks(what)
+        self.points[self._running] = max(self.points.get(self._running, 0), self._points)
         if what.startswith("before ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
