@@ -213,11 +213,10 @@ class Book:
         if of is None:  # `Journal.intend` refuses that; a record of it is no reason to distrust all others
             return
         of.intents[intended.op_id] = intended
-        kind, night = intended.kind, of.run.night
-        if night is not None and kind in TAKING:
-            self._took(night, intended.vm, 1)
-            self._taken_anew(night, intended.vm)
-        if kind in RETURNING and night is None and not of.run.vms:
+        if of.run.night is not None and intended.kind in TAKING:
+            self._took(of.run.night, intended.vm, 1)
+            self._taken_anew(of.run.night, intended.vm)
+        if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
             self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
 
