@@ -194,6 +194,15 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
     assert [each.run.vms for each in book.runs.values()] == [("ml-01", "desktop-01")]
 
 
+@pytest.mark.parametrize("name", ["moid:vm-1", "uuid:50vm-1", "/dc/vm/desktop-01:a"])
+def test_the_command_that_is_said_of_a_name_with_a_colon_is_one_that_works(night: Night, name: str) -> None:
+    night.world.set("vm-1", name="desktop-01:a", path="/dc/vm/desktop-01:a")
+    [failed] = [outcome for outcome in restored(night, name).outcomes if outcome.verdict is Verdict.FAILED]
+    assert failed.reason.endswith("; try again: gpuops rotate restore --vm moid:vm-1")
+    assert restored(night, "moid:vm-91", name).exit_code == 0
+    assert night.world.vms["vm-1"].power is PowerState.ON
+
+
 def test_an_empty_name_is_refused_before_anything_is_looked_at(night: Night) -> None:
     with pytest.raises(UsageError, match="--vm: the name is empty"):
         restored(night, "")
