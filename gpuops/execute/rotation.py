@@ -15,6 +15,7 @@ from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
@@ -126,8 +127,19 @@ def restore(
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
+    if from_markers and policy is not None:
+        _markers_can_be_seen(policy, site)
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
+
+
+def _markers_can_be_seen(policy: Policy, site: Site) -> None:
+    """Raises Refused where no VM can carry the marker: that nothing is marked then says nothing."""
+    if policy.marker not in site.vcenter.defined_attributes():
+        raise Refused(
+            f"no custom attribute is called {policy.marker}, or this login does not see it: nothing tells what is away",
+            hint="say the policy of that night, and log in as who ran it",
+        )
 
 
 def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
@@ -262,7 +274,9 @@ class _Turn:
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()
-        timeout_s = self.policy.limits.step_timeout_s
+        limit_s = self.policy.limits.step_timeout_s
+        # one task that hangs keeps no other desktop away
+        timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
         doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
         found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
@@ -290,10 +304,12 @@ class _Turn:
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
+            outcomes = execute(plan, doer, self.policy.limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
+        except Refused as refused:  # a right that was withdrawn half way: by then something has been done
+            raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
         self.lease.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)

@@ -109,9 +109,9 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
     if vm is None:
         return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
-    if original.uuid is not None and vm.instance_uuid != original.uuid:
-        reason = "is another VM now: its instance uuid changed"
-        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
+    another = _another(original, vm)
+    if another is not None:
+        return another
     if policy is not None and not _inside(policy, original, vm):
         reason = "a night took it, and this policy does not cover it: not touched"
         return Ours(
@@ -131,6 +131,17 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
             return _ml(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
         case _:
             assert_never(original.role)
+
+
+def _another(original: Original, vm: Vm) -> Ours | None:
+    """Of a VM that is not the one that was taken, or may not be."""
+    if vm.instance_uuid is None:
+        reason = "its instance uuid cannot be read: it may be another VM"
+        return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
+    if original.uuid is not None and vm.instance_uuid != original.uuid:
+        reason = "is another VM now: its instance uuid changed"
+        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
+    return None
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:
