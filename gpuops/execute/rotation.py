@@ -26,7 +26,7 @@ from gpuops.model.rotation import LockHolder, Original, Policy, Role
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.breaker import NO_SETBACKS
 from gpuops.plan.rotation.clocks import ahead_by
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
@@ -127,8 +127,19 @@ def restore(
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
+    if from_markers and policy is not None:
+        _markers_can_be_seen(policy, site)
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
+
+
+def _markers_can_be_seen(policy: Policy, site: Site) -> None:
+    """Raises Refused where no VM can carry the marker: that nothing is marked then says nothing."""
+    if policy.marker not in site.vcenter.defined_attributes():
+        raise Refused(
+            f"no custom attribute is called {policy.marker}, or this login does not see it: nothing tells what is away",
+            hint="say the policy of that night, and log in as who ran it",
+        )
 
 
 def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
@@ -280,7 +291,7 @@ class _Turn:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
-        before = journal.setbacks().get(run.night or "", Setbacks())
+        before = journal.setbacks().get(run.night or "", NO_SETBACKS)
         guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
         doer = Doer(
             self.site.vcenter,

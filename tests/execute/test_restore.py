@@ -112,6 +112,12 @@ def test_from_markers_alone_on_a_new_machine(night: Night) -> None:
     morning_is_good_for_desktops(night)
 
 
+def test_markers_that_cannot_be_seen_are_not_taken_for_none(night: Night) -> None:
+    night.world.attributes.clear()
+    with pytest.raises(Refused, match=r"no custom attribute is called gpuops\.rotation, or this login does not see it"):
+        restored(night, policy=POLICY, from_markers=True)
+
+
 def test_from_markers_does_not_believe_the_journal(night: Night) -> None:
     night.world.set("vm-1", attributes={})
     report = restored(night, policy=POLICY, from_markers=True)

@@ -79,10 +79,8 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
         else:
             foreign[vm.ref] = marked
             known[vm.ref] = _from_marker(marked, vm)
-    found = [
-        replace(_judge(policy, original, inventory.vms.get(ref)), foreign=foreign.get(ref))
-        for ref, original in known.items()
-    ]
+    judged = ((ref, _judge(policy, original, inventory.vms.get(ref))) for ref, original in known.items())
+    found = [replace(mine, foreign=foreign[ref]) if ref in foreign else mine for ref, mine in judged]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
 
