@@ -286,7 +286,7 @@ class Nightly:
             self._take_time(self._slow.at_s)
         self._compare_clocks(what)
         self.points[self._running] = max(self.points.get(self._running, 0), self._points)
-        if what.startswith("before ") and not what.endswith("append"):
+        if what.startswith("after ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
@@ -392,6 +392,7 @@ class Nightly:
             self.played.struck[fault] = self.played.struck.get(fault, 0) + count
         self.world.injector.clear()
         self._certificate, self._full = 1, None
+        self._ends.clear()
         self.world.down_until, self.world.skew = None, timedelta()
         for host in self.world.by_type("HostSystem"):
             host.state.connection, host.state.in_maintenance = "connected", False
