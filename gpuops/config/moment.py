@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from gpuops.errors import UsageError
+
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 2999
 
 
 def parse_moment(option: str, text: str) -> datetime:
@@ -12,7 +16,10 @@ def parse_moment(option: str, text: str) -> datetime:
     try:
         if len(text) < len("2026-11-23T22:00"):
             raise ValueError  # a date alone would be its midnight
-        return datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
+        if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+            raise ValueError  # a typing error; a night reaches into the next day, and the next year
+        return found
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
         raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None

@@ -18,6 +18,7 @@ from gpuops.errors import PolicyError
 MAX_BYTES: Final = 1024 * 1024
 MAX_ALIASES: Final = 100
 MAX_DEPTH: Final = 40
+_CORRECT: Final = "correct it there, and the file is read; text with : or # in it stands in quotes"
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -69,13 +70,13 @@ def read_text(path: Path) -> str:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}", hint=f"look at it: ls -l {path}") from error
     if len(raw) > MAX_BYTES:
         raise PolicyError(f"{path}: larger than {MAX_BYTES} bytes", hint="such a file is short: is it the right one?")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}: not UTF-8 at byte {error.start}") from error
+        raise PolicyError(f"{path}: not UTF-8 at byte {error.start}", hint="save it as UTF-8 text") from error
 
 
 def parse_yaml(text: str, name: str) -> object:
@@ -85,6 +86,6 @@ def parse_yaml(text: str, name: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise PolicyError(f"{name}:{place} {' '.join(str(error.problem).split())}") from error
+        raise PolicyError(f"{name}:{place} {' '.join(str(error.problem).split())}", hint=_CORRECT) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise PolicyError(f"{name}: is not YAML: {' '.join(str(error).split())[:200]}") from error
+        raise PolicyError(f"{name}: is not YAML: {' '.join(str(error).split())[:200]}", hint=_CORRECT) from error

@@ -30,14 +30,16 @@ RESUME_RESTS_S: Final = (60.0,)
 """A resume that failed is tried once more: what was in its way may have been freed meanwhile."""
 
 
-def execute(plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome], None]) -> tuple[Outcome, ...]:
-    """What became of each step of the plan.
+def execute(
+    plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
+) -> tuple[Outcome, ...]:
+    """What became of each step of the plan. `returning`: it only brings back, and no step that hangs holds others up.
 
     Raises NotConnected when vCenter is lost on the way and StateDamaged when the journal cannot be written; the run
     then stays open, and nothing was sent that is not in the journal.
     """
     outcomes: list[Outcome] = []
-    for outcome in _Run(plan, doer, limits).outcomes():
+    for outcome in _Run(plan, doer, limits, returning=returning).outcomes():
         outcomes.append(outcome)
         progress(outcome)
     return tuple(outcomes)
@@ -46,10 +48,10 @@ def execute(plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome]
 class _Run:
     """One plan on its way."""
 
-    def __init__(self, plan: Plan, doer: Doer, limits: Limits) -> None:
+    def __init__(self, plan: Plan, doer: Doer, limits: Limits, *, returning: bool) -> None:
         self._doer = doer
         self._limits = limits
-        self._lanes = Lanes(plan, limits)
+        self._lanes = Lanes(plan, limits, returning=returning)
         self._bad: list[Outcome] = []
 
     def outcomes(self) -> Iterator[Outcome]:

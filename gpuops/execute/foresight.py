@@ -27,7 +27,8 @@ def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight
         measured = Durations.of(journal.durations() if journal else {})
         skipped = journal.skipped(obeyed.name) if journal else frozenset()
         setbacks = journal.setbacks() if journal else {}
-    request = RotateNight(obeyed, originals, measured, skipped, setbacks)
+        over = journal.over() if journal else frozenset()
+    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
     seen = site.vcenter.inventory()
     if obeyed.needs_tags:
         seen = site.vcenter.with_tags(seen)

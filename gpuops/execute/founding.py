@@ -14,7 +14,7 @@ from gpuops.execute.port import Vcenter
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.setup import NewVm, Setup, missing_for_a_night, setup_of
+from gpuops.plan.rotation.setup import A_LOCK, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 
 TIMEOUT_S: Final = 300.0
 
@@ -49,10 +49,15 @@ def found(policy: Policy, site: Site, *, apply: bool) -> Setup:
 
 
 def must_be_set_up(policy: Policy, vcenter: Vcenter) -> None:
-    """Raises Refused, naming all that `rotate init` was to make for this policy and is not there."""
+    """Raises Refused, naming all that `rotate init` was to make for this policy and is not there, or a lock VM that is
+    a desktop or an ML VM of it."""
     if policy.lock_vm is None:
         return
-    missing = missing_for_a_night(policy, vcenter.inventory(), vcenter.defined_attributes())
+    seen = vcenter.inventory()
+    in_use = lock_vm_in_use(policy, seen)
+    if in_use is not None:
+        raise Refused(in_use, hint=A_LOCK)
+    missing = missing_for_a_night(policy, seen, vcenter.defined_attributes())
     if missing:
         raise Refused(
             f"this vCenter is not set up for policy {policy.name}: {'; '.join(missing)}",

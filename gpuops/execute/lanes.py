@@ -52,6 +52,7 @@ class Flight:
     waiting: Waiting
     underway: Underway
     limit_s: float
+    returning: bool = False
     waited_s: float = 0.0
 
     @property
@@ -60,14 +61,18 @@ class Flight:
 
     @property
     def hung(self) -> bool:
-        return self.waited_s >= HUNG_S and isinstance(self.underway.step, ResumeVm | PowerOffVm)
+        """Whether nothing waits for it any more; what takes is waited for until its time is up."""
+        back = (ResumeVm, PowerOffVm, *((PowerOnVm, SetVmDrs) if self.returning else ()))
+        return self.waited_s >= HUNG_S and isinstance(self.underway.step, back)
 
 
 class Lanes:
     """The steps of one plan that have not ended."""
 
-    def __init__(self, plan: Plan, limits: Limits) -> None:
+    def __init__(self, plan: Plan, limits: Limits, *, returning: bool = False) -> None:
+        """`returning`: all of it only brings back."""
         self._limits = limits
+        self._returning = returning
         self.waiting = [Waiting(number, step) for number, wave in enumerate(plan.waves) for step in wave.steps]
         self.flights: list[Flight] = []
 
@@ -135,7 +140,7 @@ class Lanes:
         if waiting in self.waiting:
             self.waiting.remove(waiting)
         step = underway.step
-        self.flights.append(Flight(waiting, underway, self._limit_s(step)))
+        self.flights.append(Flight(waiting, underway, self._limit_s(step), self._returning))
 
     def _limit_s(self, step: Step) -> float:
         match step:

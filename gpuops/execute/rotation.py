@@ -15,6 +15,7 @@ from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lease import NO_LEASE, Lease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import Originals
@@ -48,6 +49,9 @@ class Half(StrEnum):
 
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
+NO_JOURNAL: Final = Plan(
+    because=("this machine has no journal of any run", "gpuops rotate status shows what vCenter's markers name")
+)
 HALVES = tuple(Half)
 
 
@@ -99,7 +103,8 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
     with site.remembering(site.vcenter.uuid) as journal:
         left_open = journal.open_runs(HALVES) if journal else ()
     if not left_open:
-        return Report(None, site.vcenter.inventory(), NOTHING_CUT_OFF, applied=apply)
+        nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
+        return Report(None, site.vcenter.inventory(), nothing, applied=apply)
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
         raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
@@ -120,6 +125,8 @@ def restore(
     """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
     if from_markers and policy is None:
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
+    if not all(vms):
+        raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
@@ -256,7 +263,9 @@ class _Turn:
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()
-        timeout_s = self.policy.limits.step_timeout_s
+        limit_s = self.policy.limits.step_timeout_s
+        # one task that hangs keeps no other desktop away
+        timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
         doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
         found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
@@ -284,10 +293,12 @@ class _Turn:
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, doer, self.policy.limits, self.site.progress)
+            outcomes = execute(plan, doer, self.policy.limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
+        except Refused as refused:  # a right that was withdrawn half way: by then something has been done
+            raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
         self.lease.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)

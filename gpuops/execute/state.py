@@ -67,7 +67,10 @@ def private_file(path: Path) -> None:
         if path.is_symlink():
             raise _linked("file", path, hint=f"put the file itself into {path.parent}, or set GPUOPS_STATE_DIR to the "
                           "directory it lies in") from error  # fmt: skip
-        raise StateDamaged(f"the state file {path} cannot be used: {error.strerror}") from error
+        raise StateDamaged(
+            f"the state file {path} cannot be used: {error.strerror}",
+            hint="move what is there aside, or set GPUOPS_STATE_DIR to another directory of yours",
+        ) from error
     try:
         found = os.fstat(descriptor)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from gpuops.config.policy import parse_policy
@@ -12,7 +13,7 @@ from gpuops.execute.originals import Originals
 from gpuops.execute.rotation import Half, left_open_runs, tagged
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder, Policy
-from gpuops.plan.rotation.ours import marker_of, ours
+from gpuops.plan.rotation.ours import RETURN_COMMAND, marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
 
 
@@ -31,6 +32,8 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         if policy:
             now = tagged(policy, site, now)
         found = ours(policy, Originals(journal).all(returned=True) if journal else (), now)
+        if not text:
+            found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())
         lost = unreadable or (journal.lost if journal else None)
     lock_vm = policy.lock_vm if policy else None
@@ -54,6 +57,11 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         journal_lost=lost.message if lost else "",
         names={ref: host.name for ref, host in now.hosts.items()},
     )
+
+
+def _with_policy(command: str) -> str:
+    """The command of a machine that remembers no night, and so no policy to go by."""
+    return f"{command} --policy FILE" if command == RETURN_COMMAND else command
 
 
 def _runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...], StateDamaged | None]:

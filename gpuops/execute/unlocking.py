@@ -24,11 +24,14 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
         with site.remembering(site.vcenter.uuid) as journal:
             policy = remembered_policy(journal)
     if policy.lock_vm is None:
-        raise UsageError(f"{policy.name}: the policy has no lock_vm, so there is no lease")
+        raise UsageError(
+            f"{policy.name}: the policy has no lock_vm, so there is no lease",
+            hint="a lock of this machine needs no unlocking: it ends with its process (gpuops rotate status)",
+        )
     vm = LockVm(site.vcenter, policy.lock_vm)
     there = vm.look()
     if there is None or not there.nonce:
-        raise Refused(f"nobody holds the lease on {policy.lock_vm}")
+        raise Refused(f"nobody holds the lease on {policy.lock_vm}", hint="nothing is in the way of the next run")
     again = command("rotate unlock", id=there.nonce)
     if there.nonce != nonce:
         raise Refused(told(there), hint=f"when that run is dead for certain: {again}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
@@ -86,9 +87,19 @@ class QueuedVm:
         """What an answer about the whole entry calls it."""
         return ", ".join(self.names)
 
-    def means(self, *names: str) -> bool:
-        """Whether the entry speaks of a VM that has, or had, one of these names."""
-        return any(_fits(name, wanted) for wanted in self.names for name in names)
+    def names_vm(self, vm: Vm, was: str = "") -> bool:
+        """Whether it names the VM, as `Inventory.find_vm` reads a name; `was` is what the VM was called before."""
+        spelled = {vm.name, was, f"moid:{vm.ref}"}
+        uuid = f"uuid:{vm.instance_uuid}"
+        return any(wanted in spelled or wanted.lower() == uuid or _is_path(wanted, vm) for wanted in self.names)
+
+    def fits(self, *names: str) -> bool:
+        """Whether one of its shell patterns fits one of these names."""
+        return any(fnmatchcase(name, wanted) for wanted in self.names if is_pattern(wanted) for name in names)
+
+    def once_named(self, *names: str) -> bool:
+        """Whether it names, by its path, a VM of one of these names that was moved since."""
+        return any(wanted.rsplit("/", 1)[-1] in names for wanted in self.names if "/" in wanted)
 
     def carried_by(self, vm: Vm) -> bool:
         """Whether the VM has what the entry says of its vGPUs."""
@@ -107,8 +118,22 @@ def is_pattern(name: str) -> bool:
     return any(character in name for character in _WILD)
 
 
-def _fits(name: str, wanted: str) -> bool:
-    return fnmatchcase(name, wanted) if is_pattern(wanted) else name == wanted
+def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | None:
+    """The entry of a queue that means the VM: one that names it before one whose pattern it fits; None = there is none.
+
+    `was`: what the VM was called when a night took it. Of several patterns the one of the highest priority.
+    """
+    ordered = sorted(queue, key=lambda queued: -queued.priority)
+    rules: tuple[Callable[[QueuedVm], bool], ...] = (
+        lambda queued: queued.names_vm(vm, was),
+        lambda queued: queued.fits(vm.name, was),
+        lambda queued: queued.once_named(vm.name, was),
+    )
+    return next((queued for rule in rules for queued in ordered if rule(queued)), None)
+
+
+def _is_path(wanted: str, vm: Vm) -> bool:
+    return "/" in wanted and (vm.path == wanted or vm.path.endswith("/" + wanted.lstrip("/")))
 
 
 @dataclass(frozen=True, slots=True)

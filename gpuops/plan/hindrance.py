@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.advise.idle import in_use
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -27,6 +27,7 @@ from gpuops.plan.steps import (
 )
 
 STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
+POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard what its guest holds"
 STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
 
 
@@ -39,6 +40,8 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
     if vm is None:
         return "is gone from vCenter"
     before = planned.vms.get(step.vm)
+    if vm.instance_uuid is None:
+        return "cannot be told from another VM: its instance uuid cannot be read"
     if before is not None and before.instance_uuid != vm.instance_uuid:
         return "is another VM than the one planned for: its instance uuid changed"
     match step:
@@ -49,11 +52,17 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
         case PowerOnVm():
             return STATE_KEPT.format("a cold boot") if vm.power is PowerState.SUSPENDED else None
         case PowerOffVm() | ShutDownGuest():
-            return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
+            return _discarded(step, vm)
         case RunInGuest():
             return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
         case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs():
             return None
+
+
+def _discarded(step: PowerOffVm | ShutDownGuest, vm: Vm) -> str | None:
+    if vm.power is None and isinstance(step, PowerOffVm):  # a guest is asked, and asked in vain where none runs
+        return POWER_UNKNOWN
+    return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
 
 
 def as_it_is_now(step: Step, now: Inventory) -> Step:

@@ -19,6 +19,10 @@ def audit_text(audit: Audit) -> Group:
     if audit.damage:
         lines.append(Text(visible(audit.damage), "red"))
     lines.append(Text(visible(f"{_verdict(audit)}: {audit.journal}"), "bold"))
+    if not audit.whole:
+        lines.append(
+            Text("next: gpuops rotate day --policy FILE goes by vCenter's markers; then move the journal aside")
+        )
     return Group(*lines)
 
 

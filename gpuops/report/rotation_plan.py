@@ -40,7 +40,7 @@ def _parts(found: Foresight) -> Iterator[RenderableType]:
         yield from _table("what stays as it is", ("VM", "why"), staying)
     if found.proofs:
         yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
-    yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.prospect.plan().warnings)
+    yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.warnings)
     if found.prospect.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
     yield Text(_summary(found), "bold")
@@ -152,7 +152,7 @@ def foresight_document(found: Foresight) -> Document:
         "exit_code": found.exit_code,
         "over": prospect.over,
         "rejections": [rejection_document(refusal) for refusal in prospect.refusals],
-        "warnings": list(prospect.plan().warnings),
+        "warnings": list(found.warnings),
         "gpu_hours": found.gpu_hours,
         "ml": [_win(win) for win in found.wins],
         "desktops": [

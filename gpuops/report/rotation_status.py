@@ -70,6 +70,7 @@ def status_document(status: RotationStatus) -> Document:
         "cut_off_since": status.cut_off_since.isoformat() if status.cut_off_since else None,
         "lock_vm": status.lock_vm,
         "lease": lease_document(status.lease) if status.lease else None,
+        "lock_trouble": status.lock_trouble or None,
         "skipped": list(status.skipped),
         "away": len(status.away),
         "changing": len(status.changing),

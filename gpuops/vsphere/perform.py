@@ -63,6 +63,7 @@ class Performer:
                 return self._task(target.SuspendVM_Task, vm=vm, op_id=op_id)
             case PowerOffVm():
                 # vCenter would do it, and discard what the guest had in memory
+                _require(vm, vm.power is not None, "not known to run: powering it off might discard its state")
                 _require(vm, vm.power is not PowerState.SUSPENDED, "suspended: powering it off would discard its state")
                 return self._task(target.PowerOffVM_Task, vm=vm, op_id=op_id)
             case ShutDownGuest():

@@ -49,6 +49,7 @@ def test_a_changed_record_is_named_in_text_and_json(state: Path, gpuops: Gpuops)
     assert said.exit_code == 7
     assert "vCenter vc-1: record 2: its text does not fit its checksum" in said.stdout
     assert "only the 1 record from" in said.stdout
+    assert said.stdout.splitlines()[-1].startswith("next: gpuops rotate day --policy FILE ")
     told = gpuops("rotate", "audit", "verify", "--output", "json")
     assert told.exit_code == 7
     document = json.loads(told.stdout)

@@ -35,6 +35,9 @@ def test_one_desktop_and_only_what_is_named(lab: Lab) -> None:
 def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desktops, ml = taken(lab)
     monkeypatch.setenv("GPUOPS_STATE_DIR", str(tmp_path / "new-machine"))
+    shown = json.loads(lab.run("rotate", "status", "--output", "json").stdout)["vms"]
+    assert {vm["command"] for vm in shown} == {"gpuops rotate day --policy FILE"}, "it remembers none"
+    assert "this machine has no journal of any run" in lab.run("rotate", "resume", "--yes").stdout
     unsaid = lab.run("rotate", "restore", "--from-markers", "--yes")
     assert (unsaid.exit_code, "--policy FILE" in unsaid.stderr) == (2, True)
     result = lab.run("rotate", "restore", "--from-markers", "--policy", POLICY, "--yes", "--output", "json")

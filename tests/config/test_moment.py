@@ -27,7 +27,11 @@ def test_a_moment_is_read(text: str, moment: datetime) -> None:
     assert parse_moment("--at", text) == moment
 
 
-@pytest.mark.parametrize("text", ["", "now", "22:00", "2026-11-23", "2026-13-23 22:00", "23.11.2026 22:00", "2026-W48"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "now", "22:00", "2026-11-23", "2026-13-23 22:00", "23.11.2026 22:00", "2026-W48", "9999-12-31 22:00",
+     "0026-11-23 22:00"],
+)  # fmt: skip
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_moment("--at", text)

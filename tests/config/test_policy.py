@@ -136,6 +136,7 @@ def test_what_is_no_plain_yaml_is_refused(change: tuple[str, str], message: str)
 def test_the_policy_of_a_night_in_the_journal_is_read_though_a_new_one_would_be_refused() -> None:
     """Its desktops must come back: a newer gpuops that asks for more is no reason to strand them."""
     old = SMALL.replace("    owner: none\n", "") + "window: {opens: 20:00, closes: 20:30, zone: UTC}\n"
+    old += "marker: gpuops.opt-out\nlock_vm: a\nml: {queue: [{vm: a}]}\n"
     with pytest.raises(PolicyError):
         parse_policy(old, "a new one")
     policy = parse_policy(old, "the journal", accepted_before=True)
@@ -181,8 +182,9 @@ def test_a_hostile_text_is_refused(text: str, message: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+    with pytest.raises(PolicyError, match="cannot be read: No such file") as refused:
         load_policy(tmp_path / "none.yaml")
+    assert refused.value.hint == f"look at it: ls -l {tmp_path / 'none.yaml'}"
     (tmp_path / "big.yaml").write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(PolicyError, match="larger than 1048576 bytes"):
         load_policy(tmp_path / "big.yaml")

@@ -90,6 +90,8 @@ class World:
     lose_after: set[type] = field(default_factory=set)
     """Kinds of steps whose first request arrives, and its reply does not."""
     unreachable_for: type | None = None
+    unreadable: GpuopsError | None = None
+    """What a read ends with."""
     failing: dict[str, GpuopsError] = field(default_factory=dict)
     """VM -> the fault its tasks end with."""
     stubborn: set[str] = field(default_factory=set)
@@ -272,6 +274,8 @@ class SmallVcenter:
         return replace(inventory, clusters=dict(self.world.clusters))
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        if self.world.unreadable is not None:
+            raise self.world.unreadable
         now = self.world.snapshot()
         fresh = {ref: now.vms[ref] if ref in vms else vm for ref, vm in inventory.vms.items() if ref in now.vms}
         return replace(inventory, vms=fresh, hosts=now.hosts, taken_at=now.taken_at)

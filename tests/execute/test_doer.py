@@ -12,6 +12,7 @@ from gpuops.errors import LoginRefused, NotConnected, StepFailed
 from gpuops.execute.doer import FRESH, LOOK_S, Doer, Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.resume import settle_open
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Selector
@@ -348,6 +349,21 @@ def test_a_task_that_never_ends_is_given_up_and_named(do: Do, world: World) -> N
     outcomes = do((SuspendVm("vm-1"), SuspendVm("vm-2")), limits=Limits(step_timeout_s=60))
     assert verdicts(outcomes) == {"vm-1": Verdict.UNKNOWN, "vm-2": Verdict.DONE}
     assert outcomes[-1].reason == "task-1 still runs after 60 s"
+
+
+@pytest.mark.parametrize("returning", [False, True])
+def test_a_start_that_hangs_holds_up_a_night_and_no_return(world: World, journal: Journal, returning: bool) -> None:
+    """In a return it brings back a desktop that its guest had shut down: the others need not wait for it."""
+    world.hung.add("vm-91")
+    world.set("vm-1", power=PowerState.SUSPENDED)
+    world.on_gpu.clear()
+    sent: list[float] = []
+    began = world.now
+    world.on_submit = lambda step: sent.append((world.now - began).total_seconds())
+    plan = Plan(waves=(Wave("first", (PowerOnVm("vm-91"),)), Wave("then", (ResumeVm("vm-1"),))))
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    execute(plan, doer, Limits(step_timeout_s=900), lambda outcome: None, returning=returning)
+    assert (sent[1] < HUNG_S + 60) == returning
 
 
 def test_a_guest_shuts_down_within_its_grace(do: Do, world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,28 @@ from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, Refused, StateDamaged, StepFailed, UsageError
+from gpuops.errors import (
+    Locked,
+    NoPermission,
+    NotConnected,
+    PartlyDone,
+    Refused,
+    StateDamaged,
+    StepFailed,
+    UsageError,
+)
+from gpuops.execute.foresight import foresee
+from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lock import locked
 from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
+from gpuops.model.rotation import LATE
+from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, SuspendVm
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter
 
@@ -38,6 +52,15 @@ def test_a_night_and_a_morning(night: Night) -> None:
     morning = night.run(Half.DAY)
     assert morning.exit_code == 0
     assert effects(night.world, PowerOffVm) == [], "the guests shut down by themselves"
+    morning_is_good(night)
+
+
+def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(night: Night) -> None:
+    policy = parse_policy(POLICY_TEXT.replace("{vm: ml-01}", "{vm: 'moid:vm-91'}"), "by id")
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+    assert night.world.power("ml-01") is PowerState.ON
+    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
@@ -209,6 +232,22 @@ def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: N
     assert night.markers() == set()
 
 
+def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> None:
+    """Nobody is back yet, and `rotate night` takes nothing more in it all the same."""
+    night.run(Half.NIGHT)
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    kill_at = 0
+    while not _returning(site):
+        kill_at += 1
+        assert night.killed(Half.DAY, kill_at), "the morning ended before a desktop was to be resumed"
+    assert foresee(POLICY, site, None).prospect.over
+
+
+def _returning(site: Site) -> bool:
+    with site.remembering("vc-uuid") as journal:
+        return journal is not None and bool(journal.over())
+
+
 def test_a_foreign_vm_on_the_gpu_is_named_as_the_blocker(night: Night) -> None:
     night.run(Half.NIGHT)
     night.world._set_power("vm-91", PowerState.OFF)
@@ -286,6 +325,66 @@ def test_a_vcenter_that_goes_away_leaves_a_night_that_resume_finishes(night: Nig
     assert finished.exit_code == 0
     assert night.powers()["ml-01"] is PowerState.ON
     assert night.run(Half.DAY).exit_code == 0
+    morning_is_good(night)
+
+
+def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_away(night: Night) -> None:
+    """It is waited for as long as it may hold up a lane, not until it is given up: half an hour is a user's morning."""
+    night.world.hung.add("vm-2")
+
+    def killed(point: str) -> None:
+        if point == f"sent, no reply yet: {SuspendVm('vm-2')}":
+            raise Killed
+
+    with pytest.raises(Killed):
+        rotate(Half.NIGHT, POLICY, Site(SmallVcenter(night.world, killed), night.state_dir, night.world.tick),
+               apply=True, consent=agreed)  # fmt: skip
+    night.world.finish(TaskRef("task-1"))
+    began = night.world.now
+    report = night.run(Half.DAY)
+    assert night.world.now - began < timedelta(seconds=HUNG_S + 120)
+    assert night.powers()["desktop-01"] is PowerState.ON
+    assert [each.subject for each in report.plan.unmet] == ["desktop-02"]
+    assert report.exit_code == 4
+    night.world.hung.clear()
+    night.world.settle()
+    night.world.now += LATE
+    assert night.run(Half.DAY).exit_code == 0
+    assert night.powers()["desktop-02"] is PowerState.ON
+
+
+def test_an_ml_vm_in_an_unknown_state_is_not_powered_off(night: Night) -> None:
+    """Somebody may have suspended it: a power-off would discard what it holds."""
+    night.run(Half.NIGHT)
+    night.world.stubborn |= {"vm-91"}
+    asked = night.world.on_submit
+
+    def unread(step: Step) -> None:
+        if step == ShutDownGuest("vm-91", 60, then_off=True):
+            night.world.set("vm-91", power=None)
+            night.world.on_submit = asked
+
+    night.world.on_submit = unread
+    report = night.run(Half.DAY)
+    [outcome] = [each for each in report.outcomes if each.step.vm == "vm-91" and each.verdict is not Verdict.DONE][:1]
+    assert "its power state cannot be read" in outcome.reason
+    assert effects(night.world, PowerOffVm) == []
+
+
+def test_a_right_withdrawn_half_way_is_not_called_nothing_changed(night: Night) -> None:
+    night.run(Half.NIGHT)
+
+    def withdrawn(step: Step) -> None:
+        if isinstance(step, ResumeVm):
+            night.world.unreadable = NoPermission("this login lacks the privilege System.View")
+
+    night.world.on_submit = withdrawn
+    with pytest.raises(PartlyDone, match=r"System\.View") as stopped:
+        night.run(Half.DAY)
+    assert "gpuops rotate resume" in stopped.value.hint
+    night.world.unreadable, night.world.on_submit = None, lambda step: None
+    night.world.settle()
+    assert night.resume().exit_code == 0
     morning_is_good(night)
 
 

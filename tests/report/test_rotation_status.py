@@ -83,6 +83,7 @@ def test_the_lease_is_told_or_that_there_is_none(plain: Render) -> None:
     assert "a run on another machine is not seen" not in plain(status_text(leased))
     trouble = replace(STATUS, lock_vm="lock", lock_trouble="lock_vm: no VMs are called lock")
     assert "warning: lock_vm: no VMs are called lock" in plain(status_text(trouble))
+    assert status_document(trouble)["lock_trouble"] == "lock_vm: no VMs are called lock"
 
 
 def test_a_damaged_journal_is_said_before_what_the_markers_say(plain: Render) -> None:

@@ -610,15 +610,21 @@ def test_a_fault_file_holds_ids_aimed_ids_and_rules(tmp_path: Path) -> None:
         ("faults: [{fault: V1, colour: red}]", "fault 1: not a fault rule: colour"),
         ("faults: [T1, {effect: reset, every: 0}]", "fault 2: not a fault rule: every"),
         ("faults: [T1, 7]", "fault 2: 7 is neither an id nor a rule"),
-        ("trouble: []", "is not a list named `faults`"),
-        ("faults: [", "is not YAML"),
+        ("trouble: []", "is not one list named `faults`"),
+        ("faults: [", "faults.yaml: line 1, column 10: "),
+        ("faults: [T1]\nfaults: [T2]", "the key 'faults' is there twice"),
+        ("faults: [{effect: fault, fault: NoSuch, method: Login}]", "fault 1: NoSuch is no fault of the vSphere API"),
+        ("faults: [T1, {effect: stuck, method: PowerOnVm_Task}]", "fault 2: no method of the vSphere API is called"),
+        ("faults: [{effect: happen, happening: vm.eaten}]", "fault 1: no happening is called 'vm.eaten'"),
+        ("faults: [{fault: T11, delay_s: 1e999}]", "fault 1: not a fault rule: delay_s"),
     ],
 )
 def test_a_wrong_fault_file_is_refused_by_its_entry(written: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "faults.yaml"
     path.write_text(written)
-    with pytest.raises(UsageError, match=said.replace("[", r"\[")):
+    with pytest.raises(UsageError, match=said.replace("[", r"\[")) as refused:
         read(path)
+    assert "\n" not in refused.value.line
 
 
 def test_the_same_seed_gives_the_same_trouble() -> None:

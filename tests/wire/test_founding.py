@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tm
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         assert rotate_day(LEASED, site, apply=True).exit_code == 0
         assert run(Attach(LOCK, profile="a100-3-20c"), site, apply=False).exit_code in (0, 3), "it is a VM like others"
+
+
+@pytest.mark.parametrize(("name", "whose"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])
+def test_a_vm_of_the_rotation_is_no_lock_vm(lab: SimServer, tmp_path: Path, name: str, whose: str) -> None:
+    """Its settings would be written each minute, and while it is suspended the lease could not be renewed."""
+    wrong = replace(LEASED, lock_vm=name)
+    with site_of(lab, tmp_path) as site:
+        for make in (rotate_init, rotate_night):
+            with pytest.raises(Refused) as refused:
+                make(wrong, site, apply=True)
+            assert refused.value.message == f"lock_vm: {name} is {whose}"
+        assert effects(lab) == []
+        assert rotate_day(wrong, site, apply=True).exit_code == 0, "a return goes on"
 
 
 def test_desktops_without_their_owner_are_named(lab: SimServer, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from datetime import datetime, time
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from gpuops.config.sections.pools import PoolSection
 from gpuops.config.sections.queue import MlSection
-from gpuops.config.sections.section import Section, Text, mistake
+from gpuops.config.sections.section import Section, Text, accepted_before, mistake
 from gpuops.config.sections.selection import MarkSection
 from gpuops.config.sections.windows import WindowSection, refuse_overlapping
 from gpuops.model.ml_queue import QueuedVm
@@ -53,6 +53,7 @@ def _only(choice: type[Choice], why: str) -> BeforeValidator:
 
 
 _NO_BROKER = "gpuops knows no broker yet, so desktops are taken in parked pools only"
+_A_LOCK = "name a small VM for it that stays off; gpuops rotate init makes it"
 _NO_SPARE = "gpuops makes room by suspending desktops, and in no other way yet"
 
 
@@ -87,6 +88,22 @@ class PolicyFile(Section):
         if self.window is not None and self.windows is not None:
             raise mistake("`window` and `windows` are both there", "put all of them under `windows`")
         refuse_overlapping(self.all_windows())
+        return self
+
+    @model_validator(mode="after")
+    def _marker_is_its_own(self, info: ValidationInfo) -> PolicyFile:
+        marks = [mark for pool in self.pools for mark in (pool.owner, *pool.select.marks) if mark is not None]
+        if self.marker in {mark.attribute for mark in (self.opt_out, *marks)} and not accepted_before(info):
+            raise mistake(
+                f"the marker {self.marker!r} is an attribute that people set: a night writes over it",
+                "leave `marker` out, or name an attribute that nothing else uses",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _lock_vm_only_locks(self, info: ValidationInfo) -> PolicyFile:
+        if self.lock_vm in {name for queued in self.ml.queue for name in queued.names} and not accepted_before(info):
+            raise mistake(f"the lock_vm {self.lock_vm!r} is a VM of the queue", _A_LOCK)
         return self
 
     @model_validator(mode="after")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.model.selector import Mark, Selector
+
+
+def _whole_tag(text: str) -> str:
+    category, _, name = text.partition(":")
+    if not category or not name:
+        raise mistake(f"{text!r} is no tag", "write it as category:name")
+    return text
 
 
 class MarkSection(Section):
@@ -15,7 +22,7 @@ class MarkSection(Section):
 
     attribute: Text | None = None
     value: Text | None = None
-    tag: Annotated[str, Field(pattern=r"^[^:]+:.+$")] | None = None
+    tag: Annotated[str, AfterValidator(_whole_tag)] | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> MarkSection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from itertools import combinations
@@ -15,6 +16,7 @@ from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.model.window import Weekday, Window
 
 _DAY = timedelta(days=1)
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 
 def _known_zone(name: str) -> str:
@@ -35,8 +37,14 @@ def _day(text: str) -> str:
     return text
 
 
+def _clock(text: str) -> str:
+    if not _CLOCK.fullmatch(text):
+        raise mistake(f"{text!r} is no time of day", 'write it as "20:00"')
+    return text
+
+
 Zone = Annotated[Text, AfterValidator(_known_zone)]
-Clock = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+Clock = Annotated[str, AfterValidator(_clock)]
 Days = Annotated[list[Annotated[str, AfterValidator(_day)]], Field(max_length=1000)]
 
 
@@ -109,7 +117,7 @@ def _runs_into(earlier: Window, later: Window) -> bool:
     """Whether one that opens on the evening after another's opens before that one is over, in one zone."""
     if str(earlier.zone) != str(later.zone):
         return False
-    mornings = {day.next for day in earlier.weekdays} | {Weekday.of(day + _DAY) for day in earlier.also_on}
+    mornings = {day.next for day in earlier.weekdays} | {Weekday.of(day).next for day in earlier.also_on}
     evenings = later.weekdays | {Weekday.of(day) for day in later.also_on}
     if not mornings & evenings:
         return False

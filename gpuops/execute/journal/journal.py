@@ -108,8 +108,9 @@ class Journal:
                 for record in self._store.read(self._book.seq):
                     self._book.apply(record)
         except (KeyError, TypeError, ValueError) as error:
-            self._abandon(StateDamaged(f"the journal holds a record that this version cannot read: {error!r}"))
-            self._book = Book(self.vcenter)
+            damaged = StateDamaged(f"the journal holds a record that this version cannot read: {error!r}")
+            # half way it goes on by what it has read: its own run is in it
+            self._book = self._abandon(damaged, self._book or Book(self.vcenter))
         return self._book
 
     def _first_read(self) -> Book:
@@ -123,10 +124,11 @@ class Journal:
                 book.apply(record)
         return book
 
-    def _abandon(self, damaged: StateDamaged) -> None:
+    def _abandon(self, damaged: StateDamaged, book: Book) -> Book:
         if not isinstance(self._store, LastingStore):
             raise damaged
-        self._store.abandon(damaged)
+        self._store.abandon(damaged, book.seq)
+        return book
 
     # runs
 
@@ -238,8 +240,7 @@ class Journal:
             found = ((each, load_step(each.step)) for each in mine.intents.values() if each.state in OPEN_STATES)
             return tuple(_intent(each, step) for each, step in found if isinstance(step, Step))
         except StateDamaged as damaged:
-            self._abandon(damaged)
-            self._book = Book(self.vcenter)
+            self._book = self._abandon(damaged, Book(self.vcenter))
             return ()
 
     # originals

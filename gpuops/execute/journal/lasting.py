@@ -40,9 +40,9 @@ class LastingStore:
     def close(self) -> None:
         self._store.close()
 
-    def abandon(self, damaged: StateDamaged) -> None:
-        """Goes on without anything that was kept: what was read of it cannot be believed."""
-        self._goes_on(0, damaged)
+    def abandon(self, damaged: StateDamaged, after: int) -> None:
+        """Goes on in memory behind that record: what was kept, there or behind it, cannot be believed."""
+        self._goes_on(after, damaged)
 
     def _goes_on(self, after: int, damaged: StateDamaged) -> MemoryStore:
         self._store.close()

@@ -13,6 +13,7 @@ from gpuops.plan.rotation.bounds import Run
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.proof import HostProof, prove
 from gpuops.plan.rotation.prospect import Prospect
+from gpuops.plan.rotation.setup import lock_vm_wrong
 from gpuops.plan.rotation.start import Start
 
 
@@ -53,6 +54,14 @@ class Foresight:
         """Won in all; None = nobody has said when it ends."""
         hours = [win.gpu_hours for win in self.wins]
         return None if None in hours else sum(each for each in hours if each is not None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is likely not meant so, and what a night would be refused for that no plan depends on."""
+        policy = self.prospect.policy
+        wrong = lock_vm_wrong(policy, self.inventory)
+        refused = () if wrong is None else (f"{wrong}: no night begins (gpuops rotate init --policy FILE)",)
+        return (*self.prospect.plan().warnings, *refused)
 
     @property
     def report(self) -> Report:

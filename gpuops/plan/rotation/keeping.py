@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.model.inventory import Inventory
-from gpuops.model.ml_queue import Checkpoint, GuestCommand
+from gpuops.model.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
 from gpuops.plan.rotation.durations import Durations
@@ -39,7 +39,7 @@ def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: dat
     hooks, stops, warnings = [], [], []
     for mine in ml:
         vm, stop = mine.original.vm, policy.ml_stop
-        checkpoint = checkpoint_of(policy, mine.original.name, mine.vm.name if mine.vm else "")
+        checkpoint = checkpoint_of(policy, mine.vm, mine.original.name)
         grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
         if grace_s < checkpoint.grace_s:
             warnings.append(f"{mine.original.name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
@@ -52,16 +52,17 @@ def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: dat
     return Keeping(tuple(hooks), tuple(stops), tuple(warnings))
 
 
-def checkpoint_of(policy: Policy, *names: str) -> Checkpoint:
-    """What the policy says of a VM that has, or had, one of these names."""
-    return next((queued.checkpoint for queued in policy.ml if queued.means(*names)), NONE)
+def checkpoint_of(policy: Policy, vm: Vm | None, was: str = "") -> Checkpoint:
+    """What the policy says of a VM that `was` called so."""
+    entry = entry_of(policy.ml, vm, was) if vm is not None else None
+    return entry.checkpoint if entry is not None else NONE
 
 
 def hooks_of(policy: Policy, steps: Iterable[Step], inventory: Inventory) -> tuple[RunInGuest, ...]:
     """What the morning will run in the guests of the ML VMs that these steps start."""
-    names = {step.vm: inventory.vm(step.vm).name for step in steps if isinstance(step, PowerOnVm)}
-    found = ((ref, checkpoint_of(policy, name).hook) for ref, name in names.items())
-    return tuple(_run(ref, names[ref], hook) for ref, hook in found if hook is not None)
+    started = {step.vm: inventory.vm(step.vm) for step in steps if isinstance(step, PowerOnVm)}
+    found = ((vm, checkpoint_of(policy, vm).hook) for vm in started.values())
+    return tuple(_run(vm.ref, vm.name, hook) for vm, hook in found if hook is not None)
 
 
 def _run(ref: str, name: str, hook: GuestCommand) -> RunInGuest:

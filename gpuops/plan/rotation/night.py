@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -29,12 +29,13 @@ from gpuops.plan.rotation.queue import Returns, Served, serve
 from gpuops.plan.rotation.restless import WHY, restless
 from gpuops.plan.rotation.return_order import may_return
 from gpuops.plan.rotation.room import Room
-from gpuops.plan.rotation.waiting import waiting
+from gpuops.plan.rotation.waiting import Waiting, waiting
 from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
+STOPPED: Final = "was started tonight and is off again: left alone"
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
@@ -83,7 +84,7 @@ class RotateNight:
         bounds = self._bounds(night, inventory, now)
         skipped = self.policy.night_at(now) is not None and night in self.skipped
         refusals = [] if skipped else self._refusals(night, found, inventory, now)
-        queue = waiting(self.policy, inventory)
+        queue = self._queue(night, inventory)
         if skipped or refusals or self._is_over(night, inventory):
             nothing = Served((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
             return Prospect(
@@ -104,6 +105,21 @@ class RotateNight:
         drs = self._drs(night, ((start.vm, start.host.ref) for start in served.starts), inventory)
         overrides = kept_off(drs, served.starts, inventory)
         return Prospect(self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides)
+
+    def _queue(self, night: str, inventory: Inventory) -> tuple[Waiting, ...]:
+        """Who waits. A VM that this night has started and that is off again waits no more: whoever stopped it, or its
+        own guest when the work was done, is not to be fought each time that cron calls."""
+        stopped = {
+            mine.original.vm: mine.reason if mine.whereabouts is Whereabouts.CHANGING else STOPPED
+            for mine in ours(self.policy, self.originals, inventory)
+            if mine.original.night == night and mine.original.role is Role.ML and mine.original.taken
+            # a marker alone does not tell whether the start that it was set for was ever sent
+            if mine.foreign is None and mine.vm is not None and mine.vm.power is PowerState.OFF
+        }
+        return tuple(
+            replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
+            for waits in waiting(self.policy, inventory)
+        )
 
     def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
         """What DRS does with the VMs that start on these hosts, where it is kept off them."""

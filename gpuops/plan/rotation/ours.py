@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 
@@ -110,9 +111,9 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
     if vm is None:
         return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
-    if original.uuid is not None and vm.instance_uuid != original.uuid:
-        reason = "is another VM now: its instance uuid changed"
-        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
+    another = _another(original, vm)
+    if another is not None:
+        return another
     if policy is not None and not _inside(policy, original, vm):
         reason = "a night took it, and this policy does not cover it: not touched"
         return Ours(
@@ -132,6 +133,17 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
             return _ml(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
         case _:
             assert_never(original.role)
+
+
+def _another(original: Original, vm: Vm) -> Ours | None:
+    """Of a VM that is not the one that was taken, or may not be."""
+    if vm.instance_uuid is None:
+        reason = "its instance uuid cannot be read: it may be another VM"
+        return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
+    if original.uuid is not None and vm.instance_uuid != original.uuid:
+        reason = "is another VM now: its instance uuid changed"
+        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
+    return None
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:
@@ -169,7 +181,7 @@ def stays_running(vm: Vm) -> bool:
 
 def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
     if original.role is Role.ML:
-        return any(queued.means(vm.name, original.name) for queued in policy.ml)
+        return entry_of(policy.ml, vm, original.name) is not None
     return policy.pool_of(vm) is not None
 
 

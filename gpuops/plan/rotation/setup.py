@@ -9,6 +9,7 @@ from typing import Final
 from gpuops.errors import Refused
 from gpuops.model.host import Datastore, Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import DrsOverride, Policy
 from gpuops.model.selector import Mark
 
@@ -16,6 +17,9 @@ ANNOTATION: Final = (
     "Carries the lease by which runs of gpuops on several machines keep apart. Leave it powered off, and do not delete "
     "it while a night is open."
 )
+
+
+A_LOCK: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,13 @@ class Setup:
 
 
 def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
-    """What there is for a policy, and what is to be made. Raises Refused where no place is found for the lock VM."""
+    """What there is for a policy, and what is to be made.
+
+    Raises Refused where no place is found for the lock VM, or the policy takes a VM for it that others use.
+    """
+    in_use = lock_vm_in_use(policy, inventory)
+    if in_use is not None:
+        raise Refused(in_use, hint=A_LOCK)
     attributes = tuple(dict.fromkeys(_attributes(policy)))
     return Setup(
         policy.name,
@@ -84,8 +94,31 @@ def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collectio
     """What `rotate init` was to make and a night does not do without; nothing for a policy without a lock VM."""
     if policy.lock_vm is None:
         return ()
-    found = [] if _named(policy.lock_vm, inventory) else [f"no VMs are called {policy.lock_vm} (lock_vm)"]
+    found = [] if _named(policy.lock_vm, inventory) else [_nobody(policy.lock_vm)]
     return (*found, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
+
+
+def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
+    """Whose VM it is that the policy names for the lease, where it is none of its own; None = it is."""
+    for vm in inventory.vms.values():
+        if policy.lock_vm is not None and vm.name == policy.lock_vm:
+            pool = policy.pool_of(vm)
+            if pool is not None:
+                return f"lock_vm: {vm.name} is a desktop of pool {pool.name}"
+            if entry_of(policy.ml, vm) is not None:
+                return f"lock_vm: {vm.name} is a VM of the ML queue"
+    return None
+
+
+def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
+    """Why the lease has no VM to be on, as far as an inventory tells; None = it has, or the policy wants none."""
+    if policy.lock_vm is None:
+        return None
+    return lock_vm_in_use(policy, inventory) or (None if _named(policy.lock_vm, inventory) else _nobody(policy.lock_vm))
+
+
+def _nobody(name: str) -> str:
+    return f"no VMs are called {name} (lock_vm)"
 
 
 def _attributes(policy: Policy) -> Iterator[str]:

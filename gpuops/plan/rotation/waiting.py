@@ -36,8 +36,12 @@ def waiting(policy: Policy, inventory: Inventory) -> tuple[Waiting, ...]:
     entries = sorted(policy.ml, key=lambda queued: -queued.priority)
     named = [(queued, name, *_find(name, inventory)) for queued in entries for name in queued.names]
     claimed = {vm.ref for _, _, vm, _ in named if vm is not None}
+    called: dict[str, str] = {}
     found: list[Waiting] = []
     for queued, name, vm, reason in named:
+        if vm is not None and called.setdefault(vm.ref, name) != name:
+            found.append(Waiting(queued, name, None, f"{name} is {called[vm.ref]}, which is in the queue already"))
+            continue
         if not is_pattern(name) or vm is not None:
             found.append(Waiting(queued, name, vm, reason or _hindrance(queued, vm)))
             continue
@@ -58,7 +62,7 @@ def _find(name: str, inventory: Inventory) -> tuple[Vm | None, str]:
 
 def _fitting(pattern: str, policy: Policy, inventory: Inventory) -> Iterable[Vm]:
     wanted = QueuedVm(pattern)
-    vms = [vm for vm in inventory.vms.values() if wanted.means(vm.name) and vm.devices and policy.pool_of(vm) is None]
+    vms = [vm for vm in inventory.vms.values() if wanted.fits(vm.name) and vm.devices and policy.pool_of(vm) is None]
     return sorted(vms, key=lambda vm: (vm.name, vm.ref))
 
 

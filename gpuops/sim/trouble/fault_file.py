@@ -18,27 +18,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import UsageError
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
+from gpuops.sim.trouble.injector import checked
 from gpuops.sim.trouble.rule import Rule
 
 
 def read(path: Path) -> tuple[Rule, ...]:
     """The rules of a fault file, in its order. Raises UsageError, which names the entry."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the fault file {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"the fault file {path} is not YAML: {error}") from error
+    document = parse_yaml(read_text(path), str(path))
     if not isinstance(document, dict) or set(document) != {"faults"} or not isinstance(document["faults"], list):
-        raise UsageError(f"the fault file {path} is not a list named `faults`", hint=__doc__ or "")
+        raise UsageError(
+            f"the fault file {path} is not one list named `faults`", hint="as in: `faults: [T2, {fault: V1, skip: 3}]`"
+        )
     rules: list[Rule] = []
     for number, entry in enumerate(document["faults"], start=1):
         try:
-            rules += _rules(entry)
+            rules += map(checked, _rules(entry))
         except UsageError as error:
             raise UsageError(f"{path}, fault {number}: {error.message}", hint=error.hint) from error
     return tuple(rules)

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from pyVmomi import VmomiSupport
+
+from gpuops.errors import UsageError
+from gpuops.sim.soap import NAMESPACE
 from gpuops.sim.trouble import happenings
 from gpuops.sim.trouble.ending import Ending
 from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Phase, Rule
-from gpuops.sim.trouble.typed_fault import make_fault
+from gpuops.sim.trouble.typed_fault import fault_type, make_fault
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -77,11 +81,8 @@ class Injector:
         return [(each.rule, each.struck) for each in self._armed]
 
     def add(self, rule: Rule) -> None:
-        """From now on, strike what this rule matches. Raises UsageError for a fault or a happening that is none."""
-        if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
-            make_fault(rule.fault, self.world.get("ServiceInstance"))
-        if rule.effect is Effect.HAPPEN:
-            happenings.named(rule.happening)
+        """From now on, strike what this rule matches. Raises UsageError for one that can strike nothing."""
+        checked(rule)
         armed = Armed(rule, rule.phase_of_calls())
         self._armed.append(armed)
         self.hides = self.hides or rule.effect is Effect.MISSING
@@ -188,6 +189,28 @@ class Injector:
         happening = happenings.named(rule.happening)
         targets = [obj for obj in self.world.registry if matches(obj, rule.target)]
         happening.strike(self.world, targets, rule)
+
+
+def checked(rule: Rule) -> Rule:
+    """The rule. Raises UsageError where its fault, its happening or its method is none."""
+    if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
+        fault_type(rule.fault)
+    if rule.effect is Effect.HAPPEN:
+        happenings.named(rule.happening)
+    if not any(wild in rule.method for wild in "*?[") and not _is_method(rule.method):
+        raise UsageError(
+            f"no method of the vSphere API is called {rule.method!r}",
+            hint="as in PowerOnVM_Task, WaitForUpdatesEx or a pattern: *_Task",
+        )
+    return rule
+
+
+def _is_method(name: str) -> bool:
+    try:
+        VmomiSupport.GetWsdlMethod(NAMESPACE, name)
+    except KeyError:
+        return name == "Fetch"  # how pyVmomi reads one property; it stands in no table
+    return True
 
 
 def matches(target: ManagedObject, pattern: str) -> bool:

@@ -91,7 +91,7 @@ TASKS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
 class Rule:
     """Strikes calls whose method and object match these patterns (`*`, `PowerOn*`, `ml-0[1-3]`).
 

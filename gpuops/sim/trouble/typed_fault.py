@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from gpuops.sim.managed_object import ManagedObject
 
 
-def make_fault(name: str, receiver: ManagedObject) -> Any:
-    """A vim fault of that WSDL name about `receiver`. Raises UsageError for a name that is no fault."""
+def fault_type(name: str) -> Any:
+    """The vim fault of that WSDL name. Raises UsageError for a name that is none."""
     from pyVmomi import VmomiSupport, vmodl
 
     try:
@@ -19,7 +19,17 @@ def make_fault(name: str, receiver: ManagedObject) -> Any:
     except KeyError:
         kind = None
     if kind is None or not issubclass(kind, vmodl.MethodFault):
-        raise UsageError(f"{name} is no fault of the vSphere API")
+        raise UsageError(
+            f"{name} is no fault of the vSphere API", hint="as it says: NoDiskSpace, NoCompatibleHost, ..."
+        )
+    return kind
+
+
+def make_fault(name: str, receiver: ManagedObject) -> Any:
+    """A vim fault of that WSDL name about `receiver`. Raises UsageError for a name that is no fault."""
+    from pyVmomi import VmomiSupport
+
+    kind = fault_type(name)
     fault = kind(msg=f"{name}, as injected")
     for info in kind._GetPropertyList():
         if getattr(fault, info.name) is None and not info.flags & VmomiSupport.F_OPTIONAL:

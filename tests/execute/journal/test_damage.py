@@ -17,11 +17,13 @@ from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal, database
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.stores import open_store
 from gpuops.execute.rotation import Half, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
-from gpuops.plan.steps import ResumeVm, SuspendVm
+from gpuops.plan.steps import ResumeVm, Step, SuspendVm
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter, small_world
 
@@ -201,6 +203,25 @@ def test_a_full_disk_for_real(tmp_path: Path, mocker: MockerFixture) -> None:
     assert night.world.ledger != [], "in the middle of it"
     report = night.run(Half.DAY)
     assert (report.exit_code, report.journal_lost) == (7, True)
+    assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
+    assert night.markers() == set()
+
+
+def test_a_record_of_a_newer_gpuops_in_the_middle_of_a_morning_stops_no_return(night: Night) -> None:
+    """On a shared database another machine may be upgraded while this one returns: it goes on by what it has read."""
+
+    def written(step: Step) -> None:
+        if isinstance(step, ResumeVm):
+            night.world.on_submit = lambda step: None
+            store = open_store(night.state_dir, "", "vc-uuid")
+            last = store.read(None)[-1]
+            store.append([Record(last.seq + 1, last.run, Kind.SETTLED, night.world.now, {"of": "tomorrow"})])
+            store.close()
+
+    night.world.on_submit = written
+    report = night.run(Half.DAY)
+    assert report.exit_code == 7
+    assert "this version cannot read" in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.markers() == set()
 

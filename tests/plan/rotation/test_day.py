@@ -258,7 +258,7 @@ def test_neither_journal_nor_marker_widens_the_policy(world: World) -> None:
     assert all("this policy does not cover it: not touched" in named.rule for named in found.unmet)
 
 
-@pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}])
+@pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}, {"instance_uuid": None}])
 def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object]) -> None:
     world.set("vm-1", **changes)
     found = plan(world, journal(world))

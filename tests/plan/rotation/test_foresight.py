@@ -47,6 +47,24 @@ def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
     assert foresee(small_world(), replace(POLICY, windows=())).gpu_hours is None
 
 
+@pytest.mark.parametrize(
+    ("lock_vm", "wrong"),
+    [
+        ("nobody", ("no VMs are called nobody (lock_vm)",)),
+        ("desktop-01", ("lock_vm: desktop-01 is a desktop of pool all",)),
+        ("ml-01", ("lock_vm: ml-01 is a VM of the ML queue",)),
+        (None, ()),
+    ],
+)
+def test_a_lock_vm_for_which_the_night_would_be_refused_is_warned_of(
+    lock_vm: str | None, wrong: tuple[str, ...]
+) -> None:
+    found = foresee(small_world(), replace(POLICY, lock_vm=lock_vm))
+    assert found.warnings[1:] == tuple(
+        f"{each}: no night begins (gpuops rotate init --policy FILE)" for each in wrong
+    ), "beside the VM of the queue that is not there"
+
+
 def test_every_vm_of_the_pools_and_the_queue_has_one_reason() -> None:
     for at in (EVENING, EVENING.replace(hour=12)):
         found = foresee(small_world(), at=at)

@@ -284,6 +284,13 @@ def test_an_unknown_name_in_the_queue_does_not_stop_the_night() -> None:
     assert suspended(found) == {"vm-1", "vm-2"}
 
 
+def test_a_vm_that_is_named_twice_starts_once_and_that_is_said() -> None:
+    policy = replace(POLICY, ml=(QueuedVm("ml-01"), QueuedVm("moid:vm-91")))
+    found = plan(small_world(), policy)
+    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-91"]
+    assert found.warnings == ("ML queue: moid:vm-91 is ml-01, which is in the queue already",)
+
+
 def test_a_vm_that_may_move_goes_where_it_costs_no_desktop() -> None:
     found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
     assert suspended(found) == set()
@@ -350,6 +357,28 @@ def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> Non
     found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"]),))
     assert reasons(found)["desktop-01"] == "came back by itself tonight: left alone"
     assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
+
+
+def test_an_ml_vm_that_was_started_tonight_and_is_off_again_is_left_alone() -> None:
+    world = small_world()
+    started = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML)
+    found = plan(world, originals=(started,))
+    assert reasons(found)["ml-01"] == "was started tonight and is off again: left alone"
+    assert suspended(found) == set(), "no desktop gives way to it"
+    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-92"]
+
+
+@pytest.mark.parametrize("change", [{"taken": False}, {"night": "2026-11-19"}])
+def test_an_ml_vm_that_never_was_started_tonight_is_not_left_alone(change: dict[str, object]) -> None:
+    world = small_world()
+    known = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, **change)  # type: ignore[arg-type]
+    assert "vm-91" in {step.vm for step in plan(world, originals=(known,)).steps if isinstance(step, PowerOnVm)}
+
+
+def test_an_ml_vm_whose_start_may_still_come_is_not_started_again() -> None:
+    world = small_world()
+    lost = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, unsure=True)
+    assert reasons(plan(world, originals=(lost,)))["ml-01"].startswith("may still be changed")
 
 
 def test_a_pool_whose_desktops_come_back_by_themselves_is_left_alone() -> None:

@@ -1,0 +1,100 @@
+"""Connection: a site to run requests on, of a vCenter, a private simulated one, or a saved inventory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from gpuops.execute.site import Site
+
+if TYPE_CHECKING:
+    from gpuops.config.sources import Destination, Simulated
+    from gpuops.hostshell.guest_ssh import GuestSsh
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.target import Target
+
+
+def wall_clock() -> datetime:
+    """The time now, in UTC: the only clock of gpuops but the simulator's."""
+    return datetime.now(tz=UTC)  # noqa: TID251
+
+
+def connect(
+    where: Destination | Simulated,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str], str] | None = None,
+    state_dir: Path | None = None,
+) -> Site:
+    """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
+
+    `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
+    Raises NotConnected, TargetError.
+    """
+    from gpuops.config.guest import guest_login
+    from gpuops.config.login import login
+    from gpuops.config.sources import Simulated
+    from gpuops.execute.state import default_state_dir
+    from gpuops.vsphere.connection import Connection
+
+    url = ""
+    with ExitStack() as closing:
+        if isinstance(where, Simulated):
+            target = _simulated(where, closing)
+            state_dir = state_dir or Path(closing.enter_context(TemporaryDirectory(prefix="gpuops-state-")))
+        else:
+            url = _usable(where.journal_url or "")
+            target = login(where, environ, ask)
+        found = Connection(replace(target, guest=guest_login(environ)), _guest_shell(environ))
+        vcenter = closing.enter_context(found)
+        state_dir = state_dir or default_state_dir(environ)
+        real = not vcenter.simulated
+        return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+
+
+def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
+    """The way into guests over SSH, for hooks whose policy says so."""
+    from gpuops.config.guest import guest_keys
+    from gpuops.hostshell.guest_ssh import GuestSsh
+
+    key, known = guest_keys(environ)
+    return GuestSsh(known, key)
+
+
+def _usable(journal_url: str) -> str:
+    """The same URL. Raises UsageError here, before a login, for one that no journal can be opened by."""
+    if journal_url:
+        from gpuops.execute.journal.postgresql import parsed
+
+        parsed(journal_url)
+    return journal_url
+
+
+def _simulated(where: Simulated, closing: ExitStack) -> Target:
+    from gpuops.model.secret import Secret
+    from gpuops.model.target import Target
+    from gpuops.sim.server import start
+
+    server = closing.enter_context(start(where.scenario))
+    return Target(
+        host="127.0.0.1",
+        port=server.port,
+        tls=server.ca_file is not None,
+        username=server.username,
+        password=Secret(server.password),
+        ca_files=(server.ca_file,) if server.ca_file else (),
+    )
+
+
+def offline(inventory: Inventory) -> Site:
+    """A site that plans on a saved inventory (`--inventory FILE`), with no vCenter; it refuses to change anything."""
+    from gpuops.execute.saved import SavedVcenter
+    from gpuops.execute.state import default_state_dir
+
+    return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)

@@ -1,0 +1,142 @@
+"""Hosts: their settings, changes host by host, what is wrong with them, and roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gpuops.execute.site import Site, catalog_of
+from gpuops.plan.outcome import Report
+
+if TYPE_CHECKING:
+    from gpuops.model.host import Host
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.role import RoleState, RoleWish
+    from gpuops.model.rolling import Rolling
+    from gpuops.plan.change.report import ChangeReport, ChangeStatus
+    from gpuops.plan.doctor.examination import Examination
+    from gpuops.plan.host_plan import HostReport, HostRequest
+    from gpuops.plan.scheduler.state import Schedulers
+    from gpuops.plan.scope import Scope
+
+
+def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
+    """What the request would change on hosts of this site, and with `apply` what became of it.
+
+    An infeasible plan is an answer: `report.plan.rejections`. Raises UsageError, NotConnected, Locked while a rotation
+    runs.
+    """
+    from gpuops.execute.host_settings import configure as carry_out
+
+    return carry_out(request, site, apply=apply)
+
+
+def change(
+    request: HostRequest,
+    verb: str,
+    rolling: Rolling,
+    site: Site,
+    *,
+    apply: bool,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport:
+    """The same brought into force by rolling reboots: hosts emptied, set, rebooted, looked at and filled again.
+
+    `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. An infeasible plan
+    is an answer. Raises UsageError, NotConnected, Refused while another change or a rotation is open, Locked.
+    """
+    from gpuops.execute.change.change import roll
+
+    return roll(request, verb, rolling, site, apply=apply, consent=consent, told=told)
+
+
+def change_resume(
+    site: Site,
+    *,
+    apply: bool = True,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport | Report:
+    """Goes on with the change that did not end, of hosts or of moves; an empty plan = there is none."""
+    from gpuops.execute.change.change import resume
+
+    return resume(site, apply=apply, consent=consent, told=told)
+
+
+def change_abort(
+    site: Site,
+    *,
+    apply: bool = True,
+    consent: Callable[[ChangeReport], None] = lambda report: None,
+    told: Callable[[str], None] = lambda line: None,
+) -> ChangeReport | Report:
+    """Gives the change up: hosts under way serve VMs again, with their own back; the others are left alone."""
+    from gpuops.execute.change.change import abort
+
+    return abort(site, apply=apply, consent=consent, told=told)
+
+
+def change_status(site: Site) -> ChangeStatus:
+    """The change of hosts that has not ended, host by host."""
+    from gpuops.execute.change.change import status
+
+    return status(site)
+
+
+def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examination:
+    """What stands in the way of the verbs on these hosts, their GPUs and VMs, worst first. Nothing is ever written.
+
+    With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.execute.roles import beside
+    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.parser import of_parser
+    from gpuops.vsphere.transport.reply import expat_version
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.hosts.with_settings(inventory, meant)
+    lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
+    held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
+    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory))
+    return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
+
+
+def mig_show(site: Site, scope: Scope) -> tuple[Inventory, tuple[Host, ...]]:
+    """The hosts that are meant, with MIG mode as vCenter tells it and, with a host shell, as their nvidia-smi does.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    if site.shell is not None:
+        inventory = site.hosts.with_settings(inventory, [host.ref for host in scope.hosts(inventory)])
+    return inventory, scope.hosts(inventory)
+
+
+def scheduler_show(site: Site, scope: Scope) -> Schedulers:
+    """Per host and GPU the scheduler policy that is configured, the one in force, and whether a reboot is pending.
+
+    Raises UsageError, HostNotFound for a name that is not there.
+    """
+    from gpuops.plan.scheduler.state import schedulers
+
+    inventory = site.vcenter.inventory()
+    scope.check(inventory)
+    meant = [host.ref for host in scope.hosts(inventory)]
+    inventory = site.hosts.with_settings(inventory, meant)
+    return schedulers(inventory, catalog_of(inventory), scope)
+
+
+def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tuple[RoleState, ...]:
+    """Each wanted role beside vCenter's of the same name; with `apply` those that differ are written.
+
+    Raises PolicyError for a privilege that this vCenter has not, NoPermission where nothing was changed, PartlyDone
+    with what was written before something failed, Refused for a saved inventory.
+    """
+    from gpuops.execute.roles import brought, keeper
+
+    return brought(wishes, keeper(site.vcenter), apply=apply)

@@ -1,0 +1,130 @@
+"""VMs: requests about them, and where they would go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from gpuops.execute.site import Consent, Site, agreed, catalog_of
+from gpuops.plan.outcome import Report
+from gpuops.plan.request import Request
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.model.rotation import Policy
+    from gpuops.plan.capacity.question import Capacity
+    from gpuops.plan.clone import Clone, Cloning
+    from gpuops.plan.defrag.answer import Defragmentation
+    from gpuops.plan.defrag.question import Defrag
+    from gpuops.plan.place import Place, Placements
+    from gpuops.plan.scope import Scope
+
+STALE: Final = timedelta(seconds=60)
+"""A plan this old is made again before it is done: a prompt may have waited for its answer for hours."""
+
+
+def place(request: Place, site: Site) -> Placements:
+    """Where VMs that do not exist yet would go on this site, and why. Nothing is ever written."""
+    inventory = site.vcenter.inventory()
+    if request.needs_tags:
+        inventory = site.vcenter.with_tags(inventory)
+    hosts = request.config_targets(inventory)
+    if hosts:
+        inventory = site.vcenter.with_config_targets(inventory, hosts)
+    return request.placements(inventory, catalog_of(inventory))
+
+
+def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """What the request would change on this site, and with `apply` what became of it.
+
+    An infeasible plan is an answer, not an error: `report.plan.rejections`. Raises UsageError for a request that
+    means nothing here, NotConnected, Locked while a rotation runs.
+    """
+    looked_at = site.clock()
+    report = _look(request, site)
+    if not apply or not report.plan.feasible or not report.plan.steps:
+        return Report(request, report.before, report.plan, applied=apply)
+    consent(report)
+    from gpuops.execute.doer import Doer
+    from gpuops.execute.executor import execute
+    from gpuops.model.rotation import Limits
+
+    with site.changing(report.before.vcenter, alone=False) as journal:
+        changed = journal.last_change()
+        if site.clock() - looked_at > STALE or (changed is not None and changed > looked_at):
+            before, report = report, _look(request, site)
+            if not report.plan.feasible:
+                return Report(request, report.before, report.plan, applied=True)
+            if report.plan != before.plan:
+                consent(report)
+        began = journal.begin(type(request).__name__.lower())
+        doer = Doer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        outcomes = execute(report.plan, doer, Limits(), site.progress)
+        journal.end(began)
+    return Report(request, report.before, report.plan, outcomes, applied=True)
+
+
+def _look(request: Request, site: Site) -> Report:
+    before = site.vcenter.inventory()
+    vms = request.vm_details(before)
+    if vms:
+        before = site.vcenter.observe(before, vms)
+    hosts = request.config_targets(before)
+    if hosts:
+        before = site.vcenter.with_config_targets(before, hosts)
+    return Report(request, before, site.permitted(request.plan(before, catalog_of(before), site.clock()), before))
+
+
+def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventory]:
+    """What there was to do so that the VM is there, and the vCenter as it is then: foreseen unless `apply`.
+
+    A template that cannot be used is an answer: `rejections`. Raises UsageError, NotConnected, Locked while a rotation
+    runs.
+    """
+    from gpuops.execute.cloning import clone as make
+
+    return make(request, site, apply=apply)
+
+
+def foresee(request: Request, after: Clone, site: Site) -> Report:
+    """What the request would change once that VM is made, if it is not there yet. Nothing is ever written.
+
+    Raises as `run` and `clone` do, and Refused where the clone would be.
+    """
+    from gpuops.execute.cloning import foreseen
+
+    return foreseen(request, after, site) or run(request, site, apply=False)
+
+
+def capacity(
+    inventory: Inventory, site: Site, scope: Scope, policy: Policy | None = None, *, profile: str | None = None
+) -> Capacity:
+    """How many more vGPUs and whole GPUs fit; with a policy also when all desktops that it may take are suspended.
+
+    Raises UsageError for a profile, host or cluster that is not there.
+    """
+    from gpuops.plan.capacity.question import capacity as ask
+
+    if policy is None:
+        return ask(inventory, catalog_of(inventory), scope, profile=profile)
+    from gpuops.execute.rotation import may_take
+
+    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile)
+
+
+def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:
+    """The fewest moves that free the most whole GPUs or slots, and why the other VMs stay. Nothing is moved.
+
+    Raises UsageError for a host or cluster that is not there, Refused for a profile that is none.
+    """
+    return request.planned(inventory, catalog_of(inventory))
+
+
+def defrag_execute(request: Defrag, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+    """The same moves, and with `apply` what became of each: one after another, each asked about again before it.
+
+    Raises UsageError and Refused as `defrag`, NotConnected, Refused while a change or a rotation is open, Locked.
+    """
+    from gpuops.execute.change.moves import carry_out
+
+    return carry_out(request, site, apply=apply, consent=consent)
