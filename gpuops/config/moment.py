@@ -16,10 +16,14 @@ def parse_moment(option: str, text: str) -> datetime:
     try:
         if len(text) < len("2026-11-23T22:00"):
             raise ValueError  # a date alone would be its midnight
-        found = datetime.fromisoformat(text)
-        if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
-            raise ValueError  # a typing error; a night reaches into the next day, and the next year
-        return found
+        return checked_year(datetime.fromisoformat(text))
     except ValueError:
         hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
         raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None
+
+
+def checked_year(found: datetime) -> datetime:
+    """The same moment. Raises ValueError for a year that is a typing error: no night could reach into the next one."""
+    if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+        raise ValueError(found)
+    return found

@@ -127,8 +127,19 @@ def restore(
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
+    if from_markers and policy is not None:
+        _markers_can_be_seen(policy, site)
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
+
+
+def _markers_can_be_seen(policy: Policy, site: Site) -> None:
+    """Raises Refused where no VM can carry the marker: that nothing is marked then says nothing."""
+    if policy.marker not in site.vcenter.defined_attributes():
+        raise Refused(
+            f"no custom attribute is called {policy.marker}, or this login does not see it: nothing tells what is away",
+            hint="say the policy of that night, and log in as who ran it",
+        )
 
 
 def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:

@@ -20,6 +20,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     Raises Refused where nobody holds one, or somebody else does, who is then named; Locked while it is fresh, unless
     by `force`: whoever renewed it just now is alive, and may act without looking at it again.
     """
+    said = policy is not None
     if policy is None:
         with site.remembering(site.vcenter.uuid) as journal:
             policy = remembered_policy(journal)
@@ -32,7 +33,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     there = vm.look()
     if there is None or not there.nonce:
         raise Refused(f"nobody holds the lease on {policy.lock_vm}", hint="nothing is in the way of the next run")
-    again = command("rotate unlock", id=there.nonce)
+    again = command("rotate unlock", id=there.nonce) + (" --policy FILE" if said else "")
     if there.nonce != nonce:
         raise Refused(told(there), hint=f"when that run is dead for certain: {again}")
     if is_fresh(there, vm.seen.taken_at) and not force:

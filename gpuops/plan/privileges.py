@@ -27,6 +27,9 @@ from gpuops.plan.steps import (
     VmChange,
 )
 
+DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
+"""To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
+
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
 """To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
 
@@ -91,13 +94,22 @@ def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventor
         Rejection(
             inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
             f"this login lacks {', '.join(sorted(privileges))}",
-            hint=f"ask for a role with it on the {'cluster' if ref in inventory.clusters else 'VM'}, "
-            "or log in as somebody who has it",
+            hint=_next_move(ref, privileges, plan, inventory),
         )
         for ref, privileges in lacking.items()
         if privileges
     )
     return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
+
+
+def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inventory) -> str:
+    where = "cluster" if ref in inventory.clusters else "VM"
+    ask = f"ask for a role with it on the {where}, or log in as somebody who has it"
+    if DEFINE_ATTRIBUTE not in privileges:
+        return ask
+    missing = ", ".join(sorted(attributes((*plan.steps, *plan.withheld))))
+    made = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
+    return made if len(privileges) == 1 else f"{made}; {ask}"
 
 
 def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:

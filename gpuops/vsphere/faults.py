@@ -122,6 +122,20 @@ TABLE: Final[Sequence[Row]] = (
         "free some space there",
         trouble=Trouble.CAPACITY,
     ),
+    Row(
+        "vmodl:NotEnoughLicenses",
+        StepFailed,
+        lambda fault: f"no licence is left for it: {_text(fault)}",
+        "free one, or add one",
+        trouble=Trouble.CAPACITY,
+    ),
+    Row(
+        "fault.LicenseServerUnavailable",
+        StepFailed,
+        "its licence server does not answer",
+        "look at that server first",
+        trouble=Trouble.CAPACITY,
+    ),
     # somebody else is at it
     Row(
         "fault.TaskInProgress",

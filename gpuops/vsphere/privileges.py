@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.plan.privileges import ASSIGN_TO_POOL
+from gpuops.plan.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
 from gpuops.vsphere import managed
 from gpuops.vsphere.session import Session
 
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
-DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
-"""Of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
 _CLUSTER: Final = "ClusterComputeResource"
 
 

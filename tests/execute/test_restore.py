@@ -112,6 +112,12 @@ def test_from_markers_alone_on_a_new_machine(night: Night) -> None:
     morning_is_good_for_desktops(night)
 
 
+def test_markers_that_cannot_be_seen_are_not_taken_for_none(night: Night) -> None:
+    night.world.attributes.clear()
+    with pytest.raises(Refused, match=r"no custom attribute is called gpuops\.rotation, or this login does not see it"):
+        restored(night, policy=POLICY, from_markers=True)
+
+
 def test_from_markers_does_not_believe_the_journal(night: Night) -> None:
     night.world.set("vm-1", attributes={})
     report = restored(night, policy=POLICY, from_markers=True)
@@ -186,6 +192,15 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
         journal.close()
     assert isinstance(book, Book)
     assert [each.run.vms for each in book.runs.values()] == [("ml-01", "desktop-01")]
+
+
+@pytest.mark.parametrize("name", ["moid:vm-1", "uuid:50vm-1", "/dc/vm/desktop-01:a"])
+def test_the_command_that_is_said_of_a_name_with_a_colon_is_one_that_works(night: Night, name: str) -> None:
+    night.world.set("vm-1", name="desktop-01:a", path="/dc/vm/desktop-01:a")
+    [failed] = [outcome for outcome in restored(night, name).outcomes if outcome.verdict is Verdict.FAILED]
+    assert failed.reason.endswith("; try again: gpuops rotate restore --vm moid:vm-1")
+    assert restored(night, "moid:vm-91", name).exit_code == 0
+    assert night.world.vms["vm-1"].power is PowerState.ON
 
 
 def test_an_empty_name_is_refused_before_anything_is_looked_at(night: Night) -> None:

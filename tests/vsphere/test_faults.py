@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyVmomi import VmomiSupport, vim, vmodl
 
-from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed
+from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed, Trouble
 from gpuops.vsphere import faults
 
 CALLED = {
@@ -94,3 +94,42 @@ def test_a_fault_is_said_with_its_own_facts(fault: Exception, error: type[Gpuops
     assert type(translated) is error
     assert translated.message.startswith("ml-07: ")
     assert words in translated.message
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kinds"),
+    [
+        (Trouble.LOST, [vmodl.fault.HostNotConnected, vmodl.fault.HostCommunication, vmodl.fault.RequestCanceled]),
+        (Trouble.SESSION, [vim.fault.NotAuthenticated]),
+        (Trouble.BUSY, [vim.fault.TaskInProgress, vim.fault.ConcurrentAccess, vim.fault.ResourceInUse]),
+        (Trouble.STATE, [vim.fault.InvalidPowerState, vim.fault.InvalidState, vmodl.fault.ManagedObjectNotFound]),
+        (
+            Trouble.CAPACITY,
+            [
+                vim.fault.InsufficientGraphicsResourcesFault,
+                vim.fault.InsufficientResourcesFault,
+                vim.fault.NoDiskSpace,
+                vim.fault.NoCompatibleHost,
+                vmodl.fault.NotEnoughLicenses,
+                vim.fault.LicenseExpired,
+                vim.fault.LicenseServerUnavailable,
+            ],
+        ),
+        (
+            Trouble.DENIED,
+            [
+                vim.fault.NoPermission,
+                vim.fault.RestrictedByAdministrator,
+                vim.fault.QuestionPending,
+                vmodl.fault.NotSupported,
+                vim.fault.VimFault,
+                vmodl.fault.SystemError,
+            ],
+        ),
+    ],
+)
+def test_there_are_six_kinds_of_trouble_and_what_fits_none_is_denied(trouble: Trouble, kinds: list[type]) -> None:
+    """The engine decides by these alone: whether it looks, logs in anew, waits, plans anew or stops."""
+    assert {kind.__name__: faults.translate(kind(), "ml-07").trouble for kind in kinds} == dict.fromkeys(
+        (kind.__name__ for kind in kinds), trouble
+    )

@@ -119,6 +119,9 @@ def test_who_may_not_define_the_marker_is_told_before_the_night(lab: SimServer, 
         assert {rejection.rule for rejection in report.plan.rejections} == {
             "this login lacks Global.ManageCustomFields"
         }
+        assert {rejection.hint for rejection in report.plan.rejections} == {
+            "gpuops rotate init --policy FILE makes the custom attribute gpuops.rotation once, by a login that may"
+        }
         assert effects(lab) == []
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gpuops.config.moment import checked_year
 from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.model.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 
@@ -23,7 +24,7 @@ def _deadline(value: Any) -> time | datetime:
     try:
         if not isinstance(value, str) or len(value) < len("06:00"):
             raise ValueError
-        return time.fromisoformat(value) if _CLOCK.fullmatch(value) else datetime.fromisoformat(value)
+        return time.fromisoformat(value) if _CLOCK.fullmatch(value) else checked_year(datetime.fromisoformat(value))
     except ValueError:
         raise mistake(
             f"{value!r} is neither a time of day nor a date with one", 'such as "06:00" or "2026-11-24 06:00"'

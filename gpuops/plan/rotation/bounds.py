@@ -19,6 +19,7 @@ from gpuops.plan.rotation.start import Start
 UNMEASURED_SUSPEND_S: Final = 300.0
 UNMEASURED_START_S: Final = 120.0
 UNMEASURED_MOVE_S: Final = 300.0
+_DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,8 @@ class Bounds:
 
     def _clock(self, moment: datetime) -> str:
         zone: tzinfo | None = self.night.zone if self.night is not None else None
-        return f"{moment.astimezone(zone or moment.tzinfo):%H:%M}"
+        local = moment.astimezone(zone or moment.tzinfo)
+        return f"{local:%H:%M}" if abs(moment - self.now) < _DAY else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _minutes(length: timedelta) -> int:

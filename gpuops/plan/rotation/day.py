@@ -16,7 +16,7 @@ from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
-from gpuops.plan.rotation.elsewhere import may_still_change, noted, unsure
+from gpuops.plan.rotation.elsewhere import hidden, may_still_change, noted, unsure
 from gpuops.plan.rotation.keeping import keeping
 from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before, changing, ours
 from gpuops.plan.rotation.return_order import return_order
@@ -48,6 +48,7 @@ class RotateDay:
         kept = keeping(self.policy, ml, desktops, now, self.durations)
         canaries, seeds, others = self._order(desktops, inventory, catalog)
         late = may_still_change(found, inventory)
+        unread = hidden(found, self.policy, inventory) if not self.originals else ()
         over = [mine for mine in _returnable(found) if mine not in late]
         waves = (
             Wave("let the ML VMs of the night keep their work", kept.hooks),
@@ -62,7 +63,7 @@ class RotateDay:
         return Plan(
             waves=tuple(wave for wave in waves if wave.steps),
             warnings=kept.warnings,
-            unmet=(*(_unmet(mine) for mine in found if mine.whereabouts in _NAMED), *map(unsure, late)),
+            unmet=(*(_unmet(mine) for mine in found if mine.whereabouts in _NAMED), *map(unsure, late), *unread),
             because=() if found else ("no night has taken anything that is not back",),
             choices=tuple(_choice(mine) for mine in found),
             disruptive=bool(ml),

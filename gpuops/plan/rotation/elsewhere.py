@@ -7,19 +7,23 @@ sees one writes onto the marker when that was, and one that comes ten minutes la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LATE, Policy, marker_value
+from gpuops.model.vm import PowerState
 from gpuops.plan.plan import Rejection
-from gpuops.plan.rotation.ours import Ours, Whereabouts, as_before
+from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before
 from gpuops.plan.steps import SetAttribute
 
 _REASON: Final = (
     "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
 )
 _AGAIN: Final = "the same command again in ten minutes ends it"
+_MARKERS: Final = "customValue"
+"""The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
+_HIDDEN: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
 _QUIET: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 
 
@@ -49,6 +53,16 @@ def noted(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> tuple[
         for mine in found
         if mine.foreign is not None and mine.foreign.seen is None
     )
+
+
+def hidden(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
+    """Desktops of the policy that do not run, and whose marker this login cannot read: they may be of a night."""
+    known = {mine.original.vm for mine in found}
+    for vm in inventory.vms.values():
+        if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
+            continue
+        if policy.pool_of(vm) is not None:
+            yield Rejection(vm.name, _HIDDEN, hint=RETURN_COMMAND)
 
 
 def unsure(mine: Ours) -> Rejection:

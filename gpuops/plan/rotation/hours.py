@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Final
 
 from gpuops.model.rotation import Policy
 from gpuops.model.window import Night
+from gpuops.plan.plan import Rejection
 from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.ours import RETURN_COMMAND
 from gpuops.plan.rotation.return_time import Load, ReturnTime
 
+_BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
+_LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
 
-def closed(policy: Policy, now: datetime, durations: Durations) -> str | None:
+
+def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | None:
     """Why nothing is taken now, whatever the desktops do; None = there is time, or no window."""
     if not policy.windows:
         return None
     night = policy.night_at(now)
     if night is None or not night.takes_at(now):
-        return _outside(policy, night, now)
+        return Rejection(policy.name, _outside(policy, night, now), hint=_BACK)
     least = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, _least_grace_s(policy))
     needed = ReturnTime(policy, durations, night.back_by).reserve(None, least)
     back_by = night.back_by.astimezone(night.zone)
     latest = night.back_by - needed
     if latest <= night.opens:
         length = night.back_by - night.opens
-        return f"the window of {_text(length)} cannot hold the return: one desktop alone needs {_text(needed)}"
+        rule = f"the window of {_text(length)} cannot hold the return: one desktop alone needs {_text(needed)}"
+        return Rejection(policy.name, rule, hint=_LONGER)
     if now >= latest:
         begins = latest.astimezone(night.zone)
-        return f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
+        rule = f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
+        return Rejection(policy.name, rule, hint=_BACK)
     return None
 
 

@@ -193,8 +193,8 @@ class RotateNight:
         if apart:
             return apart
         shut = closed(self.policy, now, self.durations)
-        if shut:
-            return [Rejection(self.policy.name, shut, hint=f"{RETURN_COMMAND} brings back what a night took")]
+        if shut is not None:
+            return [shut]
         earlier = [mine for mine in self._away(inventory) if mine.original.night != night]
         open_nights = sorted({mine.original.night for mine in earlier})
         not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]

@@ -62,12 +62,16 @@ def _narrowed(plan: Plan, meant: Iterable[Ours]) -> Plan:
 
 
 def _names(mine: Ours) -> set[str]:
-    """The one it had when it was taken, and the one it has now."""
-    return {mine.original.name, *((mine.vm.name,) if mine.vm is not None else ())}
+    """All that `--vm` may call it: the name that it had when it was taken, and what it is called now."""
+    return {mine.original.name, f"moid:{mine.original.vm}", *(_spelled(mine.vm) if mine.vm is not None else ())}
+
+
+def _spelled(vm: Vm) -> set[str]:
+    return {vm.name, vm.path, f"moid:{vm.ref}", f"uuid:{vm.instance_uuid}"}
 
 
 def _called(name: str, inventory: Inventory) -> list[Vm]:
-    return [vm for vm in inventory.vms.values() if vm.name == name]
+    return [vm for vm in inventory.vms.values() if name in _spelled(vm)]
 
 
 def _run(vms: Collection[Vm]) -> bool:

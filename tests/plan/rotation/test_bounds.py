@@ -125,6 +125,12 @@ def test_a_vm_that_does_not_carry_what_the_policy_says_is_not_started() -> None:
             None,
             "would run for 53 min, 60 are the least: its deadline is 22:00",
         ),
+        (
+            "21:00",
+            {"deadline": at("20:30") - timedelta(days=7)},
+            None,
+            "too late: its deadline is 2026-11-13 20:30, and it would start at 21:07",
+        ),
         ("21:00", {"deadline": at("20:30")}, None, "too late: its deadline is 20:30, and it would start at 21:07"),
         # one hour for a resume: a canary and a round of the other, times 1.5; the ML VM stops in 6 min
         ("02:40", {}, SLOW, ""),
@@ -251,7 +257,9 @@ def test_no_owner_has_agreed_refuses_the_night() -> None:
 )
 def test_an_hour_at_which_nothing_is_taken(clock: str, window: Window, durations: Durations | None, said: str) -> None:
     found = night(small_world(), replace(POLICY, windows=(window,)), at(clock), durations)
-    assert [str(refusal) for refusal in found.rejections] == [f"small: {said}"]
+    [refusal] = found.rejections
+    assert str(refusal) == f"small: {said}"
+    assert ("`back_by` be later" in refusal.hint) is ("cannot hold" in said), "another command helps no short window"
 
 
 def directpath_world() -> World:

@@ -266,6 +266,20 @@ def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[st
     assert "vm-1" not in {step.vm for step in found.steps}
 
 
+def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> None:
+    """Without a journal it is the only record: who may be away is named, and who runs or is no desktop is not."""
+    for ref in ("vm-1", "vm-2", "vm-3", "vm-91"):
+        world.set(ref, attributes={}, unreadable=("customValue",))
+    world.set("vm-3", power=PowerState.ON)
+    found = plan(world)
+    assert {(named.subject, named.hint) for named in found.unmet} == {
+        ("desktop-01", "gpuops rotate day"),
+        ("desktop-02", "gpuops rotate day"),
+    }
+    assert all("its marker cannot be read" in named.rule for named in found.unmet)
+    assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
+
+
 def test_a_vm_resumes_where_it_is_registered_now(world: World) -> None:
     world.set("vm-1", host="host-2")
     assert ResumeVm("vm-1", "host-2") in plan(world, journal(world)).steps
