@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +38,13 @@ def load(
     """
     if everything:
         return _catalog(_index().keys)
+    return _leading_to(frozenset(profiles), frozenset(pci), frozenset(boards))
+
+
+@lru_cache(maxsize=1024)
+def _leading_to(
+    profiles: frozenset[str], pci: frozenset[tuple[int, int, int | None]], boards: frozenset[str]
+) -> Catalog:
     wanted = {parts.board for parts in map(parse, profiles) if parts}
     devices = {device_id for vendor_id, device_id, _ in pci if vendor_id == NVIDIA_VENDOR_ID}
     keys = set(boards) | (set(_index().find(wanted, devices)) if wanted or devices else set())

@@ -7,4 +7,8 @@ and after a crash nothing is replayed: what was in flight is settled by looking 
 afresh on what vCenter shows. So the journal never has to agree with the world; it only has to remember what to look
 for, and what the morning must restore (`originals`).
 Given up: a plan that survives the crash as it was. The second plan may differ from the first, because the world does.
+And waiting out a vCenter that is away: a read is asked once more, a wait for tasks taken up four times over a minute,
+and then the run ends (exit code 5). Five reads with growing pauses would be kinder to a short outage, but whoever waits
+keeps lock and lease from a machine that can reach vCenter, and goes by what it saw before. The next run, which cron
+begins ten minutes later, is the pause: it looks at everything anew, and its six logins an hour lock no account.
 """

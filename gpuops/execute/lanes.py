@@ -6,7 +6,7 @@ DRS, wait for their VM alone.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +30,11 @@ from gpuops.plan.steps import (
 
 HUNG_S: Final = 300.0
 """A step of the way back that takes longer holds nobody up any more: neither its host's lane nor a place in flight."""
+
+# Named once: each step that waits is asked for all of these whenever one lands.
+_BESIDE_ITS_HOST: Final = (SetAttribute, SetVmDrs)
+_TO_A_HOST: Final = (PowerOnVm, ResumeVm, RelocateVm)
+_OF_MEMORY: Final = (SuspendVm, ResumeVm)
 
 
 @dataclass(slots=True)
@@ -99,7 +104,7 @@ class Lanes:
         if places <= 0:
             return []
         busy_vms = {flight.step.vm for flight in self.flights}
-        on_host, on_store = Counter[str | None](), Counter[str]()
+        on_host, on_store = defaultdict[str | None, int](int), Counter[str]()
         for flight in active:
             on_host[_host(flight.step, inventory)] += 1
             on_store.update(_stores(flight.step, inventory))
@@ -122,7 +127,8 @@ class Lanes:
                 continue
             ready.append(waiting)
             overridden.add(cluster)
-            on_store.update(stores)
+            for store in stores:
+                on_store[store] += 1
             busy_vms.add(vm)
             on_host[host] += 1
         return ready
@@ -132,7 +138,8 @@ class Lanes:
         first: dict[str, int] = {}
         for waiting in unended:
             for lane in _lanes(waiting.step, inventory):
-                first[lane] = min(first.get(lane, waiting.wave), waiting.wave)
+                if waiting.wave <= first.get(lane, waiting.wave):
+                    first[lane] = waiting.wave
         return first
 
     def launch(self, waiting: Waiting, underway: Underway) -> None:
@@ -183,7 +190,7 @@ class Lanes:
 
 def _lanes(step: Step, inventory: Inventory) -> tuple[str, ...]:
     """What a step waits in line for: its VM, and its host unless that has nothing to do with it."""
-    host = None if isinstance(step, SetAttribute | SetVmDrs) else _host(step, inventory)
+    host = None if isinstance(step, _BESIDE_ITS_HOST) else _host(step, inventory)
     return (step.vm,) if host is None else (step.vm, host)
 
 
@@ -196,12 +203,12 @@ def _cluster(step: Step, inventory: Inventory) -> str | None:
 
 def _stores(step: Step, inventory: Inventory) -> tuple[str, ...]:
     """The datastores that a step reads or writes the memory of its VM on, whichever of the VM's they are."""
-    vm = inventory.vms.get(step.vm) if isinstance(step, SuspendVm | ResumeVm) else None
+    vm = inventory.vms.get(step.vm) if isinstance(step, _OF_MEMORY) else None
     return vm.datastores if vm else ()
 
 
 def _host(step: Step, inventory: Inventory) -> str | None:
-    if isinstance(step, PowerOnVm | ResumeVm | RelocateVm) and step.host is not None:
+    if isinstance(step, _TO_A_HOST) and step.host is not None:
         return step.host
     vm = inventory.vms.get(step.vm)
     return vm.host if vm else None

@@ -26,7 +26,7 @@ from gpuops.model.rotation import LockHolder, Original, Policy, Role
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.breaker import NO_SETBACKS
 from gpuops.plan.rotation.clocks import ahead_by
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
@@ -291,7 +291,7 @@ class _Turn:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
-        before = journal.setbacks().get(run.night or "", Setbacks())
+        before = journal.setbacks().get(run.night or "", NO_SETBACKS)
         guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
         doer = Doer(
             self.site.vcenter,

@@ -123,6 +123,6 @@ def catalog_of(inventory: Inventory) -> Catalog:
     carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
     gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus]
     return load(
-        profiles=sorted({*inventory.offered_profiles, *carried}),
-        pci=sorted({(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus}, key=str),
+        profiles={*inventory.offered_profiles, *carried},
+        pci={(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus},
     )

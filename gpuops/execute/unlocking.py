@@ -20,7 +20,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     Raises Refused where nobody holds one, or somebody else does, who is then named; Locked while it is fresh, unless
     by `force`: whoever renewed it just now is alive, and may act without looking at it again.
     """
-    said = policy is not None
+    again_by = " --policy FILE" if policy is not None else ""
     if policy is None:
         with site.remembering(site.vcenter.uuid) as journal:
             policy = remembered_policy(journal)
@@ -33,13 +33,13 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
     there = vm.look()
     if there is None or not there.nonce:
         raise Refused(f"nobody holds the lease on {policy.lock_vm}", hint="nothing is in the way of the next run")
-    again = command("rotate unlock", id=there.nonce) + (" --policy FILE" if said else "")
+    again = command("rotate unlock", id=there.nonce)
     if there.nonce != nonce:
-        raise Refused(told(there), hint=f"when that run is dead for certain: {again}")
+        raise Refused(told(there), hint=f"when that run is dead for certain: {again}{again_by}")
     if is_fresh(there, vm.seen.taken_at) and not force:
         raise Locked(
             f"{told(there)}, and renewed it a moment ago: its run is alive, or died just now",
-            hint=f"it runs out by itself; when that run is dead for certain: {again} --force",
+            hint=f"it runs out by itself; when that run is dead for certain: {again} --force{again_by}",
         )
     if not vm.write(given_back(there, vm.seen.taken_at)):
         raise Locked(

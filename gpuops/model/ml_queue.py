@@ -11,7 +11,7 @@ from typing import Final
 from gpuops.model.vm import Vm
 from gpuops.model.window import Night
 
-_WILD = "*?["
+_WILD = frozenset("*?[")
 
 
 NAME: Final = "{vm}"
@@ -115,7 +115,7 @@ class QueuedVm:
 
 def is_pattern(name: str) -> bool:
     """Whether a name of the queue stands for all VMs whose name fits it."""
-    return any(character in name for character in _WILD)
+    return not _WILD.isdisjoint(name)
 
 
 def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | None:

@@ -232,6 +232,8 @@ def marker_value(night: str, role: Role, drs: VmDrs | None = None, seen: datetim
 
 def parse_marker(text: str) -> Marker | None:
     """The marker of that value; None when gpuops did not write it."""
+    if not text:
+        return None  # most VMs have none
     words = text.split(" ")
     try:
         datetime.fromisoformat(words[0])

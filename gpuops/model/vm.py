@@ -139,7 +139,8 @@ class Vm:
     @property
     def profiles(self) -> tuple[str, ...]:
         """Profile of each vGPU, in device order."""
-        return tuple(device.profile for device in self.vgpus)
+        # a list is made, not asked for its next: a plan asks thousands of times
+        return tuple([device.profile for device in self.devices or () if isinstance(device, VgpuDevice)])
 
     @property
     def has_passthrough(self) -> bool | None:

@@ -88,6 +88,7 @@ class Window:
         """Whether there is a night that begins on the evening of this local date."""
         return day not in self.not_on and (day in self.also_on or Weekday.of(day) in self.weekdays)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - of values alone; whoever takes something asks before each step
     def night_of(self, day: date) -> Night | None:
         """The night of this evening; None = there is none."""
         opens = moments(day, self.opens, self.zone)[-1]

@@ -151,6 +151,7 @@ def foresight_document(found: Foresight) -> Document:
         "feasible": not prospect.refusals,
         "exit_code": found.exit_code,
         "over": prospect.over,
+        "because": list(prospect.plan().because),
         "rejections": [rejection_document(refusal) for refusal in prospect.refusals],
         "warnings": list(found.warnings),
         "gpu_hours": found.gpu_hours,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -24,13 +24,12 @@ class ClockMode(StrEnum):
     REAL = "real"
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True, eq=False)
 class Alarm:
     """One scheduled action; `cancel()` forgets it. `action` is None once it ran or was cancelled."""
 
     due: datetime
-    number: int
-    action: Callable[[], object] | None = field(compare=False)
+    action: Callable[[], object] | None
 
     def cancel(self) -> None:
         self.action = None
@@ -44,8 +43,9 @@ class Clock:
         self._now = start
         self._offset = timedelta()
         self._running_at: datetime | None = None
-        self._alarms: list[Alarm] = []
-        self._foreground: list[Alarm] = []
+        self._alarms: list[tuple[datetime, int, Alarm]] = []
+        """A heap: by when they are due, and of those due at once the one that was scheduled first."""
+        self._foreground: list[tuple[datetime, int, Alarm]] = []
         self._numbers = itertools.count()
 
     def now(self) -> datetime:
@@ -62,18 +62,19 @@ class Clock:
         A background alarm (a task's retirement, a progress mark) runs when time passes it, but nobody's wait
         jumps to it.
         """
-        alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), next(self._numbers), action)
-        heapq.heappush(self._alarms, alarm)
+        alarm = Alarm(self.now() + timedelta(seconds=max(0.0, delay_s)), action)
+        entry = (alarm.due, next(self._numbers), alarm)
+        heapq.heappush(self._alarms, entry)
         if not background:
-            heapq.heappush(self._foreground, alarm)
+            heapq.heappush(self._foreground, entry)
         return alarm
 
     def next_due(self, *, background: bool = False) -> datetime | None:
         """When the next alarm is due: of all alarms, or only of those a wait jumps to. None = nothing is scheduled."""
         alarms = self._alarms if background else self._foreground
-        while alarms and alarms[0].action is None:
+        while alarms and alarms[0][2].action is None:
             heapq.heappop(alarms)
-        return alarms[0].due if alarms else None
+        return alarms[0][0] if alarms else None
 
     def run_due(self) -> None:
         """Run what is due by now, in order of time, including what these actions schedule for the past."""
@@ -99,11 +100,13 @@ class Clock:
             self._now = max(self._now, moment)
 
     def _run_until(self, moment: datetime) -> None:
+        if not self._alarms or self._alarms[0][0] > moment:
+            return
         if self._running_at is not None:
             return  # an action that asks for time to pass would run its successors before itself
         try:
-            while self._alarms and self._alarms[0].due <= moment:
-                alarm = heapq.heappop(self._alarms)
+            while self._alarms and self._alarms[0][0] <= moment:
+                alarm = heapq.heappop(self._alarms)[2]
                 action, alarm.action = alarm.action, None
                 if action is None:
                     continue

@@ -120,5 +120,6 @@ class Registry:
         """Pass on that these paths of `obj` changed."""
         if not STRUCTURE.isdisjoint(paths):
             self.structure_epoch += 1
-        for watcher in tuple(self._watchers.get(obj.moid, ())):
+        watchers = self._watchers.get(obj.moid)
+        for watcher in tuple(watchers) if watchers else ():
             watcher.object_touched(obj, paths)

@@ -34,6 +34,8 @@ class Tasks:
     def __init__(self, world: World) -> None:
         self.world = world
         self._history: deque[Task] = deque(maxlen=KEPT)
+        self._unended: dict[str, Task] = {}
+        """By moid, oldest first: few of a long history, and asked for at every suspend."""
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
         self._running: dict[str, Task] = {}
@@ -76,6 +78,7 @@ class Tasks:
         )
         self.world.register(task)
         self._history.append(task)
+        self._unended[task.moid] = task
         self._of_entity[entity.moid].append(task)
         if exclusive:
             self._running[entity.moid] = task
@@ -97,7 +100,7 @@ class Tasks:
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
-        return [task for task in self._history if not task.ended and self.world.find(task.moid) is task]
+        return [task for task in self._unended.values() if self.world.find(task.moid) is task]
 
     def readable(self) -> list[Task]:
         """The tasks whose objects still exist, oldest first."""
@@ -201,6 +204,7 @@ class Tasks:
 
     def _end(self, task: Task, *, error: Any = None) -> None:
         task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
+        self._unended.pop(task.moid, None)
         if self._running.get(task.entity.moid) is task:
             del self._running[task.entity.moid]
         self._entity_changed(task)

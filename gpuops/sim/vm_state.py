@@ -225,8 +225,8 @@ class VmState:
     @property
     def change_version(self) -> str:
         """VirtualMachineConfigInfo.changeVersion: opaque to clients, new with every change."""
-        stamp = (self.changed_at or self.created_at).replace(tzinfo=None).isoformat(timespec="seconds")
-        return f"{stamp}.{self.change:06d}Z"
+        stamp = (self.changed_at or self.created_at).isoformat(timespec="seconds")
+        return f"{stamp[:19]}.{self.change:06d}Z"
 
     def option(self, key: str) -> str | None:
         """An extraConfig value; keys are compared without case, as ESXi does."""

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -119,10 +119,9 @@ class World:
         """All objects of a type and of its subtypes, oldest first."""
         return self.registry.by_type(wsdl_name)
 
-    def touched(self, obj: ManagedObject, paths: Iterable[str]) -> None:
+    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
         """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
         with self.lock:  # the lock of `changed` itself
-            paths = tuple(paths)
             self.fragments.drop(obj.moid, paths)
             self.registry.notice(obj, paths)
             self.changed.notify_all()

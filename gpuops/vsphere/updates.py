@@ -44,6 +44,8 @@ class Updates:
         self._paths: tuple[str, ...] = ()
         self._collector: Any = None
         self._filter: Any = None
+        self._left: list[Any] = []
+        """Collectors whose wait broke off, with their filters: vCenter keeps them as long as the session."""
         self._version = ""
         self._broken = 0
 
@@ -68,12 +70,17 @@ class Updates:
 
     def close(self) -> None:
         """Give the collector back; it dies with the session anyway."""
+        if self._collector is not None:
+            self._left.append(self._collector)
+        self._collector = self._filter = None
+        self._give_back()
+
+    def _give_back(self) -> None:
         from pyVmomi import vmodl
 
-        if self._collector is not None:
+        while self._left:
             with suppress(vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS):
-                self._collector.DestroyPropertyCollector()
-        self._collector = self._filter = None
+                self._left.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> Any:
         """The next UpdateSet; None = nothing within the time."""
@@ -84,6 +91,7 @@ class Updates:
         if self._collector is None:
             self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
             self._replace_filter()
+            self._give_back()
         options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
         return self._collector.WaitForUpdatesEx(self._version, options)
 
@@ -124,6 +132,8 @@ class Updates:
         return []
 
     def _begin_anew(self, error: BaseException) -> None:
+        if self._collector is not None:
+            self._left.append(self._collector)
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):

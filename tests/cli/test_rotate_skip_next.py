@@ -24,6 +24,8 @@ def test_one_night_off(lab: Lab, tmp_path: Path) -> None:
     assert (night.exit_code, lab.effects) == (0, [])
     assert f"night {opens:%Y-%m-%d} is skipped" in night.stdout
     assert f"night {opens:%Y-%m-%d} is skipped" in lab.run("rotate", "plan", *plan).stdout
+    [why] = json.loads(lab.run("rotate", "plan", *plan, "--output", "json").stdout)["because"]
+    assert why.startswith(f"night {opens:%Y-%m-%d} is skipped")
     assert f"night {opens:%Y-%m-%d} is skipped" in lab.run("rotate", "status", *plan).stdout
     undone = lab.run("rotate", "skip-next", "--undo", *plan)
     assert undone.stdout.replace("\n", " ").strip().endswith("is not skipped any more")

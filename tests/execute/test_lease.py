@@ -312,7 +312,7 @@ def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: 
     assert status(mine, POLICY).lease == lease
     with pytest.raises(Locked, match="its run is alive, or died just now") as fresh:
         unlock(POLICY, mine, lease.nonce)
-    assert fresh.value.hint.endswith(f"gpuops rotate unlock --id {lease.nonce} --force")
+    assert fresh.value.hint.endswith(f"gpuops rotate unlock --id {lease.nonce} --force --policy FILE")
     assert held(world) == lease
     assert unlock(POLICY, mine, lease.nonce, force=True) == lease
     assert status(mine, POLICY).lease is None

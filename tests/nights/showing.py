@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, OfferedProfile
@@ -24,7 +24,7 @@ from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
-from gpuops.sim.vm_state import Power, VgpuBacking
+from gpuops.sim.vm_state import PciDevice, Power, VgpuBacking
 from gpuops.sim.world import World
 
 NVIDIA = 0x10DE
@@ -37,6 +37,8 @@ _FIELDS = {
     "config.hardware.device": "devices",
 }
 """What may be hidden, and the field that it is read into."""
+_POWERS: Final[dict[str, PowerState]] = {each.value: each for each in PowerState}
+_FIRMWARES: Final[dict[str, Firmware]] = {each.value: each for each in Firmware}
 
 
 class Showing:
@@ -48,6 +50,8 @@ class Showing:
         self._hosts: dict[str, Host] = {}
         self._touched: set[str] = set()
         """VMs and hosts that are not as they were shown last."""
+        self._devices: dict[str, tuple[tuple[PciDevice, ...], tuple[GpuDevice, ...]]] = {}
+        """By VM, what it carries, and how that is shown: while it carries the very same, it is shown the same."""
         self._paths: dict[str, str] = {}
         self._offers: dict[Any, tuple[OfferedProfile, ...]] = {}
 
@@ -80,13 +84,16 @@ class Showing:
         touched = {vm.host for vm in (*fresh.values(), *(seen.vms[ref] for ref in refs if ref in seen.vms))}
         found_hosts = [self._world.find(ref) for ref in touched if ref]
         hosts = {host.moid: self._host(host) for host in found_hosts if isinstance(host, HostSystem)}
-        kept = {ref: vm for ref, vm in seen.vms.items() if ref not in refs}
+        vms = dict(seen.vms)
+        for ref in refs:
+            vms.pop(ref, None)  # what is looked at anew comes last, and what is gone does not come
+        vms.update(fresh)
         return Inventory(
             vcenter=seen.vcenter,
             api_version=seen.api_version,
             taken_at=self.now,
             hosts={**seen.hosts, **hosts},
-            vms={**kept, **fresh},
+            vms=vms,
             clusters=seen.clusters,
             datastores=seen.datastores,
             user=seen.user,
@@ -137,7 +144,7 @@ class Showing:
             path=f"{self._path(state.folder)}/{state.name}",
             instance_uuid=state.instance_uuid,
             host=state.host,
-            power=PowerState(state.power.value),
+            power=_POWERS[state.power],
             connected=vm._connection() == "connected",
             template=state.is_template,
             vcpus=state.cpus,
@@ -149,10 +156,10 @@ class Showing:
             attributes={fields[key].name: value for key, value in state.attributes.items() if value},
             datastores=(state.datastore,),
             snapshots=0,
-            devices=tuple(_device(device) for device in state.devices),
+            devices=self._carried(vm.moid, state.devices),
             extra_config=dict(state.extra_config),
             change_version=state.change_version,
-            firmware=Firmware(state.firmware),
+            firmware=_FIRMWARES[state.firmware],
             hardware_version=state.hardware_version,
             cores_per_socket=state.cores_per_socket,
             cores_per_numa_node=state.cores_per_numa_node or 0,
@@ -162,6 +169,13 @@ class Showing:
             cpu_hot_add=state.cpu_hot_add,
             tools_running=tools_running(state) == "guestToolsRunning",
         )
+
+    def _carried(self, ref: str, devices: tuple[PciDevice, ...]) -> tuple[GpuDevice, ...]:
+        carried, shown = self._devices.get(ref, ((), ()))
+        if carried is not devices:
+            shown = tuple(_device(device) for device in devices)
+            self._devices[ref] = (devices, shown)
+        return shown
 
     def _path(self, folder: str) -> str:
         if folder not in self._paths:

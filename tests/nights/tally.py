@@ -16,7 +16,8 @@ from tests.nights.checkers import violations
 from tests.nights.night import play
 from tests.nights.schedule import ALL
 
-CHUNK: Final = 50
+CHUNK: Final = 10
+"""Nights handed to a process at once: few, so that the last one at work does not keep the others waiting."""
 
 
 @dataclass

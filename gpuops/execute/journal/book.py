@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, assert_never
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Role
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -176,7 +176,7 @@ class Book:
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
-            self.setbacks[run.night] = self.setbacks.get(run.night, Setbacks()).begun(body.get("steps", 0))
+            self.setbacks[run.night] = self.setbacks.get(run.night, NO_SETBACKS).begun(body.get("steps", 0))
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
@@ -270,7 +270,7 @@ class Book:
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
-        so_far = self.setbacks.get(night, Setbacks())
+        so_far = self.setbacks.get(night, NO_SETBACKS)
         self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _intended(self, record: Record) -> Intended | None:

@@ -49,6 +49,10 @@ class Setbacks:
         return Setbacks(self.planned, self.ended + 1, self.failed + failed, on_host, self.refused + 1 if refused else 0)
 
 
+NO_SETBACKS: Final = Setbacks()
+"""How a night went of which nothing is told."""
+
+
 def tripped(before: Setbacks, ended: Sequence[Outcome], inventory: Inventory) -> str | None:
     """Why the night takes nothing more; None = it goes on. `ended`: outcomes that `before` does not count yet."""
     bad = [outcome for outcome in ended if outcome.verdict in BAD]

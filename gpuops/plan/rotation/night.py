@@ -15,7 +15,7 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection
 from gpuops.plan.project import project
 from gpuops.plan.rotation.bounds import Bounds
-from gpuops.plan.rotation.breaker import Setbacks, tripped
+from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks, tripped
 from gpuops.plan.rotation.clocks import clocks_apart
 from gpuops.plan.rotation.desktops import Survey, survey
 from gpuops.plan.rotation.drs import drs_before, kept_off, unreadable
@@ -204,7 +204,7 @@ class RotateNight:
         """So much of this night has failed that it takes nothing more, whoever begins it again."""
         if self._is_over(night, inventory):
             return []
-        why = tripped(self.setbacks.get(night, Setbacks()), (), inventory)
+        why = tripped(self.setbacks.get(night, NO_SETBACKS), (), inventory)
         hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
         return [] if why is None else [Rejection(f"night {night}", f"takes nothing more: {why}", hint=hint)]
 

@@ -79,10 +79,8 @@ def ours(policy: Policy | None, originals: Iterable[Original], inventory: Invent
         else:
             foreign[vm.ref] = marked
             known[vm.ref] = _from_marker(marked, vm)
-    found = [
-        replace(_judge(policy, original, inventory.vms.get(ref)), foreign=foreign.get(ref))
-        for ref, original in known.items()
-    ]
+    judged = ((ref, _judge(policy, original, inventory.vms.get(ref))) for ref, original in known.items())
+    found = [replace(mine, foreign=foreign[ref]) if ref in foreign else mine for ref, mine in judged]
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
 
 
@@ -115,7 +113,7 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
     if another is not None:
         return another
     if policy is not None and not _inside(policy, original, vm):
-        reason = "a night took it, and this policy does not cover it: not touched"
+        reason = f"a night took it, and this policy does not cover it{_where(vm)}: not touched"
         return Ours(
             original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} --policy FILE, the policy of that night"
         )
@@ -144,6 +142,11 @@ def _another(original: Original, vm: Vm) -> Ours | None:
         reason = "is another VM now: its instance uuid changed"
         return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
     return None
+
+
+def _where(vm: Vm) -> str:
+    """It may have been moved since, or renamed, and then the policy of that night is of no help before it is back."""
+    return f" where it is now ({vm.path})" if vm.path else ""
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:

@@ -59,7 +59,7 @@ class Prospect:
         """Why nothing is taken, when it is over."""
         if self.skipped:
             return "skipped, as somebody said: gpuops rotate skip-next --undo takes that back"
-        return "over: its desktops are back"
+        return "over: its morning has begun"
 
     @property
     def choices(self) -> tuple[Choice, ...]:

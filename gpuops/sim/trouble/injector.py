@@ -69,6 +69,8 @@ class Injector:
         self.world = world
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
         self._armed: list[Armed] = []
+        self._speaking_of: dict[str, tuple[Armed, ...]] = {}
+        """The rules by the method that they speak of: everything asks, and of most methods none speaks."""
         self.hides = False
         """Whether a rule may keep a property from its reader: asked before every read."""
 
@@ -85,6 +87,7 @@ class Injector:
         checked(rule)
         armed = Armed(rule, rule.phase_of_calls())
         self._armed.append(armed)
+        self._speaking_of.clear()
         self.hides = self.hides or rule.effect is Effect.MISSING
         if rule.at_s is not None:
             self.world.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
@@ -92,6 +95,7 @@ class Injector:
     def clear(self) -> None:
         """No more trouble."""
         self._armed.clear()
+        self._speaking_of.clear()
         self.hides = False
 
     def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
@@ -104,46 +108,55 @@ class Injector:
 
     def refusal(self, method: str, target: ManagedObject) -> Any:
         """The fault in which a call ends that another one makes by itself (PowerOnMultiVM), or None."""
-        for armed in self._armed:
-            if armed.rule.effect is Effect.FAULT and self._strikes(armed, method, target):
+        for armed in self._of(method):
+            if armed.rule.effect is Effect.FAULT and self._strikes(armed, target):
                 return make_fault(armed.rule.fault, target)
         return None
 
     def of_task(self, task: Task) -> TaskTrouble:
         """What this task has before it."""
         trouble = TaskTrouble()
-        for armed in self._armed:
-            if armed.rule.effect in TASKS and self._strikes(armed, task.name, task.entity):
+        for armed in self._of(task.name):
+            if armed.rule.effect in TASKS and self._strikes(armed, task.entity):
                 _trouble(trouble, armed.rule, task.entity)
         return trouble
 
     def hidden(self, obj: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
         """The properties of an object that are not told, each with the fault that stands for it (None = nothing)."""
         found: dict[str, Any] = {}
-        for armed in self._armed:
+        for armed in self._of(method):
             rule = armed.rule
             if rule.effect is not Effect.MISSING:
                 continue
             matching = [path for path in paths if fnmatchcase(path, rule.property)]
-            if matching and self._strikes(armed, method, obj):
+            if matching and self._strikes(armed, obj):
                 found |= dict.fromkeys(matching, make_fault(rule.fault, obj) if rule.fault else None)
         return found
 
     def _interrupt(self, call: Call, receiver: ManagedObject, phase: Phase) -> Interruption | None:
-        if not self._armed:
-            return None
-        for armed in [each for each in self._armed if each.phase is phase]:
+        for armed in self._of(call.method):
+            if armed.phase is not phase:
+                continue
             # A happening is addressed by its call, and strikes other objects than that call's.
             target = None if armed.rule.effect is Effect.HAPPEN else receiver
-            if self._strikes(armed, call.method, target):
+            if self._strikes(armed, target):
                 interruption = self._interruption(armed, call, receiver)
                 if interruption is not None:
                     return interruption
         return None
 
-    def _strikes(self, armed: Armed, method: str, target: ManagedObject | None) -> bool:
+    def _of(self, method: str) -> tuple[Armed, ...]:
+        """The rules that speak of this method, in order."""
+        found = self._speaking_of.get(method)
+        if found is None:
+            found = tuple(armed for armed in self._armed if _fits(method, armed.rule.method))
+            self._speaking_of[method] = found
+        return found
+
+    def _strikes(self, armed: Armed, target: ManagedObject | None) -> bool:
+        """Whether a rule that speaks of what is asked strikes it, or what it is asked of."""
         rule = armed.rule
-        if not _fits(method, rule.method) or not (target is None or matches(target, rule.target)):
+        if not (target is None or matches(target, rule.target)):
             return False
         armed.matched += 1
         turn = armed.matched - rule.skip

@@ -250,12 +250,15 @@ def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
 
 
 def test_neither_journal_nor_marker_widens_the_policy(world: World) -> None:
-    world.set("vm-2", name="foreign-01")
-    world.set("vm-91", name="foreign-ml", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+    world.set("vm-2", name="foreign-01", path="/dc/vm/misc/foreign-01")
+    world.set("vm-91", name="foreign-ml", path="", attributes={"gpuops.rotation": f"{NIGHT} ml"})
     found = plan(world)
     assert {step.vm for step in found.steps} == {"vm-1"}
     assert {named.subject for named in found.unmet} == {"foreign-01", "foreign-ml"}
-    assert all("this policy does not cover it: not touched" in named.rule for named in found.unmet)
+    assert {named.rule for named in found.unmet} == {
+        "a night took it, and this policy does not cover it: not touched",
+        "a night took it, and this policy does not cover it where it is now (/dc/vm/misc/foreign-01): not touched",
+    }
 
 
 @pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}, {"instance_uuid": None}])

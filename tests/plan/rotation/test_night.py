@@ -404,7 +404,7 @@ def test_one_window_is_one_night() -> None:
     world = small_world()
     found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),))
     assert found.steps == ()
-    assert found.because == (f"night {NIGHT} is over: its desktops are back",)
+    assert found.because == (f"night {NIGHT} is over: its morning has begun",)
     tomorrow = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
     assert plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),), now=tomorrow).steps
 
