@@ -98,7 +98,12 @@ def _path(root: Path) -> dict[str, str]:
 
 
 def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
-    where = [mutant.invariant, str(mutant.first), str(budget_s), *(["quiet"] if mutant.quiet else [])]
+    where = [
+        mutant.invariant,
+        str(mutant.first),
+        str(budget_s),
+        *(kind for kind in ("quiet", "soap") if getattr(mutant, kind)),
+    ]
     command = [sys.executable, "-m", "tests.mutants.hunt", *where]
     try:
         played = subprocess.run(

@@ -46,6 +46,8 @@ class Mutant:
     first: int = 0
     quiet: bool = False
     """Whether nothing goes wrong in those nights but the engine."""
+    soap: bool = False
+    """Whether they are played by our own client over SOAP, for a mutant of what stands below the engine."""
     test: str = ""
     """The test that fails under it, in place of an invariant."""
 

@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from tests.mutants.kill import kill_all
+from tests.mutants.lint import said_of
 from tests.mutants.table import ROOT, Mutant, mutants
 from tests.nights import checkers
 
@@ -34,6 +35,12 @@ def test_every_test_of_a_mutant_is_there() -> None:
         if mutant.test:
             file, _, name = mutant.test.partition("::")
             assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8"), mutant.name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_mutants_pass_lint() -> None:
+    assert list(said_of(mutants())) == []
 
 
 @pytest.mark.long

@@ -35,7 +35,15 @@ from tests.nights.limits import (
 from tests.nights.night import OVERRIDE, Played
 from tests.nights.others import blockers_are_named, others_are_left
 from tests.nights.overrides import only_the_queue, put_back
-from tests.nights.promises import done_was_done, failed_for_certain, intent_first, journal_keeps, marked, told_is_back
+from tests.nights.promises import (
+    done_was_done,
+    failed_for_certain,
+    intent_first,
+    journal_keeps,
+    marked,
+    told_is_back,
+    told_with_a_command,
+)
 from tests.nights.worlds import CLOSES, EVENING
 
 DEFINE = "AddCustomFieldDef"
@@ -44,6 +52,9 @@ DEFINE = "AddCustomFieldDef"
 FRESH: Final = timedelta(minutes=2)
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""
+
+UNREACHABLE: Final = ("T12", "T13", "N7")
+"""What may keep a run from logging out."""
 
 Checker = Callable[[Played], Iterator[str]]
 
@@ -203,10 +214,11 @@ def restless_pool_is_left(night: Played) -> Iterator[str]:
 
 
 def one_session(night: Played) -> Iterator[str]:
-    """I19: nothing stays logged in, but what a killed run left; vCenter ends those when they idle."""
-    left = sum(1 for call in night.calls if call[1] == "killed")
-    if night.sessions > left:
-        yield f"I19: {night.sessions} sessions are left, {left} runs were killed"
+    """I19: a run has one session, and ends it; of a vCenter that cannot be reached the session ends when it idles."""
+    if night.most_sessions > 1:
+        yield f"I19: a run had {night.most_sessions} sessions at once"
+    if night.sessions and not any(event.fault in UNREACHABLE for event in night.events):
+        yield f"I19: a run left {night.sessions} sessions behind"
 
 
 def inside_the_window(night: Played) -> Iterator[str]:
@@ -239,6 +251,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     failed_for_certain,
     done_was_done,
     told_is_back,
+    told_with_a_command,
     marked,
     on_host,
     stays_where_it_is,

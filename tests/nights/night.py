@@ -98,6 +98,9 @@ class Played:
     struck: dict[str, int] = field(default_factory=dict)
     most_in_flight: int = 0
     sessions: int = 0
+    """The most that a run left behind which was not killed."""
+    most_sessions: int = 0
+    """That one run had at once."""
     busy: frozenset[str] = frozenset()
     """Desktops (refs) that were used in the evening, and are all night."""
     beside: list[tuple[str, int]] = field(default_factory=list)
@@ -136,6 +139,8 @@ class Nightly:
         self._apart_since: datetime | None = None
         self._locks: Path | None = None
         self._points = 0
+        self._logged_in = 0
+        """Sessions that were there before it."""
         self._running = ""
         """The half that the process at work is of."""
         self.points: dict[str, int] = {}
@@ -221,7 +226,7 @@ class Nightly:
 
     def _half(self, half: Half | None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
-        self._points = 0
+        self._points, self._logged_in = 0, self._sessions()
         self._running = name = half.value if half else "rotate resume"
         vcenter: Any = None
         try:
@@ -247,6 +252,8 @@ class Nightly:
         finally:
             if vcenter is not None:
                 vcenter.close()
+        if ended != "killed":
+            self.played.sessions = max(self.played.sessions, self._sessions() - self._logged_in)
         self.played.calls.append((name, ended, self.world.clock.now()))
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
@@ -289,8 +296,9 @@ class Nightly:
         if self._slow is not None:
             self._take_time(self._slow.at_s)
         self._compare_clocks(what)
+        self.played.most_sessions = max(self.played.most_sessions, self._sessions() - self._logged_in)
         self.points[self._running] = max(self.points.get(self._running, 0), self._points)
-        if what.startswith("before ") and not what.endswith("append"):
+        if what.startswith("after ") and not what.endswith("append"):
             self._count_in_flight()
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
@@ -401,6 +409,7 @@ class Nightly:
             self.played.struck[fault] = self.played.struck.get(fault, 0) + count
         self.world.injector.clear()
         self._certificate, self._full = 1, None
+        self._ends.clear()
         self.world.down_until, self.world.skew = None, timedelta()
         for host in self.world.by_type("HostSystem"):
             host.state.connection, host.state.in_maintenance = "connected", False
@@ -437,8 +446,10 @@ class Nightly:
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
+
+    def _sessions(self) -> int:
         idle_since = self.world.clock.now() - self.world.sessions.idle_timeout
-        played.sessions = sum(1 for session in self.world.sessions if session.active_at > idle_since)
+        return sum(1 for session in self.world.sessions if session.active_at > idle_since)
 
 
 def _may_resume(vm: VirtualMachine) -> bool:

@@ -1,7 +1,7 @@
 """Promises: what the journal and the reports say, held against the ledger.
 
-I5 the journal keeps what is not back, I10 the markers alone would be enough, I15 intent
-before effect, I16 unknown is never told as known, I24 what is called done was done.
+I1 who is named is told why and what to type, I5 the journal keeps what is not back, I10 the markers alone would be
+enough, I15 intent before effect, I16 unknown is never told as known, I24 what is called done was done.
 """
 
 from __future__ import annotations
@@ -92,6 +92,21 @@ def told_is_back(night: Played) -> Iterator[str]:
         if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
             for moid in sorted(not_back(ledger[:length])):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
+
+
+def told_with_a_command(night: Played) -> Iterator[str]:
+    """I1: a desktop that the morning names is told with a reason and with what to type next."""
+    if night.last is None:
+        return
+    told: dict[str, str] = {}
+    for outcome in night.last.outcomes:
+        if outcome.verdict in (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED):
+            name = night.names.get(outcome.step.vm, outcome.step.vm)
+            told[name] = f"{told.get(name, '')} {outcome.reason}"
+    told |= {unmet.subject: f"{unmet.rule} {unmet.hint}" if unmet.rule else "" for unmet in night.last.plan.unmet}
+    for name, words in sorted(told.items()):
+        if name.startswith("desktop-") and not any(way in words for way in ("gpuops ", "the same command")):
+            yield f"I1: {name} is named, and nobody is told what to do: {words.strip()!r}"
 
 
 def marked(night: Played) -> Iterator[str]:

@@ -235,6 +235,7 @@ def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
+    ("I1", "told_with_a_command", blocked_by_nobody),
     ("I2", "no_session_is_cut", lambda night: replace(night, cut_sessions=[("vm-1", EVENING, CLOSES)])),
     ("I2", "who_works_is_left", lambda night: replace(night, busy=frozenset(night.names))),
     ("I3", "fits", no_room),
@@ -266,6 +267,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I18", "others_are_left", without(START, desktop=False)),
     ("I18", "blockers_are_named", blocked_by_nobody),
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
+    ("I19", "one_session", lambda night: replace(night, most_sessions=2)),
     ("I20", "inside_the_window", asked_at(CLOSES + timedelta(minutes=1))),
     ("I20", "inside_the_window", asked_at(EVENING - timedelta(minutes=1))),
     ("I20", "one_night", after(START, desktop=True, method=SUSPEND, operation_id="gpuops-9-1")),
