@@ -58,9 +58,10 @@ EQUAL = {"policy": "equal-share", "host": "*"}
 
 
 def days(*offsets: int) -> str:
-    """A window that is open all through these days, counted from today."""
-    names = [f"{datetime.now(UTC) + timedelta(days=each):%a}" for each in offsets]  # noqa: TID251 - as the site's clock
-    return f"{','.join(names)} 00:00-23:59 UTC"
+    """A window that is open for 23 hours around this time of these days, counted from today."""
+    began = datetime.now(UTC) - timedelta(hours=12)  # noqa: TID251 - as the site's clock
+    names = [f"{began + timedelta(days=each):%a}" for each in offsets]
+    return f"{','.join(names)} {began:%H:%M}-{began - timedelta(hours=1):%H:%M} UTC"
 
 
 def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path) -> None:
