@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
     """Suspends the idle desktops the policy selects and starts the ML VMs that fit in their place."""
-    from gpuops.execute.rotation import Half, rotate
+    from gpuops.execute.half import Half
+    from gpuops.execute.rotation import rotate
 
     return rotate(Half.NIGHT, policy, site, apply=apply, consent=consent)
 
@@ -43,7 +44,8 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
     `policy` None = the one of the last night in the journal. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
     """
-    from gpuops.execute.rotation import Half, rotate
+    from gpuops.execute.half import Half
+    from gpuops.execute.rotation import rotate
 
     return rotate(Half.DAY, policy, site, apply=apply, consent=consent)
 

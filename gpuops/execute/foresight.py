@@ -6,9 +6,9 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import UsageError
+from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.originals import Originals
-from gpuops.execute.rotation import Half
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Original, Policy
 from gpuops.plan.rotation.durations import Durations

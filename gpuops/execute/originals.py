@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from gpuops.execute.journal import Journal
-from gpuops.model.rotation import LATE, Original
+from gpuops.model.rotation import LATE, Original, Policy
 
 
 class Originals:
@@ -61,3 +62,10 @@ class Originals:
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+
+
+def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
+    """What the journal knows of nights that are not over, and of the one that is now; nothing without a journal."""
+    if journal is None:
+        return ()
+    return Originals(journal).all(policy.night(now) if policy.windows else None)

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from enum import StrEnum
+from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, PartlyDone, Refused, StateDamaged, UsageError
+from gpuops.errors import Locked, Refused, UsageError
 from gpuops.execute.change.exclusion import no_change_open
-from gpuops.execute.doer import Doer
-from gpuops.execute.executor import execute
 from gpuops.execute.founding import must_be_set_up
-from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.lease import NO_LEASE, Lease, leased
+from gpuops.execute.half import HALVES, Half, morning_first
+from gpuops.execute.journal import Journal
+from gpuops.execute.lease import leased
 from gpuops.execute.lock import rotating
-from gpuops.execute.originals import Originals
-from gpuops.execute.resume import foresee, settle_open
+from gpuops.execute.originals import known_originals
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.turn import Turn, tagged
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Original, Policy, Role
-from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.model.rotation import Policy
+from gpuops.plan.outcome import Report
 from gpuops.plan.plan import Plan
-from gpuops.plan.privileges import way_back
-from gpuops.plan.rotation.breaker import NO_SETBACKS
-from gpuops.plan.rotation.clocks import ahead_by
-from gpuops.plan.rotation.day import RotateDay, explained, is_returned
 from gpuops.plan.rotation.desktops import Survey
-from gpuops.plan.rotation.durations import Durations
-from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.rotation.keeping import hooks_of
-from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.steps import ReconfigureVm, Step, VmChange
-
-
-class Half(StrEnum):
-    """The two halves of a rotation; their names are kept in journals."""
-
-    NIGHT = "rotate night"
-    DAY = "rotate day"
-    RESTORE = "rotate restore"
-    """Some VMs of a morning, at any hour: what it did not return is still of the night."""
-
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
+
 NO_JOURNAL: Final = Plan(
     because=("this machine has no journal of any run", "gpuops rotate status shows what vCenter's markers name")
 )
-HALVES = tuple(Half)
 
 
 def rotate(
@@ -76,16 +51,16 @@ def rotate(
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
-            turn = _Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
+            turn = Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
         if not returning:
             no_change_open(journal)
         obeyed = policy or remembered_policy(journal)
         left_open = journal.open_runs(HALVES)
-        _morning_first(half, left_open)
+        morning_first(half, left_open)
         with leased(site, obeyed.lock_vm, returning=returning) as lease:
-            turn = _Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
+            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
             settled = turn.settle(left_open, journal)
             report = turn.look(journal)
             outcomes = turn.do(report, journal, left_open, consent)
@@ -142,246 +117,13 @@ def _markers_can_be_seen(policy: Policy, site: Site) -> None:
         )
 
 
-def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
-    """Who is rotating now, if anybody, and the runs that did not end.
-
-    A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
-    which nobody held it was cut off.
-    """
-    runs = journal.open_runs(HALVES) if journal else ()
-    holder = rotating(site.state_dir, site.vcenter.uuid)
-    if journal is None or holder is not None or not runs:
-        return holder, runs
-    still_open = {run.id for run in journal.open_runs(HALVES)}
-    return None, tuple(run for run in runs if run.id in still_open)
-
-
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
     now = site.clock()
     with site.remembering(inventory.vcenter) as journal:
-        request = RotateNight(policy, _originals(journal, policy, now))
+        request = RotateNight(policy, known_originals(journal, policy, now))
     seen = tagged(policy, site, inventory)
     return request.may_take(seen, catalog_of(seen), now)
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """One call of one half: what it obeys, where, and the one moment that all of it calls now."""
-
-    half: Half
-    policy: Policy
-    site: Site
-    now: datetime
-    only: tuple[str, ...] = ()
-    markers_alone: bool = False
-    lease: Lease = NO_LEASE
-
-    def look(self, journal: Journal) -> Report:
-        """The plan on what vCenter shows and the journal remembers."""
-        originals = self._originals(journal)
-        before, ahead = self._seen()
-        return self._planned(before, originals, journal, ahead)
-
-    def _seen(self) -> tuple[Inventory, timedelta | None]:
-        """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
-        asked = self.site.clock() if self.site.same_time else None
-        before = self.site.vcenter.inventory()
-        ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
-        return tagged(self.policy, self.site, before), ahead
-
-    def look_only(self, journal: Journal | None) -> Report:
-        """The same, with what a cut-off run left in flight settled in the plan alone."""
-        before, ahead = self._seen()
-        originals = self._originals(journal)
-        holder, left_open = self._left_open(journal)
-        if holder is None:
-            _morning_first(self.half, left_open)
-        intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
-        foreseen = foresee(self.site.vcenter, intents, before, catalog_of(before))
-        report = self._planned(
-            foreseen.inventory,
-            tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
-            journal,
-            ahead,
-        )
-        warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
-        plan = report.plan
-        plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
-        return replace(report, plan=plan)
-
-    def _left_open(self, journal: Journal | None) -> tuple[LockHolder | None, tuple[Run, ...]]:
-        """As `left_open_runs`; what a morning may not know for its lock's file keeps it from nothing."""
-        try:
-            return left_open_runs(journal, self.site)
-        except StateDamaged as damaged:
-            if self.half is Half.NIGHT or journal is None:
-                raise
-            journal.unlocked = damaged
-            return None, journal.open_runs(HALVES)
-
-    def _planned(
-        self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
-    ) -> Report:
-        night = self.half is Half.NIGHT
-        request = self._request(originals, journal, ahead)
-        plan = request.plan(before, catalog_of(before), self.now)
-        if night:
-            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before)))
-        # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
-        return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
-
-    def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
-        """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""
-        found = ((hook, self.site.vcenter.no_way_in(hook)) for hook in hooks_of(self.policy, plan.steps, before))
-        return tuple(
-            f"{before.vm(hook.vm).name}: its checkpoint hook cannot be run: {why} (gpuops help policy)"
-            for hook, why in found
-            if why is not None
-        )
-
-    def _request(
-        self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
-    ) -> RotateNight | RotateDay | RestoreVms:
-        measured = Durations.of(journal.durations() if journal else {})
-        match self.half:
-            case Half.NIGHT:
-                skipped = journal.skipped(self.policy.name) if journal else frozenset()
-                setbacks = journal.setbacks() if journal else {}
-                over = journal.over() if journal else frozenset()
-                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over)
-            case Half.DAY:
-                return RotateDay(self.policy, originals, measured)
-            case Half.RESTORE:
-                return RestoreVms(RotateDay(self.policy, originals, measured), self.only)
-
-    def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
-        """What else this login must be able to do: the way back, and the lease."""
-        lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
-        found = hooks_of(self.policy, plan.steps, before)
-        hooks = [hook for hook in found if self.site.vcenter.no_way_in(hook) is None]
-        return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
-
-    def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
-        if self.markers_alone or journal is None:
-            return ()
-        if self.half is not Half.NIGHT:
-            return Originals(journal).all(returned=True)  # what it knows to be back is no other machine's
-        return _originals(journal, self.policy, self.now)
-
-    def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
-        """What became of the effects that runs left in flight; one that did not happen is planned anew."""
-        if not left_open:
-            return ()
-        before = self.site.vcenter.inventory()
-        limit_s = self.policy.limits.step_timeout_s
-        # one task that hangs keeps no other desktop away
-        timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
-        doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
-        found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
-        return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
-
-    def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> tuple[Outcome, ...]:
-        """What became of each step. There is an open run in the journal from before the first effect to the last."""
-        if not (report.plan.feasible and report.plan.steps):
-            self._close_returned(report, journal)
-            self._end(left_open, journal)
-            return ()
-        consent(report)
-        run = self._begin(report, journal)
-        self._end(left_open, journal)
-        plan, night = report.plan, self.half is Half.NIGHT
-        before = journal.setbacks().get(run.night or "", NO_SETBACKS)
-        guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
-        doer = Doer(
-            self.site.vcenter,
-            journal,
-            run,
-            report.before,
-            guard=guard,
-            lease=self.lease.held,
-            passed_s=self.site.passed_s,
-            same_time=self.site.same_time,
-        )
-        try:
-            outcomes = execute(plan, doer, self.policy.limits, self.site.progress, returning=not night)
-        except (NotConnected, PartlyDone) as lost:
-            lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
-            raise
-        except Refused as refused:  # a right that was withdrawn half way: by then something has been done
-            raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
-        self.lease.must_be_ours()
-        after = self._close_returned(report, journal)
-        journal.end(run)
-        return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
-
-    def _taken(self, run: Run, journal: Journal) -> frozenset[str]:
-        """The desktops (refs) that earlier runs of this night have taken."""
-        tonight = Originals(journal).all(run.night)
-        return frozenset(
-            each.vm for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML
-        )
-
-    def _end(self, runs: Sequence[Run], journal: Journal) -> None:
-        """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
-        for run in runs:
-            if self.half is not Half.RESTORE or (run.kind == Half.RESTORE and {*run.vms} <= {*self.only}):
-                journal.end(run)
-
-    def _begin(self, report: Report, journal: Journal) -> Run:
-        """The run, with what the morning must restore: before anything is touched."""
-        request = report.request
-        night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
-        run = journal.begin(
-            self.half,
-            night=night,
-            policy=self.policy.text,
-            policy_digest=self.policy.digest,
-            vms=self.only,
-            steps=len(report.plan.steps) if night is not None else 0,
-        )
-        if isinstance(request, RotateNight):
-            Originals(journal).save(request.saved(report.plan, report.before, self.now))
-        return run
-
-    def _close_returned(self, report: Report, journal: Journal) -> Inventory:
-        """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
-
-        One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
-        night lets it go.
-        """
-        originals = Originals(journal).all()
-        if self.half is Half.NIGHT:
-            tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
-            for original in originals:
-                if report.plan.feasible and original.night != tonight and original.vm not in report.before.vms:
-                    Originals(journal).returned(original)
-            return report.before
-        seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
-        after = self.site.vcenter.observe(report.before, seen)
-        steered = {original.vm for original in originals if original.drs is not None}
-        after = self.site.vcenter.with_drs(after, steered) if steered else after
-        for original in originals:
-            if self.half is Half.DAY and is_returned(original, after):
-                Originals(journal).returned(original)
-        return after
-
-
-def _morning_first(half: Half, left_open: Sequence[Run]) -> None:
-    """A night is not begun over a return that was cut off: it would take anew what that one has not returned."""
-    cut_off = next((run for run in left_open if run.kind != Half.NIGHT), None)
-    if half is Half.NIGHT and cut_off is not None:
-        what = "morning" if cut_off.kind == Half.DAY else "restore"
-        raise Refused(
-            f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",
-            hint="gpuops rotate resume finishes it, or gpuops rotate day",
-        )
-
-
-def _originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
-    if journal is None:
-        return ()
-    return Originals(journal).all(policy.night(now) if policy.windows else None)
 
 
 def remembered_policy(journal: Journal | None) -> Policy:
@@ -411,7 +153,3 @@ def _outlived(journal: Journal) -> tuple[str, ...]:
         why = lost.message
         warnings.append(f"{why}: went by vCenter's markers; no night begins before it is repaired or moved aside")
     return tuple(warnings)
-
-
-def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
-    return site.vcenter.with_tags(inventory) if policy.needs_tags else inventory

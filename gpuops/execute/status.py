@@ -7,11 +7,12 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StateDamaged
+from gpuops.execute.half import Half, left_open_runs
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import lease_on
 from gpuops.execute.originals import Originals
-from gpuops.execute.rotation import Half, left_open_runs, tagged
 from gpuops.execute.site import Site
+from gpuops.execute.turn import tagged
 from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.rotation.ours import RETURN_COMMAND, marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus

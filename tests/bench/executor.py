@@ -18,7 +18,8 @@ from unittest.mock import patch
 
 from gpuops.execute import rotation
 from gpuops.execute.executor import execute
-from gpuops.execute.rotation import Half, rotate
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.ml_queue import MlStop
 from gpuops.model.rotation import Limits

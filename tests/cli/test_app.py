@@ -263,4 +263,7 @@ def test_sigterm_ends_with_its_own_code() -> None:
 def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
     done = run("demo", "--policy", "/nonexistent.yaml")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: /nonexistent.yaml: cannot be read: No such file or directory\n"
+    assert done.stderr.splitlines() == [
+        "error: /nonexistent.yaml: cannot be read: No such file or directory",
+        "next: look at it: ls -l /nonexistent.yaml",
+    ]

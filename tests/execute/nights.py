@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuops.config.policy import parse_policy
+from gpuops.execute.half import HALVES, Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import HALVES, Half, resume, rotate
+from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState

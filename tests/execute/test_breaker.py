@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StepFailed
+from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.rotation import Half
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects

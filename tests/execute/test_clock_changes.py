@@ -9,9 +9,10 @@ from typing import Final
 import pytest
 
 from gpuops.config.policy import parse_policy
+from gpuops.execute.half import Half
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.memory import MemoryStore
-from gpuops.execute.rotation import Half, rotate
+from gpuops.execute.rotation import rotate
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState

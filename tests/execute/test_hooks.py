@@ -8,7 +8,8 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StepFailed
-from gpuops.execute.rotation import Half, resume, rotate
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Report, Verdict

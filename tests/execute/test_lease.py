@@ -13,9 +13,10 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
+from gpuops.execute.half import Half
 from gpuops.execute.lease import Held, LockVm, take
 from gpuops.execute.nonces import Nonces
-from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.execute.unlocking import unlock

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused, UsageError
+from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, restore
+from gpuops.execute.rotation import NOTHING_CUT_OFF, restore
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy

@@ -23,9 +23,10 @@ from gpuops.errors import (
     UsageError,
 )
 from gpuops.execute.foresight import foresee
+from gpuops.execute.half import Half
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import NOTHING_CUT_OFF, Half, rotate
+from gpuops.execute.rotation import NOTHING_CUT_OFF, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import LATE

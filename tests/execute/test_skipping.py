@@ -10,11 +10,11 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, UsageError
 from gpuops.execute.foresight import foresee
+from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lock import locked
-from gpuops.execute.rotation import Half
 from gpuops.execute.site import Site
 from gpuops.execute.skipping import skip_next
 from gpuops.execute.status import status

@@ -15,10 +15,11 @@ from pytest_mock import MockerFixture
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute import audit
+from gpuops.execute.half import Half
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.sqlite import COMPANIONS
 from gpuops.execute.lock import locked, locked_to_return
-from gpuops.execute.rotation import Half, rotate
+from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from tests.execute.nights import POLICY_TEXT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import datetime, timedelta
 
-from gpuops.execute.rotation import Half
+from gpuops.execute.half import Half
 from tests.nights.worlds import EVENING
 
 

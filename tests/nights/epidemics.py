@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpuops.execute.rotation import Half
+from gpuops.execute.half import Half
 from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.cron import returns_early
 from tests.nights.event import Event

@@ -20,11 +20,12 @@ from pyVmomi import vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import lock
+from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
-from gpuops.execute.rotation import Half, resume, rotate
+from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.clocks import APART

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.execute.rotation import Half
+from gpuops.execute.half import Half
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute import lock
-from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.plan.outcome import Report

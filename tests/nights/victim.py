@@ -24,9 +24,10 @@ import pyVmomi  # noqa: F401  for what is forked: the client imports it late
 import sqlalchemy.dialects.sqlite  # noqa: F401
 
 from gpuops.config.policy import parse_policy
+from gpuops.execute.half import Half
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import Half, resume, rotate
+from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute.rotation import Half, restore, rotate
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.secret import Secret

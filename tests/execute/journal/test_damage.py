@@ -16,10 +16,11 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import Locked, StateDamaged
+from gpuops.execute.half import Half
 from gpuops.execute.journal import FILE_NAME, Journal, database
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.rotation import Half, rotate
+from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StateDamaged
+from gpuops.execute.half import HALVES, Half
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.originals import Originals
-from gpuops.execute.rotation import HALVES, Half, rotate
+from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.execute.half import Half
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import Half, resume, rotate
+from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report
