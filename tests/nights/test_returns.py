@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.rotation import Half, restore
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import restore
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE
 from gpuops.plan.outcome import Report
