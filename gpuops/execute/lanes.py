@@ -131,20 +131,7 @@ class Lanes:
                 on_store[store] += 1
             busy_vms.add(vm)
             on_host[host] += 1
-        return self._in_turn(ready, inventory)
-
-    def _in_turn(self, ready: list[Waiting], inventory: Inventory) -> list[Waiting]:
-        """Without the starts that are to come after another one on their host: they might take the GPU it needs."""
-        if not any(isinstance(waiting.step, PowerOnVm) for waiting in ready):
-            return ready
-        may_go, held, found = {id(waiting) for waiting in ready}, set[str | None](), list[Waiting]()
-        for waiting in self.waiting:
-            host = _host(waiting.step, inventory) if isinstance(waiting.step, PowerOnVm) else None
-            if id(waiting) in may_go and (host is None or host not in held):
-                found.append(waiting)
-            elif host is not None and not waiting.rest_s:
-                held.add(host)
-        return found
+        return ready
 
     def _first_waves(self, unended: Iterable[Waiting], inventory: Inventory) -> dict[str, int]:
         """The earliest wave that has not ended, of each host and of each VM."""

@@ -11,7 +11,7 @@ from gpuops.execute.lanes import Lanes
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import PowerOnVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.steps import Step, SuspendVm
 from tests.execute.small_vcenter import small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)
@@ -44,16 +44,3 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
         for flight in tuple(lanes.flights):
             lanes.land(flight)
     assert sent == numbers
-
-
-def test_starts_on_a_host_keep_their_order() -> None:
-    """The second would have a GPU that the first one needs, were it ready first."""
-    inventory = small_world().snapshot()
-    host, marker = inventory.vm("vm-1").host, SetAttribute("vm-1", "marker", "x")
-    first, second = PowerOnVm("vm-1", host), PowerOnVm("vm-2", host)
-    lanes = Lanes(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
-    [marking] = lanes.ready(inventory)
-    lanes.launch(marking, Underway("op", marker, TaskRef("task")))
-    assert lanes.ready(inventory) == [], "the first waits for its marker, the second for the first"
-    lanes.end(lanes.land(lanes.flights[0]))
-    assert [waiting.step for waiting in lanes.ready(inventory)] == [first, second]
