@@ -52,7 +52,7 @@ def test_a_night_without_trouble_takes_and_returns() -> None:
     assert methods.count("SuspendVM_Task") <= methods.count("PowerOnVM_Task")
 
 
-@pytest.mark.parametrize("seed", [7, 11])
+@pytest.mark.parametrize("seed", [7, pytest.param(11, marks=pytest.mark.long)])
 def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
     program = f"from tests.nights.log import digest; from tests.nights.night import play; print(digest(play({seed})))"
     told = {

@@ -141,7 +141,7 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
     ("second", "pause_s"),
     [
         pytest.param(by_markers, TTL_S + 1, id="a return, run out"),
-        pytest.param(by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, id="a return, not yet run out"),
+        pytest.param(by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, id="a return, not yet run out", marks=pytest.mark.long),
         pytest.param(night, TTL_S + 1, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )

@@ -71,6 +71,7 @@ def test_a_host_in_tonights_rotation_is_refused_by_name(lab: SimServer, tmp_path
         assert len(effects(lab)) == before
 
 
+@pytest.mark.long
 def test_a_rotation_of_another_machine_keeps_the_change_away_by_its_lease(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path / "a") as one:
         rotate_init(LEASED, one)

@@ -69,7 +69,9 @@ def set_policy(server: SimServer, policy: str) -> None:
         pytest.param(AssignmentPolicy.PERFORMANCE, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("profile", [None, "a40-24q", "a40-48q"])
+@pytest.mark.parametrize(
+    "profile", [None, *(pytest.param(each, marks=pytest.mark.long) for each in ("a40-24q", "a40-48q"))]
+)
 def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profile: str | None) -> None:
     server = serve("scattered")
     set_policy(server, policy)
@@ -81,6 +83,7 @@ def test_scattered_ends_as_planned(serve: Serve, policy: AssignmentPolicy, profi
     assert moves == ["RelocateVM_Task"] * len(found.moves)
 
 
+@pytest.mark.long
 def test_without_hot_migration_the_same_is_done_powered_off(serve: Serve) -> None:
     server = serve("scattered")
     server.world.options["vgpu.hotmigrate.enabled"] = False

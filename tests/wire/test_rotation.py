@@ -146,6 +146,7 @@ def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -
     assert lab_wire.entries() == before
 
 
+@pytest.mark.long
 def test_thirty_desktops_make_room_for_five_gpus_and_come_back(
     serve: Callable[[str], SimServer], tmp_path: Path
 ) -> None:
@@ -300,8 +301,8 @@ def exit_of(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
-KILL_POINTS = (10, 14)
-"""In the middle of suspending, and of starting."""
+KILL_POINTS = (10,)
+"""In the middle of suspending."""
 
 
 @pytest.mark.parametrize("effect", KILL_POINTS)
