@@ -158,6 +158,7 @@ class Doer:
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
+        self._sent_once.add(op_id)
         return self._submit(op_id, step)
 
     def keep_lease(self) -> None:
@@ -175,7 +176,6 @@ class Doer:
         not_ours = self._not_ours()
         if not_ours is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
-        self._sent_once = self._sent_once | {op_id} if first is None else self._sent_once - {op_id}
         try:
             task = self.vcenter.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:
@@ -217,6 +217,7 @@ class Doer:
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
         if may_repeat and self._twice_is_once(step, sent):
+            self._sent_once.discard(op_id)
             return self._submit(op_id, step, first=sent)
         return self.settle(
             op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect", trouble=Trouble.LOST)

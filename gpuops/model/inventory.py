@@ -66,10 +66,8 @@ class Inventory:
         scheme, _, value = text.partition(":")
         if scheme == "moid" and value in self.vms:
             return self.vms[value]
-        if scheme == "uuid":
-            matches = [vm for vm in self.vms.values() if vm.instance_uuid == value.lower()]
-        elif "/" in text:
-            matches = [vm for vm in self.vms.values() if vm.path == text or vm.path.endswith("/" + text.lstrip("/"))]
+        if scheme == "uuid" or "/" in text:
+            matches = [vm for vm in self.vms.values() if vm.is_called(text)]
         else:
             matches = list(self._vms_by_name.get(text, ()))
         if not matches:

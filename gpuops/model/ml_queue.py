@@ -88,10 +88,8 @@ class QueuedVm:
         return ", ".join(self.names)
 
     def names_vm(self, vm: Vm, was: str = "") -> bool:
-        """Whether it names the VM, as `Inventory.find_vm` reads a name; `was` is what the VM was called before."""
-        spelled = {vm.name, was, f"moid:{vm.ref}"}
-        uuid = f"uuid:{vm.instance_uuid}"
-        return any(wanted in spelled or wanted.lower() == uuid or _is_path(wanted, vm) for wanted in self.names)
+        """Whether it names the VM; `was` is what the VM was called before."""
+        return any(wanted == was or vm.is_called(wanted) for wanted in self.names)
 
     def fits(self, *names: str) -> bool:
         """Whether one of its shell patterns fits one of these names."""
@@ -130,10 +128,6 @@ def entry_of(queue: Sequence[QueuedVm], vm: Vm, was: str = "") -> QueuedVm | Non
         lambda queued: queued.once_named(vm.name, was),
     )
     return next((queued for rule in rules for queued in ordered if rule(queued)), None)
-
-
-def _is_path(wanted: str, vm: Vm) -> bool:
-    return "/" in wanted and (vm.path == wanted or vm.path.endswith("/" + wanted.lstrip("/")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,15 @@ class Vm:
     unreadable: tuple[str, ...] = ()
     """Property paths this login could not read: their fields are unknown, whatever they show."""
 
+    def is_called(self, text: str) -> bool:
+        """Whether a name, an inventory path or the end of one, `moid:vm-42` or `uuid:...` means it, alone or not."""
+        scheme, _, value = text.partition(":")
+        if scheme == "uuid":
+            return self.instance_uuid == value.lower()
+        if "/" in text:
+            return self.path == text or self.path.endswith("/" + text.lstrip("/"))
+        return text in (self.name, f"moid:{self.ref}")
+
     @property
     def vgpus(self) -> tuple[VgpuDevice, ...]:
         return tuple(device for device in self.devices or () if isinstance(device, VgpuDevice))

@@ -31,8 +31,8 @@ class RestoreVms:
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """What a morning would do with them; refused for a name that is of no VM, or of one that no night took."""
         found = ours(self.day.policy, self.day.originals, inventory)
-        meant = [mine for mine in found if _names(mine) & set(self.names)]
-        known = {name for mine in meant for name in _names(mine)}
+        meant = [mine for mine in found if any(_is_called(mine, name) for name in self.names)]
+        known = {name for name in self.names if any(_is_called(mine, name) for mine in meant)}
         others = {name: _called(name, inventory) for name in self.names if name not in known}
         strangers = [_stranger(name, vms) for name, vms in others.items() if not _run(vms)]
         if strangers:
@@ -61,17 +61,14 @@ def _narrowed(plan: Plan, meant: Iterable[Ours]) -> Plan:
     )
 
 
-def _names(mine: Ours) -> set[str]:
-    """All that `--vm` may call it: the name that it had when it was taken, and what it is called now."""
-    return {mine.original.name, f"moid:{mine.original.vm}", *(_spelled(mine.vm) if mine.vm is not None else ())}
-
-
-def _spelled(vm: Vm) -> set[str]:
-    return {vm.name, vm.path, f"moid:{vm.ref}", f"uuid:{vm.instance_uuid}"}
+def _is_called(mine: Ours, name: str) -> bool:
+    """Whether `--vm` means it: by the name that it had when it was taken, or by what it is called now."""
+    was = name in (mine.original.name, f"moid:{mine.original.vm}")
+    return was or (mine.vm is not None and mine.vm.is_called(name))
 
 
 def _called(name: str, inventory: Inventory) -> list[Vm]:
-    return [vm for vm in inventory.vms.values() if name in _spelled(vm)]
+    return [vm for vm in inventory.vms.values() if vm.is_called(name)]
 
 
 def _run(vms: Collection[Vm]) -> bool:
