@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops import api
+from gpuops.api import connection
 from gpuops.execute import lock
 from gpuops.execute.lock import locked
 from tests.cli.conftest import Lab
@@ -44,7 +44,7 @@ def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, co
 
 
 def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "wall_clock", lambda: datetime(2026, 11, 20, 21, 0, tzinfo=UTC))
+    monkeypatch.setattr(connection, "wall_clock", lambda: datetime(2026, 11, 20, 21, 0, tzinfo=UTC))
     assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
     before = lab.effects
     hours = 'windows: [{zone: UTC, opens: "20:00", closes: "06:00"}]\n'
