@@ -354,6 +354,19 @@ def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_awa
     assert night.powers()["desktop-02"] is PowerState.ON
 
 
+def test_a_suspend_that_came_late_and_was_undone_is_not_waited_for_again(night: Night) -> None:
+    """The resume that was seen done shows that the suspend had happened: a second morning has nothing to name."""
+    night.world.hung.add("vm-2")
+    assert night.run(Half.NIGHT).exit_code == 4
+    night.world.hung.clear()
+    night.world.settle()
+    given_up = night.world.now
+    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(Half.DAY).exit_code == 0
+    assert night.world.now - given_up < LATE
+    morning_is_good(night)
+
+
 def test_an_ml_vm_in_an_unknown_state_is_not_powered_off(night: Night) -> None:
     """Somebody may have suspended it: a power-off would discard what it holds."""
     night.run(Half.NIGHT)

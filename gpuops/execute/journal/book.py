@@ -30,6 +30,12 @@ RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
 """By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
 LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 """What a morning undoes, and must not take for undone when it is only late."""
+_UNDONE_BY: Final = {
+    Role.DESKTOP: ("ResumeVm",),
+    Role.SHUT_DOWN: ("PowerOnVm",),
+    Role.ML: ("ShutDownGuest", "PowerOffVm"),
+}
+"""The step that brings a VM back. Once it is seen done, what the night sent for the VM had happened before it."""
 
 
 class IntentState(StrEnum):
@@ -248,6 +254,8 @@ class Book:
         night = self.runs[record.run].run.night
         if night is not None:
             self._settled_in(night, intended, was, record)
+        if intended.state is IntentState.DONE:
+            self._undone(intended)
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
@@ -267,6 +275,13 @@ class Book:
                 self.lost[night, intended.vm] = record.at
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
+
+    def _undone(self, intended: Intended) -> None:
+        """What was lost of this VM need not be waited for any more once it was undone."""
+        for key in [key for key in self.lost if key[1] == intended.vm]:
+            saved = self.originals.get(key)
+            if saved is not None and intended.kind in _UNDONE_BY[saved.role]:
+                del self.lost[key]
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
