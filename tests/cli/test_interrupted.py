@@ -60,6 +60,32 @@ def test_stopped_while_a_task_runs(
         assert list(server.world.sessions) == []
 
 
+STOPPED_WHILE_CLOSING = """
+import os, signal, sys
+from sqlalchemy.engine.default import DefaultDialect
+close, number = DefaultDialect.do_close, getattr(signal, sys.argv.pop())
+def stopped(dialect, connection):
+    DefaultDialect.do_close = close
+    os.kill(os.getpid(), number)
+    close(dialect, connection)
+DefaultDialect.do_close = stopped
+from gpuops.cli.app import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted")])
+def test_stopped_while_the_journal_closes(clean: Path, name: str, exit_code: int, said: str) -> None:
+    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter", "sim:lab"]
+    run = subprocess.run(
+        [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, name], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == exit_code, run.stderr
+    assert "Traceback" not in run.stderr
+    assert said in run.stderr
+
+
 def test_kill_nine_leaves_one_session_at_most(tmp_path: Path, clean: Path) -> None:
     """vCenter ends that one when it idles; nothing else of it is left, the cookie least of all."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes"]

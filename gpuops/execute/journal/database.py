@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import tables
+from gpuops.execute.journal.uninterrupted import uninterrupted, with_uninterrupted_ends
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
 _WRITING: Final = "gpuops_writing"
@@ -30,17 +31,18 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """One view of the database for the whole block."""
-        with self._named(), self._reading.begin() as connection:
+        with self._named(), with_uninterrupted_ends(self._reading.begin()) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One commit; what it wrote is durable when the block ends."""
-        with self._named(), self._writing.begin() as connection:
+        with uninterrupted(), self._named(), self._writing.begin() as connection:
             yield connection
 
     def close(self) -> None:
-        self.engine.dispose()
+        with uninterrupted():
+            self.engine.dispose()
 
     @contextmanager
     def _named(self) -> Iterator[None]:
