@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from gpuops.sim.vm_state import Power
 from tests.cli.conftest import Lab
 
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
@@ -48,3 +50,25 @@ def test_all_of_it_on_a_machine_without_a_journal(lab: Lab, tmp_path: Path, monk
         {choice["subject"] for choice in document["choices"]},
     )
     assert lab.run("rotate", "status", "--policy", POLICY).stdout.startswith("no night is open")
+
+
+@pytest.mark.parametrize(("journal", "exit_code"), [("missing", 0), ("damaged", 7)])
+def test_the_morning_of_the_manual_needs_no_journal(
+    lab: Lab, journal: str, exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_dir = tmp_path / "state"
+    monkeypatch.setenv("GPUOPS_STATE_DIR", str(state_dir))
+    desktops, _ = taken(lab)
+    kept = state_dir / "journal.sqlite"
+    if journal == "missing":
+        kept.unlink()
+    else:
+        kept.write_bytes(b"no database at all")
+    manual = (files("gpuops") / "manual" / "rotation.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^[*/0-9 -]+gpuops (rotate day .*) --vcenter prod$", manual, re.MULTILINE)
+    result = lab.run(*line.replace("/etc/gpuops/vdi.yaml", POLICY).split())
+    assert result.exit_code == exit_code, result.output
+    running = {vm.name for vm in lab.server.world.by_type("VirtualMachine") if vm.state.power is Power.ON}
+    assert running >= {*desktops}
+    assert len(desktops) > 0
+    assert "no night is open" in lab.run("rotate", "status", "--policy", POLICY).stdout

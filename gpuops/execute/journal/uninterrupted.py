@@ -1,7 +1,7 @@
 """Signals that end the process by an exception wait until a block has ended.
 
-A handler that raises (SIGINT's own, and the command line's for SIGTERM and SIGHUP) may run between any two instructions.
-In the midst of a commit, or of closing a database, what it raises meets code that cannot take it.
+An exception of a handler (SIGINT's own, the command line's for SIGTERM and SIGHUP) may come between any two
+instructions. In the midst of a commit, or of closing a database, it meets code that cannot take it.
 """
 
 from __future__ import annotations
