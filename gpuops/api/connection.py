@@ -70,7 +70,7 @@ def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
 def _usable(journal_url: str) -> str:
     """The same URL. Raises UsageError here, before a login, for one that no journal can be opened by."""
     if journal_url:
-        from gpuops.execute.journal.postgresql import parsed
+        from gpuops.config.journal_url import parsed
 
         parsed(journal_url)
     return journal_url

@@ -1,14 +1,138 @@
-"""The URL of a journal in PostgreSQL, as far as it concerns where it may be written down."""
+"""The URL of a journal in PostgreSQL: what it may hold, where it leads, and how the server there proves itself.
+
+SQLAlchemy takes the URL apart, for it hands the parts to the driver; libpq says which parameters there are, and what
+its environment (`PGHOST`, `PGHOSTADDR`, `PGSERVICE`, ...) adds to them.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, urlsplit
+import os
+import re
+from importlib.util import find_spec
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import URL
+
+VERIFIED: Final = "verify-full"
+_DRIVER: Final = "postgresql+psycopg"
+_SECRET: Final = re.compile("password|secret|^scram_", re.IGNORECASE)
+"""Names of libpq's parameters that are secrets themselves, as `password` and `sslpassword` are; `passfile` is none."""
 
 
-def holds_password(url: str) -> bool:
-    """Whether there is a password in it, in one of the ways in which libpq takes one; also in what is no URL at all."""
+def holds_password(text: str) -> bool:
+    """Whether a secret is in it. What is no URL holds one if there is an @ in it, or a word for a secret."""
+    url = _url(text)
+    if url is None:
+        return "@" in text or _SECRET.search(text) is not None
+    return bool(url.password) or any(_SECRET.search(name) for name in url.query)
+
+
+def parsed(text: str) -> URL:
+    """The URL for the driver, if a journal can be opened by it. Raises UsageError, without a word of a password in it.
+
+    libpq by itself would accept any server, and talk in the clear to one that cannot encrypt. So a server proves itself
+    by its certificate (`sslmode=verify-full`) on every way but a Unix socket and a literal loopback address.
+    """
+    url = _url(text)
+    if url is None or url.drivername not in ("postgresql", "postgres", _DRIVER) or not url.database:
+        raise UsageError(
+            "the URL of the journal is none of a PostgreSQL database",
+            hint="write it as postgresql://gpuops@db.example.com/gpuops; the password belongs in ~/.pgpass",
+        )
+    if "@" in f"{url.host}{url.database}":  # the rest of a password, which would be called a host and be printed
+        raise UsageError("the URL of the journal has more than one @", hint="write an @ in its password as %40")
+    if find_spec("psycopg") is None:
+        raise UsageError("a journal in PostgreSQL needs psycopg", hint="pip install 'gpuops[postgresql]'")
+    url = url.set(drivername=_DRIVER)
+    parameters = _parameters(url)
+    if _stays_here(parameters):
+        return url
+    _refuse_weaker(parameters)
+    # GSSAPI, where the environment asks for it, would take the place of TLS, whatever `sslmode` says
+    return url.update_query_dict({"sslmode": VERIFIED, "gssencmode": "disable"})
+
+
+def _url(text: str) -> URL | None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
-        parts = urlsplit(url)
-        return bool(parts.password) or "password" in parse_qs(parts.query)
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _parameters(url: URL) -> Mapping[str, str]:
+    """What libpq is told: made by SQLAlchemy as for the connection, and read by libpq. Raises UsageError."""
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        _, given = url.get_dialect()().create_connect_args(url)
+    except (ArgumentError, ValueError):
+        raise UsageError("the URL of the journal says its hosts or ports in a way that cannot be read",
+                         hint="write several as ?host=db1,db2&port=5432,5432") from None  # fmt: skip
+    for name, value in given.items():
+        if isinstance(value, tuple):
+            raise UsageError(f"the URL of the journal says {name!r} more than once", hint="say it once")
+    try:
+        told = conninfo_to_dict(make_conninfo(**given))
+    except ProgrammingError:  # its text may repeat a value; not chained, for a traceback would show it
+        raise UsageError(
+            "the URL of the journal has a parameter that libpq does not know",
+            hint="its parameters are those of a PostgreSQL connection string, such as sslrootcert and passfile",
+        ) from None
+    return {name: str(value) for name, value in told.items()}
+
+
+def _stays_here(parameters: Mapping[str, str]) -> bool:
+    """Whether each way to a server is a Unix socket or a literal loopback address.
+
+    A service of pg_service.conf is not read here, so it may lead anywhere. A name, `localhost` too, is resolved by
+    others.
+    """
+    from psycopg.pq import Conninfo
+
+    # an option of the URL beats a service, which beats the environment; the defaults hold the latter two
+    told = {option.keyword.decode(): (option.val or b"").decode() for option in Conninfo.get_defaults()}
+    told.update(parameters)
+    return not told["service"] and all(_is_here(*way) for way in _ways(told["host"], told["hostaddr"]))
+
+
+def _ways(hosts: str, addresses: str) -> Iterator[tuple[str, str]]:
+    """Each host with its address; several stand in lists, and where the lists differ in length libpq refuses them."""
+    several = hosts.split(","), addresses.split(",")
+    for number in range(max(map(len, several))):
+        host, address = (each[number] if number < len(each) else "" for each in several)
+        yield host, address
+
+
+def _is_here(host: str, address: str) -> bool:
+    """libpq goes by the address where there is one; without either it takes the socket of this machine's server."""
+    way = address or host
+    if not way or (not address and way.startswith(("/", "@"))):
+        return True
+    try:
+        return ip_address(way).is_loopback
     except ValueError:
-        return "password" in url or url.count(":") > 1
+        return False
+
+
+def _refuse_weaker(parameters: Mapping[str, str]) -> None:
+    """A weaker mode than ours is not raised in silence: whoever wrote it expects a server that cannot prove itself."""
+    mode, origin = parameters.get("sslmode"), "the URL of the journal says sslmode"
+    if mode is None:
+        mode, origin = os.environ.get("PGSSLMODE"), "the environment says PGSSLMODE"
+    if mode and mode != VERIFIED:
+        raise UsageError(
+            f"{origin}={mode}, which is weaker than {VERIFIED}: another machine than this one must prove itself",
+            hint=f"say sslmode={VERIFIED} in the URL, and name the authority of the server's certificate: "
+            "sslrootcert=FILE",
+        )

@@ -5,13 +5,11 @@ Who may write next is decided by the database: the head of a vCenter moves only 
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any, Final
 
-from sqlalchemy import URL, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL, create_engine, event
 
-from gpuops.errors import UsageError
+from gpuops.config.journal_url import parsed
 from gpuops.execute.journal.database import Database
 from gpuops.execute.journal.opening import prepared, remembered
 from gpuops.execute.journal.store import Store
@@ -20,8 +18,6 @@ CONNECT_TIMEOUT_S: Final = "10"
 
 SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 """After a minute without an answer the database counts as lost: a run must not wait for one for ever."""
-
-_DRIVER: Final = "postgresql+psycopg"
 
 
 def open_url(text: str, vcenter: str, *, writing: bool) -> Store | None:
@@ -33,25 +29,9 @@ def open_url(text: str, vcenter: str, *, writing: bool) -> Store | None:
 def open_database(text: str) -> Database:
     """The database at that URL; nothing is sent to it yet. Raises UsageError."""
     url = parsed(text)
-    engine = create_engine(_secured(url), pool_pre_ping=True)
+    engine = create_engine(_patient(url), pool_pre_ping=True)
     event.listen(engine, "connect", _make_durable)
     return Database(engine, shown(url))
-
-
-def parsed(text: str) -> URL:
-    """The URL, if a journal can be opened by it. Raises UsageError, without a word of it: there may be a password."""
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        url = None
-    if url is None or url.drivername not in ("postgresql", "postgres", _DRIVER) or not url.database:
-        raise UsageError(
-            "the URL of the journal is none of a PostgreSQL database",
-            hint="write it as postgresql://gpuops@db.example.com/gpuops; the password belongs in ~/.pgpass",
-        ) from None
-    if find_spec("psycopg") is None:
-        raise UsageError("a journal in PostgreSQL needs psycopg", hint="pip install 'gpuops[postgresql]'")
-    return url.set(drivername=_DRIVER)
 
 
 def shown(url: URL) -> str:
@@ -59,17 +39,10 @@ def shown(url: URL) -> str:
     return url.set(drivername="postgresql", password=None, query={}).render_as_string()
 
 
-def _secured(url: URL) -> URL:
-    """libpq by itself would accept any server, and talk in the clear to one that cannot encrypt."""
+def _patient(url: URL) -> URL:
+    """With what libpq is told of time, where the URL says nothing of it."""
     given = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "gpuops", **SILENCE}
-    hosts = [host for host in (url.host, url.query.get("host")) if isinstance(host, str)]
-    if any(not _is_here(host) for host in hosts):
-        given["sslmode"] = "verify-full"
     return url.update_query_dict({key: value for key, value in given.items() if key not in url.query})
-
-
-def _is_here(host: str) -> bool:
-    return host.startswith(("/", "127.")) or host in ("localhost", "::1")
 
 
 def _make_durable(connection: Any, _record: object) -> None:
