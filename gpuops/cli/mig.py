@@ -36,7 +36,7 @@ Gpus = Annotated[
 def show(common: Common, entering: Entering, host: HostPattern = None, cluster: ClusterName = None) -> None:
     """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
 
-    Changes nothing.
+    Changes nothing. Exit code 4 when a host's own nvidia-smi was asked and did not answer.
 
     \b
     Example:
@@ -51,6 +51,8 @@ def show(common: Common, entering: Entering, host: HostPattern = None, cluster: 
         site.shell = entering.shell()
         inventory, hosts = mig_show(site, Scope(cluster=cluster, host=host))
     output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
+    if any(host.settings is not None and host.settings.silent for host in hosts):
+        raise typer.Exit(4)
 
 
 @switch.command()

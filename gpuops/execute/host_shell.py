@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gpuops.errors import GpuopsError, NotConnected
+from gpuops.execute.at_once import at_once
 from gpuops.execute.host_port import Hosts
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
@@ -38,7 +39,8 @@ class ShelledHosts:
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         seen = self._hosts.with_settings(inventory, hosts)
         asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
-        return seen.with_hosts([replace(host, settings=self._with_mig(host.name, host.settings)) for host in asked])
+        told = at_once(lambda host: self._with_mig(host.name, host.settings), asked)
+        return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
 
     def _with_mig(self, name: str, settings: HostSettings | None) -> HostSettings:
         known = settings or HostSettings()

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuops.config.ownership import way_open
 from gpuops.errors import StateDamaged
 
 
@@ -29,6 +30,7 @@ def prepare_state_dir(path: Path) -> None:
     try:
         _make(path)
         found = path.lstat()
+        way = way_open(path)
     except OSError as error:
         raise StateDamaged(
             f"the state directory {path} cannot be used: {error.strerror}",
@@ -43,13 +45,11 @@ def prepare_state_dir(path: Path) -> None:
         )
     if found.st_mode & 0o022:
         raise StateDamaged(f"others can write in the state directory {path}", hint=f"chmod 700 {path}")
-    for parent in path.absolute().parents:
-        mode = parent.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise StateDamaged(
-                f"everybody can write in {parent}, and so put another directory in the place of {path}",
-                hint=f"chmod o-w {parent}, or set GPUOPS_STATE_DIR to a directory elsewhere",
-            )
+    if way is not None:
+        raise StateDamaged(
+            f"{way.why}, and so another directory can be put in the place of {path}",
+            hint=f"{way.fix}, or set GPUOPS_STATE_DIR to a directory elsewhere",
+        )
 
 
 def _make(path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gpuops.config.ownership import readable, replaceable
 from gpuops.errors import OutcomeUnknown, Refused
 
 CONNECT_S: Final = 20.0
@@ -60,6 +61,7 @@ class Ssh:
         if not known.is_file():
             hint = f"put the hosts' keys there (ssh-keyscan, and compare them), or name another file: {self.named_by}"
             raise Refused(f"{known} is not there: no host's key is known", hint=hint)
+        self._must_be_ours(known)
         self._must_be_readable(asyncssh, known)
         try:
             return asyncio.run(self._run(asyncssh, host, command, known, limit_s, heard))
@@ -72,6 +74,21 @@ class Ssh:
         except (OSError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
+
+    def _must_be_ours(self, known: Path) -> None:
+        """Raises Refused where others could make a host known, or could have taken a key.
+
+        The keys are the one that is named, or those in ~/.ssh, which asyncssh tries.
+        """
+        default = Path("~/.ssh").expanduser().glob("id_*")
+        keys = [self.key.expanduser()] if self.key is not None else [one for one in default if one.suffix != ".pub"]
+        try:
+            found = replaceable(known), *(readable(key) for key in keys if key.is_file())
+        except OSError as error:
+            raise Refused(f"{error.filename} cannot be looked at: {error.strerror}") from error
+        for opening in found:
+            if opening is not None:
+                raise Refused(f"{opening.why}, so no host is entered by it", hint=opening.fix)
 
     def _must_be_readable(self, asyncssh: Any, known: Path) -> None:
         """Raises Refused for files that are no keys; asked before anybody is called, so nothing is half done."""

@@ -247,3 +247,31 @@ def test_a_directory_that_anybody_could_replace_is_refused(tmp_path: Path, write
     assert refused.value.hint.startswith(f"chmod o-w {open_to_all}")
     open_to_all.chmod(0o1777)
     write(open_to_all / "state" / "gpuops")  # as /tmp is: nobody replaces what is not his
+
+
+@pytest.mark.parametrize("write", [journal, lock, audit_log])
+def test_a_directory_below_somebody_elses_is_refused(
+    tmp_path: Path, write: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(0o755)
+    lstat, inode = os.lstat, theirs.stat().st_ino
+
+    def told(path: Path) -> os.stat_result:
+        found = lstat(path)
+        return os.stat_result((*found[:4], 4242, *found[5:10])) if found.st_ino == inode else found
+
+    monkeypatch.setattr(os, "lstat", told)
+    with pytest.raises(StateDamaged, match="belongs to another user") as refused:
+        write(theirs / "state")
+    assert refused.value.exit_code == 7
+    assert "set GPUOPS_STATE_DIR" in refused.value.hint
+
+
+def test_a_directory_behind_a_link_is_judged_by_where_it_leads(tmp_path: Path) -> None:
+    behind = tmp_path / "behind"
+    (behind / "home").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(behind / "home")
+    behind.chmod(0o777)
+    with pytest.raises(StateDamaged, match=f"everybody can write in {behind}"):
+        journal(tmp_path / "home" / "state")

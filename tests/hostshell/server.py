@@ -38,6 +38,7 @@ def entered(folder: Path, name: str, answer: Answer) -> Iterator[ShellHost]:
     client_key.write_private_key(key)
     key.chmod(0o600)
     known.write_text(f"{name} {server_key.export_public_key().decode()}", encoding="ascii")
+    known.chmod(0o600)
     authorized = asyncssh.import_authorized_keys(client_key.export_public_key().decode())
 
     async def serve(process: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import asyncssh
@@ -92,6 +93,7 @@ def test_who_is_not_let_in_and_who_is_not_there_is_said(enter: Callable[[Answer]
     host = enter(lambda command: (ROWS, 0))
     strange = tmp_path / "strange"
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(strange)
+    strange.chmod(0o600)
     with pytest.raises(Refused, match="SSH does not let root in"):
         NvidiaSmi(replace(host.ssh, key=strange)).mig(NAME)
     with pytest.raises(Refused, match="cannot be entered by SSH"):
@@ -190,6 +192,25 @@ def test_without_a_shell_nothing_is_asked_and_nothing_can_be_switched(bench: Ben
     assert mig_show(bench.site, Scope(host=NAME))[1][0].settings is None
     with pytest.raises(UsageError, match="vCenter has no call for it"):
         bench.set(on=True)
+
+
+def test_hosts_are_asked_at_the_same_time(bench: Bench) -> None:
+    everybody = Barrier(len(bench.site.vcenter.inventory().hosts))
+
+    class Slow:
+        """Answers once every host has been asked."""
+
+        def mig(self, host: str) -> tuple[SmiState, ...]:
+            everybody.wait(30)
+            return ()
+
+        def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
+            raise AssertionError("nothing is set")
+
+    bench.site.shell = Slow()
+    _, hosts = mig_show(bench.site, Scope())
+    assert len(hosts) == everybody.parties > 1
+    assert {host.settings.mig for host in hosts if host.settings} == {()}
 
 
 def test_a_host_that_cannot_be_entered_is_refused_by_name(bench: Bench) -> None:

@@ -1,33 +1,83 @@
-"""Files of keys that cannot be read: one line that names the file, before anybody is called."""
+"""Files of keys that cannot be read or relied on: one line that names the file, before any host is called."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from gpuops.errors import Refused
 from gpuops.hostshell.ssh import Ssh
 
 
-def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
-    known, key = tmp_path / "known_hosts", tmp_path / "id"
-    known.write_text("")
+@pytest.fixture
+def known(tmp_path: Path) -> Path:
+    path = tmp_path / "known_hosts"
+    path.write_text("")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "id"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(path)
+    path.chmod(0o600)
+    return path
+
+
+def test_a_key_that_is_none_is_named(known: Path, key: Path) -> None:
     key.write_text("junk\n")
     with pytest.raises(Refused, match="id: no private key can be read from it") as refused:
         Ssh(known_hosts=known, key=key).run("esx-01", "nvidia-smi")
     assert "--ssh-key" in refused.value.hint
 
 
-def test_a_key_that_is_not_there_is_named(tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
-    known.write_text("")
+def test_a_key_that_is_not_there_is_named(known: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="gone: no private key can be read from it"):
         Ssh(known_hosts=known, key=tmp_path / "gone").run("esx-01", "nvidia-smi")
 
 
-def test_known_hosts_that_are_none_are_named(tmp_path: Path) -> None:
-    known = tmp_path / "known_hosts"
+def test_known_hosts_that_are_none_are_named(known: Path) -> None:
     known.write_text("esx-01\n")
     with pytest.raises(Refused, match="known_hosts: no hosts' keys can be read from it"):
         Ssh(known_hosts=known).run("esx-01", "nvidia-smi")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644, 0o666])
+def test_a_key_that_others_can_read_or_write_is_refused(known: Path, key: Path, mode: int) -> None:
+    key.chmod(mode)
+    with pytest.raises(Refused, match=rf"others can read or write {key} \(mode {mode:o}\)") as refused:
+        Ssh(known_hosts=known, key=key, address_of=_nobody).run("esx-01", "nvidia-smi")
+    assert refused.value.hint == f"chmod 600 {key}"
+
+
+def test_so_is_a_key_that_would_be_tried_without_being_named(
+    known: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    key.rename(tmp_path / ".ssh" / "id_rsa")
+    (tmp_path / ".ssh" / "id_rsa").chmod(0o644)
+    (tmp_path / ".ssh" / "id_rsa.pub").write_text("public\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(Refused, match=r"others can read or write .*/id_rsa \(mode 644\)"):
+        Ssh(known_hosts=known, address_of=_nobody).run("esx-01", "nvidia-smi")
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o664, 0o666])
+def test_known_hosts_that_others_can_write_are_refused(known: Path, mode: int) -> None:
+    known.chmod(mode)
+    with pytest.raises(Refused, match=rf"others can write {known} \(mode {mode:o}\)") as refused:
+        Ssh(known_hosts=known, key=known.parent / "gone", address_of=_nobody).run("esx-01", "nvidia-smi")
+    assert refused.value.hint == f"chmod 644 {known}"
+
+
+def test_known_hosts_in_a_directory_that_others_can_write_are_refused(known: Path) -> None:
+    known.parent.chmod(0o777)
+    with pytest.raises(Refused, match=f"everybody can write in {known.parent}"):
+        Ssh(known_hosts=known, address_of=_nobody).run("esx-01", "nvidia-smi")
+
+
+def _nobody(host: str) -> str:
+    raise AssertionError(f"{host} was called")

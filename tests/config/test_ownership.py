@@ -1,0 +1,103 @@
+"""Who could put something else in the place of a file: by each directory and each link on the way to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuops.config import ownership
+from gpuops.config.ownership import readable, replaceable, way_open
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """below/ in a directory of this user's, whose own parents nobody else can write in."""
+    path = tmp_path / "between" / "below"
+    path.mkdir(parents=True)
+    path.chmod(0o700)
+    path.parent.chmod(0o755)
+    return path
+
+
+def given_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as anybody may who is not root: whoever asks is told that it is another user's."""
+    real: dict[str, Callable[..., os.stat_result]] = {name: getattr(os, name) for name in ("lstat", "stat")}
+    inode = os.lstat(path).st_ino
+
+    def told(name: str) -> Callable[..., os.stat_result]:
+        def asked(*given: object, **options: object) -> os.stat_result:
+            found = real[name](*given, **options)
+            return os.stat_result((*found[:4], 4242, *found[5:10])) if found.st_ino == inode else found
+
+        return asked
+
+    for name in real:
+        monkeypatch.setattr(os, name, told(name))
+
+
+def test_a_way_of_ones_own_is_closed(folder: Path) -> None:
+    assert way_open(folder / "state") is None
+
+
+def test_a_directory_of_somebody_else_on_the_way_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_away(folder.parent, monkeypatch)
+    found = way_open(folder / "state")
+    assert found is not None
+    assert found.why == f"{folder.parent} belongs to another user (uid 4242)"
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o777, "everybody"), (0o757, "everybody"), (0o775, "the group staff")])
+def test_a_directory_that_others_can_write_on_the_way_is_named(
+    folder: Path, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "_is_private", lambda gid: False)
+    monkeypatch.setattr(ownership, "_group", lambda gid: "staff")
+    folder.parent.chmod(mode)
+    found = way_open(folder / "state")
+    assert found is not None
+    assert found.why == f"{who} can write in {folder.parent}"
+    assert found.fix == f"chmod {'g' if 'group' in who else 'o'}-w {folder.parent}"
+    folder.parent.chmod(0o1000 | mode)
+    assert way_open(folder / "state") is None, "nobody replaces there what is not his"
+
+
+def test_a_group_that_has_no_other_member_is_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_is_private", lambda gid: True)
+    folder.parent.chmod(0o775)
+    assert way_open(folder / "state") is None
+
+
+def test_where_a_link_leads_is_on_the_way_too(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to("between/../between")
+    (tmp_path / "absolute").symlink_to(tmp_path / "link")
+    assert way_open(tmp_path / "absolute" / "below" / "state") is None
+    folder.parent.chmod(0o777)
+    found = way_open(tmp_path / "absolute" / "below" / "state")
+    assert found is not None
+    assert found.why == f"everybody can write in {folder.parent}"
+    folder.parent.chmod(0o755)
+    given_away(tmp_path / "link", monkeypatch)
+    found = way_open(tmp_path / "absolute" / "below" / "state")
+    assert found is not None
+    assert found.why.startswith(f"{tmp_path / 'link'} belongs to another user")
+
+
+def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        way_open(tmp_path / "a" / "state")
+
+
+def test_a_file_of_somebody_else_is_neither_private_nor_safe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "id"
+    path.touch(0o600)
+    assert (readable(path), replaceable(path)) == (None, None)
+    given_away(path, monkeypatch)
+    for judged in (readable, replaceable):
+        found = judged(path)
+        assert found is not None
+        assert found.why == f"{path} belongs to another user (uid 4242)"

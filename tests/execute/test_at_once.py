@@ -1,0 +1,32 @@
+"""Many asked at the same time: nobody waits for another one's answer."""
+
+from __future__ import annotations
+
+from threading import Barrier, BrokenBarrierError
+
+import pytest
+
+from gpuops.errors import NotConnected
+from gpuops.execute.at_once import MOST, at_once
+
+
+def test_answers_come_in_the_order_of_the_questions() -> None:
+    assert at_once(lambda number: number * 2, list(range(3 * MOST))) == [number * 2 for number in range(3 * MOST)]
+    assert at_once(str, []) == []
+
+
+def test_all_are_asked_before_one_has_answered() -> None:
+    asked = Barrier(MOST)
+    at_once(lambda _: asked.wait(30), range(MOST))
+    with pytest.raises(BrokenBarrierError):
+        at_once(lambda _: Barrier(2).wait(0.01), range(2))
+
+
+def test_an_error_is_the_askers() -> None:
+    def ask(number: int) -> int:
+        if number == 1:
+            raise NotConnected("vCenter has gone")
+        return number
+
+    with pytest.raises(NotConnected, match="vCenter has gone"):
+        at_once(ask, range(3))
