@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.surroundings.plugin"]
+
 settings.register_profile("gpuops", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuops")
 

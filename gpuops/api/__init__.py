@@ -9,7 +9,7 @@ just before anything is changed; what it raises ends the run with nothing change
 
 from __future__ import annotations
 
-from gpuops.api.connection import connect, offline, wall_clock
+from gpuops.api.connection import connect, offline
 from gpuops.api.hosts import (
     change,
     change_abort,
@@ -70,5 +70,4 @@ __all__ = [
     "rotate_unlock",
     "run",
     "scheduler_show",
-    "wall_clock",
 ]

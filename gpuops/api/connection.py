@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from gpuops.clock import wall_clock
 from gpuops.execute.site import Site
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
     from gpuops.model.target import Target
-
-
-def wall_clock() -> datetime:
-    """The time now, in UTC: the only clock of gpuops but the simulator's."""
-    return datetime.now(tz=UTC)  # noqa: TID251
 
 
 def connect(

@@ -44,9 +44,9 @@ def remember(name: str, inventory: Inventory) -> None:
 
 def _prune(folder: Path) -> None:
     """Drops files too old to complete anything, what a killed run left half written, and all but the newest few."""
-    import time
+    from gpuops import clock
 
-    oldest = time.time() - MAX_AGE_S
+    oldest = clock.machine_time().timestamp() - MAX_AGE_S
     files = [path for pattern in ("names-*.json", ".names-*.json.*") for path in folder.glob(pattern)]
     files.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for number, path in enumerate(files):
@@ -83,11 +83,11 @@ def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]
     name = key(flag)
     if name is None:
         return []
-    import time
+    from gpuops import clock
 
     path = _file(name)
     try:
-        if time.time() - path.stat().st_mtime > MAX_AGE_S:
+        if clock.machine_time().timestamp() - path.stat().st_mtime > MAX_AGE_S:
             return []
         names: Sequence[str] = json.loads(path.read_text(encoding="utf-8"))[kind]
     except (OSError, ValueError, KeyError):

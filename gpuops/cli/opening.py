@@ -119,7 +119,7 @@ def _warn_unverified(where: Destination | Simulated, *, guarded: bool) -> None:
         return
     from rich.text import Text
 
-    from gpuops.api import wall_clock
+    from gpuops.clock import wall_clock
     from gpuops.execute.audit import unverified
     from gpuops.execute.state import default_state_dir
 

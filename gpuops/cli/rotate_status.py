@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from gpuops import clock
 from gpuops.cli import output
 from gpuops.cli.options import Common, PolicyFile, spread
 
@@ -61,11 +61,9 @@ def _show(found: RotationStatus) -> None:
 def _watch(look: Callable[[], RotationStatus]) -> None:
     from rich.text import Text
 
-    from gpuops.api import wall_clock
-
     try:
-        for found in changes(look, lambda: time.sleep(EVERY_S)):
-            output.note(Text(f"{wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
+        for found in changes(look, lambda: clock.pause(EVERY_S)):
+            output.note(Text(f"{clock.wall_clock().astimezone():%Y-%m-%d %H:%M:%S}", "dim"))
             _show(found)
     except KeyboardInterrupt:
         return  # how a watch ends

@@ -10,12 +10,12 @@ changes it, and the other is refused (vSphere API reference, VirtualMachineConfi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lease import Held
@@ -82,7 +82,7 @@ class Doer:
         *,
         guard: Guard | None = None,
         lease: Held | None = None,
-        passed_s: Callable[[], float] = time.monotonic,
+        passed_s: Callable[[], float] = clock.passed_s,
         same_time: bool = False,
     ) -> None:
         """`guard` has a word before each step that takes something; None = nothing is taken.

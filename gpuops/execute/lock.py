@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from gpuops import clock
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.state import prepare_state_dir, private_file
 from gpuops.model.rotation import LockHolder
@@ -120,7 +120,7 @@ def _taken(descriptor: int, kind: int) -> bool:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(PAUSE_S)
+            clock.pause(PAUSE_S)
         except OSError as error:
             raise _unlockable(error) from error
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from gpuops import clock as time_here
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.host_shell import HostShell, ShelledHosts
 from gpuops.execute.port import Vcenter
@@ -44,7 +44,7 @@ class Site:
     clock: Callable[[], datetime]
     progress: Callable[[Outcome], None] = _unwatched
     """Called with the outcome of each step as it ends."""
-    passed_s: Callable[[], float] = time.monotonic
+    passed_s: Callable[[], float] = time_here.passed_s
     """Seconds since some moment, whatever is done to the clock."""
     same_time: bool = False
     """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 
@@ -82,14 +82,14 @@ class GuestSsh:
     def _ran(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
         from gpuops.hostshell.ssh import Ssh
 
-        door, began_s = hook.ssh, time.monotonic()
+        door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
         ssh = Ssh(door.user, self._known, self._key, door.port, self._address_of, *VARIABLES)
         try:
             reply = ssh.run(door.host, _command(hook), limit_s=hook.limit_s, heard=False)
         except GpuopsError as error:
             return TaskEnd(task, error)
-        took_s = time.monotonic() - began_s
+        took_s = clock.passed_s() - began_s
         if reply.exit_status:
             return TaskEnd(task, StepFailed(f"its program ended with exit code {reply.exit_status}"), took_s)
         return TaskEnd(task, None, took_s)

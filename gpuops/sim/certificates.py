@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpuops.clock import machine_time
 
 HOST_NAMES: Final = ("localhost", "vcenter.test")
 ADDRESSES: Final = ("127.0.0.1", "::1")
@@ -40,7 +42,7 @@ def create(directory: Path, *, now: datetime | None = None, validity: timedelta 
 
     `now` and `validity` let a test make an expired certificate. The authority's own key is not kept.
     """
-    moment = now or datetime.now(UTC)  # noqa: TID251 - TLS lives in real time
+    moment = now or machine_time()
     until = moment + validity
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpuops simulated vCenter, ephemeral CA")])

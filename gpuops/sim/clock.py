@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpuops.clock import wall_clock
+
 VIRTUAL_START: Final = datetime(2026, 11, 2, 18, 0, tzinfo=UTC)
 """When virtual time begins unless a scenario says otherwise: a Monday evening."""
 
@@ -53,7 +55,7 @@ class Clock:
         if self._running_at is not None:
             return self._running_at
         if self.mode is ClockMode.REAL:
-            return datetime.now(UTC) + self._offset  # noqa: TID251 - this is the clock
+            return wall_clock() + self._offset
         return self._now
 
     def schedule(self, delay_s: float, action: Callable[[], object], *, background: bool = False) -> Alarm:

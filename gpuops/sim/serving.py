@@ -7,10 +7,10 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError, VcenterUnreachable
 from gpuops.sim import ready_file as ready
 from gpuops.sim.ready_file import Ready
@@ -66,11 +66,11 @@ def stop(path: Path, found: Ready) -> None:
         os.kill(found.pid, signal.SIGTERM)
     except ProcessLookupError:
         return
-    until = time.monotonic() + END_S
+    until = clock.passed_s() + END_S
     while _runs(found.pid):
-        if time.monotonic() > until:
+        if clock.passed_s() > until:
             raise VcenterUnreachable(f"the simulated vCenter of {path} (process {found.pid}) does not end")
-        time.sleep(0.05)
+        clock.pause(0.05)
 
 
 def _runs(pid: int) -> bool:

@@ -74,7 +74,8 @@ def open_site(said: Said, *, guarded: bool = False, environ: Mapping[str, str] =
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
     `validate_certs: false`.
     """
-    from gpuops.api import connect, wall_clock
+    from gpuops.api import connect
+    from gpuops.clock import wall_clock
     from gpuops.execute.audit import unverified
 
     where = reach(said, environ)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import http.client
-import time
 from typing import Final
 
+from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport.door import SILENCE_S, Unreadable
 from gpuops.vsphere.transport.exchange import exchange
@@ -29,7 +29,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
 
     The connection's own errors pass through. Raises ProtocolError when this is no vCenter, or one too old.
     """
-    reply = exchange(connection, "GET", _PATH, until=time.monotonic() + SILENCE_S, largest=_LARGEST)
+    reply = exchange(connection, "GET", _PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST)
     if reply.status != http.HTTPStatus.OK:
         raise ProtocolError(
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"

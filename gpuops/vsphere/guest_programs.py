@@ -8,11 +8,11 @@ for five minutes after the end). Nothing is told of an end by itself, so it is l
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown, ProtocolError, Refused, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -80,14 +80,14 @@ class GuestPrograms:
                 yield end
             if left_s <= 0 or not (programs or tasks):
                 return
-            slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, time.monotonic(), True
+            slice_s, asked_at, silent = min(POLL_S, left_s) if programs else left_s, clock.passed_s(), True
             over_ssh = all(kind == "ssh" for kind, _, _ in programs.values())
             vms = [] if over_ssh else [vm for _, vm, _ in programs.values()]
             for end in self._let_pass(tasks, vms, slice_s):
                 silent = False
                 tasks.remove(end.task)
                 yield end
-            left_s -= max(slice_s if silent else 0.0, time.monotonic() - asked_at)
+            left_s -= max(slice_s if silent else 0.0, clock.passed_s() - asked_at)
 
     def _let_pass(self, tasks: Sequence[TaskRef], vms: Iterable[str], slice_s: float) -> Iterator[TaskEnd]:
         """So much time, or less when something ends: a task, or these VMs; without either, what runs over SSH."""

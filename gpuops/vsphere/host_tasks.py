@@ -6,11 +6,11 @@ boot time tells that it is over.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from gpuops import clock
 from gpuops.errors import OutcomeUnknown
 from gpuops.model.host import has_booted
 from gpuops.model.task import TaskRef
@@ -59,7 +59,7 @@ def adopt(session: Session, step: HostTask) -> TaskRef | None:
     target = managed.host(session, step.host)
     for task in session.read(lambda: target.recentTask, subject=step.host) or ():
         info = session.read(lambda task=task: task.info, subject=step.host)
-        if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
+        if info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
             return TaskRef(str(task._moId))
     return None
 
@@ -72,13 +72,12 @@ def wait_for_boot(session: Session, since: Mapping[str, datetime | None], timeou
     try:
         updates.watch([managed.host(session, ref) for ref in since], PATHS)
         while left:
-            slice_s, asked_at = min(SLICE_S, left_s), time.monotonic()
+            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = updates.next(slice_s)
-            left_s -= max(slice_s if news is None else 0.0, time.monotonic() - asked_at)
+            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             for each in news or ():
                 seen.setdefault(each.ref, {}).update(each.values)
-            with session.decoding("a wait for hosts"):
-                back |= {ref for ref in left if _is_back(seen[ref], since[ref])}
+            back |= {ref for ref in left if _is_back(seen[ref], since[ref])}
             left -= back
             if left_s <= 0:
                 break

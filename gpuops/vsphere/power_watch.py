@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops import clock
 from gpuops.model.vm import Guest
 from gpuops.vsphere.managed import vm
 from gpuops.vsphere.updates import Updates
@@ -54,9 +54,9 @@ def _wait(
     try:
         updates.watch([vm(session, ref) for ref in vms], (path,))
         while left:
-            slice_s, asked_at = min(SLICE_S, left_s), time.monotonic()
+            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = updates.next(slice_s)
-            left_s -= max(slice_s if news is None else 0.0, time.monotonic() - asked_at)
+            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             for each in news or ():
                 if each.gone:
                     left.discard(each.ref)

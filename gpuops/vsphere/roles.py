@@ -58,9 +58,8 @@ def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[st
     found: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
         asked = entities[start : start + _AT_ONCE]
-        told = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ()
-        with session.decoding("FetchUserPrivilegeOnEntities"):
-            found |= {str(each.entity._moId): frozenset(map(str, each.privileges or ())) for each in told}
+        for each in session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ():
+            found[str(each.entity._moId)] = frozenset(map(str, each.privileges or ()))
     return found
 
 

@@ -50,10 +50,7 @@ def _with_config_target(session: Session, host: Host) -> Host:
         if isinstance(error.__cause__, vmodl.fault.HostCommunication):
             return host
         raise
-    if offered is None:
-        return host
-    with session.decoding("QueryConfigTarget"):
-        return replace(host, config_target=config_target(offered))
+    return replace(host, config_target=config_target(offered)) if offered is not None else host
 
 
 def config_target(offered: Any) -> ConfigTarget:

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.vsphere.faults import translate
@@ -60,15 +60,14 @@ class TaskWatch:
         left, left_s = dict.fromkeys(task.ref for task in tasks), max(timeout_s, 0.0)
         yield from self._taken(left)
         while left:
-            slice_s, asked_at = min(SLICE_S, left_s), time.monotonic()
+            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
             news = self._updates.next(slice_s)
-            left_s -= max(slice_s if news is None else 0.0, time.monotonic() - asked_at)
+            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             if news is None:
                 self._end_those_never_told_of(left)
                 self._end_those_who_ask(left)
-            with self._session.decoding("a wait for tasks"):
-                for each in news or ():
-                    self._take(each)
+            for each in news or ():
+                self._take(each)
             yield from self._taken(left)
             if left_s <= 0:
                 return
@@ -111,7 +110,7 @@ class TaskWatch:
         fault = info.get("info.error")
         if fault is None:
             task = managed(self._session, "Task", ref)
-            fault = self._session.read(lambda: task.info.error, subject=subject)
+            fault = self._session.read(lambda: task.info, subject=subject).error
         if not isinstance(fault, Exception):
             return StepFailed(f"{subject}: vCenter does not say why its task failed")
         error = translate(fault, subject)
@@ -128,7 +127,7 @@ class TaskWatch:
         asked = questions(self._session, _vms(info.get("info.entity") for info in waiting.values()))
         for ref, info in waiting.items():
             entity = info.get("info.entity")
-            question = asked.get(getattr(entity, "_moId", ""))
+            question = asked.get(entity._moId) if entity is not None else None
             if question is not None:
                 error = OutcomeUnknown(
                     f"{_subject(info, ref)}: it asks a question: {question}", hint="answer it in the vSphere Client"

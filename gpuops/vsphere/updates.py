@@ -8,12 +8,12 @@ updates must take the same news twice. pyVim's WaitForTask is not used: it has n
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops import clock
 from gpuops.errors import VcenterUnreachable
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.transport import door
@@ -37,7 +37,7 @@ class News:
 class Updates:
     """The changes of one set of objects at a time."""
 
-    def __init__(self, session: Session, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, session: Session, pause: Callable[[float], None] = clock.pause) -> None:
         self._session = session
         self._pause = pause
         self._objects: tuple[Any, ...] = ()
@@ -60,8 +60,13 @@ class Updates:
 
         Raises VcenterUnreachable when it stays broken.
         """
-        told: list[News] | None = self._guarded(lambda: self._ask(wait_s))
-        return told
+        told = self._guarded(lambda: self._ask(wait_s))
+        if told is None or isinstance(told, list):
+            return told
+        if self._version:
+            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
+        self._version = told.version
+        return [news for each in told.filterSet for news in _news(each)]
 
     def close(self) -> None:
         """Give the collector back; it dies with the session anyway."""
@@ -77,8 +82,8 @@ class Updates:
             with suppress(vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS):
                 self._left.pop().DestroyPropertyCollector()
 
-    def _ask(self, wait_s: float) -> list[News] | None:
-        """What the next UpdateSet tells; None = nothing within the time."""
+    def _ask(self, wait_s: float) -> Any:
+        """The next UpdateSet; None = nothing within the time."""
         from pyVmomi import vmodl
 
         if not self._objects:
@@ -88,14 +93,7 @@ class Updates:
             self._replace_filter()
             self._give_back()
         options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
-        told = self._collector.WaitForUpdatesEx(self._version, options)
-        if told is None:
-            return None
-        found = [news for each in told.filterSet for news in _news(each)]
-        if self._version:
-            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
-        self._version = told.version
-        return found
+        return self._collector.WaitForUpdatesEx(self._version, options)
 
     def _replace_filter(self) -> None:
         """The new filter first, then the old one away: version '' tells all of the new one's objects."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from unittest.mock import patch
 
+from gpuops.clock import wall_clock
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal, Run, database
 from gpuops.execute.journal.journal import CHECKPOINT_EVERY
 from gpuops.execute.journal.memory import MemoryStore
@@ -136,7 +137,7 @@ def _child(name: str, code: str, base: Path, which: str) -> Contender:
 
 def _effects_ms(store: Store) -> list[float]:
     """How long each intent took until it was durable."""
-    journal = Journal(store, "vc", lambda: datetime.now(UTC))  # noqa: TID251
+    journal = Journal(store, "vc", wall_clock)
     found = []
     with closing(journal):
         began = journal.begin("rotate night", night="n")

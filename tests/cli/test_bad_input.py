@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
+from gpuops.clock import machine_time
 from gpuops.execute.state import default_state_dir
 from gpuops.sim import certificates
 from gpuops.sim.scenario import build
@@ -364,7 +365,7 @@ class TestConnection:
 
 @pytest.fixture
 def expired(tmp_path: Path) -> Iterator[SimServer]:
-    made = certificates.create(tmp_path, now=datetime.now(UTC) - timedelta(days=30), validity=timedelta(days=7))  # noqa: TID251
+    made = certificates.create(tmp_path, now=machine_time() - timedelta(days=30), validity=timedelta(days=7))
     with SimServer(build("lab", seed=0), made=made) as server:
         yield server
 

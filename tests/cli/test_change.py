@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 from typer.testing import Result
+
+from gpuops.clock import wall_clock
 
 Golden = Callable[[str, str], None]
 Gpuops = Callable[..., Result]
@@ -53,7 +54,7 @@ def test_a_change_tells_on_stderr_how_it_goes_on_and_ends_with_each_host(gpuops:
 def closed_now() -> str:
     """A window that neither today nor last evening opens."""
     days = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
-    return f"{days[(datetime.now(UTC).weekday() + 3) % 7]} 10:00-11:00 UTC"  # noqa: TID251
+    return f"{days[(wall_clock().weekday() + 3) % 7]} 10:00-11:00 UTC"
 
 
 @pytest.mark.parametrize(

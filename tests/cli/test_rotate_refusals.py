@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import connection
+from gpuops.clock import machine_time, set_ahead
 from gpuops.execute import lock
 from gpuops.execute.lock import locked
 from tests.cli.conftest import Lab
@@ -43,8 +43,8 @@ def test_a_policy_that_no_night_can_have(lab: Lab, tmp_path: Path, text: str, co
     assert lines[1:] in ([], ["nothing changed: refused for 1 reason"])
 
 
-def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "wall_clock", lambda: datetime(2026, 11, 20, 21, 0, tzinfo=UTC))
+def test_a_night_over_one_that_is_open(lab: Lab, tmp_path: Path) -> None:
+    set_ahead(datetime(2026, 11, 20, 21, 0, tzinfo=UTC) - machine_time())
     assert lab.run("rotate", "night", "--yes", "--policy", policy_of(tmp_path)).exit_code == 0
     before = lab.effects
     hours = 'windows: [{zone: UTC, opens: "20:00", closes: "06:00"}]\n'

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
+from gpuops.clock import wall_clock
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")
 
 
 def test_one_night_off(lab: Lab, tmp_path: Path) -> None:
-    now = datetime.now(tz=UTC)  # noqa: TID251
+    now = wall_clock()
     opens, closes = now - timedelta(hours=2), now + timedelta(hours=9)
     policy = tmp_path / "policy.yaml"
     policy.write_text(f'{LAB_POLICY}\nwindow: {{opens: "{opens:%H:%M}", closes: "{closes:%H:%M}", zone: UTC}}\n')

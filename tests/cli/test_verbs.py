@@ -14,8 +14,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from gpuops.api import wall_clock
 from gpuops.cli.app import app
+from gpuops.clock import wall_clock
 from gpuops.config.places import cache_dir
 from gpuops.execute.journal import Journal
 from gpuops.execute.state import default_state_dir

@@ -10,7 +10,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 from gpuops.hostshell.guest_ssh import GuestSsh

@@ -12,7 +12,8 @@ from typing import Any
 import asyncssh
 import pytest
 
-from gpuops.api import Site, configure, mig_show, wall_clock
+from gpuops.api import Site, configure, mig_show
+from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi

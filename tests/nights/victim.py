@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
 from importlib import resources
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
@@ -23,6 +22,7 @@ from typing import Any, Final
 import pyVmomi  # noqa: F401  for what is forked: the client imports it late
 import sqlalchemy.dialects.sqlite  # noqa: F401
 
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.execute.half import Half
 from gpuops.execute.journal.record import Record
@@ -97,7 +97,7 @@ def _work(told: Pipe, errors: Path, reached: dict[str, Any], state_dir: Path, wh
     SqlStore.append = appending  # type: ignore[assignment,method-assign]
     target = Target(**{**reached, "password": Secret(reached["password"])})
     with Connection(target) as connection:
-        site = Site(Watched(connection, points), state_dir, lambda: datetime.now(UTC))  # noqa: TID251
+        site = Site(Watched(connection, points), state_dir, wall_clock)
         if what == "resume":
             report = resume(site, apply=True, consent=agreed)
         else:

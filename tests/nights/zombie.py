@@ -14,9 +14,10 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.half import Half
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with Connection(target) as connection:
             on = LATE if what == "later" else timedelta()
-            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: datetime.now(UTC) + on)  # noqa: TID251
+            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: wall_clock() + on)
             site.passed_s = sleeper.passed_s
             if what == "night":
                 return rotate(Half.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code

@@ -117,6 +117,14 @@ def _parsed_xml(node: ast.AST) -> bool:
     return called(node) in ("etree.fromstring", "etree.parse", "etree.XML", "etree.XMLParser", "ParserCreate")
 
 
+def _asks_the_machine_for_the_time(node: ast.AST) -> bool:
+    asked = ("now", "utcnow", "today", "fromtimestamp")
+    owner, _, method = called(node).rpartition(".")
+    named = method in asked and owner in ("datetime", "date", "datetime.datetime", "datetime.date")
+    in_utc = method == "fromtimestamp" and isinstance(node, ast.Call) and len(node.args) + len(node.keywords) == 2
+    return (named and not in_utc) or any(name == "time" or name.startswith("time.") for name in imported(node))
+
+
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
@@ -142,6 +150,12 @@ RULES: Final = (
         (TRANSPORT, "gpuops/vsphere/tags.py"),
     ),
     Rule("another-parser", "whatever comes is checked before a parser has it", _parsed_xml, (TRANSPORT, "gpuops/sim/")),
+    Rule(
+        "another-clock",
+        "clock.py alone asks the machine for the time, so that a test moves it for the whole program at once",
+        _asks_the_machine_for_the_time,
+        ("gpuops/clock.py",),
+    ),
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
     Rule("any-yaml", "YAML can make objects; yaml_file.py reads what people write", _any_yaml),

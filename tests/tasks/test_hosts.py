@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuops.clock import wall_clock
 from gpuops.errors import HostNotFound, Refused, UsageError
 from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer
@@ -59,7 +60,7 @@ EQUAL = {"policy": "equal-share", "host": "*"}
 
 def days(*offsets: int) -> str:
     """A window that is open for 23 hours around this time of these days, counted from today."""
-    began = datetime.now(UTC) - timedelta(hours=12)  # noqa: TID251 - as the site's clock
+    began = wall_clock() - timedelta(hours=12)
     names = [f"{began + timedelta(days=each):%a}" for each in offsets]
     return f"{','.join(names)} {began:%H:%M}-{began - timedelta(hours=1):%H:%M} UTC"
 

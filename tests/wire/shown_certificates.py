@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from gpuops.clock import machine_time
 from gpuops.sim.certificates import Certificates
 
-NOW = datetime.now(UTC)  # noqa: TID251 - TLS lives in real time
+NOW = machine_time()
 DAY = timedelta(days=1)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.advise.capacity import Slots
-from gpuops.api import capacity, wall_clock
+from gpuops.api import capacity
+from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, change, change_abort, rotate_day, rotate_init, rotate_night, wall_clock
+from gpuops.api import Site, change, change_abort, rotate_day, rotate_init, rotate_night
+from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused
 from gpuops.execute.change.order import KIND, Order, dump_order
 from gpuops.execute.journal import Journal

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
-from gpuops.api import Site, rotate_day, rotate_night, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
 from gpuops.model.rotation import Policy

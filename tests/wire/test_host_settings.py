@@ -11,7 +11,8 @@ import pytest
 from pyVim.connect import Disconnect
 from pyVmomi import vim
 
-from gpuops.api import Site, configure, scheduler_show, wall_clock
+from gpuops.api import Site, configure, scheduler_show
+from gpuops.clock import wall_clock
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import Journal
 from gpuops.model.gpu import AssignmentPolicy, Passthrough, PciAddress

@@ -9,7 +9,8 @@ from typing import Final
 
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, run, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night, run
+from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.inventory import Inventory

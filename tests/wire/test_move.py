@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuops.api import Site, run, wall_clock
+from gpuops.api import Site, run
+from gpuops.clock import wall_clock
 from gpuops.model.target import Target
 from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report

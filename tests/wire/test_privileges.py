@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, run, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night, run
+from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.model.target import Target
 from gpuops.plan.attach import Attach

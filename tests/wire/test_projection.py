@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from gpuops.api import run
+from gpuops.clock import wall_clock
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
@@ -110,7 +110,7 @@ SCRIPTS: Final[dict[str, list[Attach | Detach]]] = {
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
 def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, script: list[Attach | Detach]) -> None:
     with Connection(target_of(lab)) as vcenter:
-        site = Site(vcenter, tmp_path, lambda: datetime.now(tz=UTC))  # noqa: TID251
+        site = Site(vcenter, tmp_path, wall_clock)
         for request in script:
             report = run(request, site, apply=True)
             assert report.plan.rejections == () and report.plan.steps, (request, report.plan)
@@ -124,7 +124,7 @@ def test_what_is_foreseen_happens_and_once(lab: SimServer, tmp_path: Path, scrip
 def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) -> None:
     """Nobody has sized the virtual NUMA nodes of ml-07: what vCenter shows of them is what ESXi makes of it."""
     with Connection(target_of(lab)) as vcenter:
-        site = Site(vcenter, tmp_path, lambda: datetime.now(tz=UTC))  # noqa: TID251
+        site = Site(vcenter, tmp_path, wall_clock)
         assert run(Attach("ml-07", profile=VGPU, count=4), site, apply=True).exit_code == 0
         [made] = [entry for entry in lab.world.ledger if entry.name == "ml-07"]
         assert (made.before["cores_per_numa_node"], made.after["cores_per_numa_node"]) == (None, 4)
@@ -136,7 +136,7 @@ def test_a_guest_sees_its_gpus_where_they_are(lab: SimServer, tmp_path: Path) ->
 
 def test_detach_leaves_the_vm_as_it_was(lab: SimServer, tmp_path: Path) -> None:
     with Connection(target_of(lab)) as vcenter:
-        site = Site(vcenter, tmp_path, lambda: datetime.now(tz=UTC))  # noqa: TID251
+        site = Site(vcenter, tmp_path, wall_clock)
         before = site.vcenter.inventory().find_vm("ml-07")
         run(Attach("ml-07", profile=VGPU, count=2), site, apply=True)
         run(Attach("ml-07", profile="a100-1-5c", add=True), site, apply=True)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, rotate_status, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, rotate_status
+from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.rotation import NOTHING_CUT_OFF

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, rotate_plan, rotate_status, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night, rotate_plan, rotate_status
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.ours import Whereabouts

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run, wall_clock
+from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, run
+from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError
 from gpuops.plan.attach import Attach

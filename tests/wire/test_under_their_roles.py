@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.api import Site, configure, doctor, rotate_day, rotate_night, run, wall_clock
+from gpuops.api import Site, configure, doctor, rotate_day, rotate_night, run
+from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import GpuopsError

@@ -10,12 +10,12 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from gpuops import clock
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.door import Unreadable
 
@@ -58,7 +58,7 @@ def exchange(
     """
     # http.client makes its responses by this name: the only seam before the status line is read
     connection.response_class = partial(_Response, until=until, largest=largest)  # type: ignore[assignment]
-    began = time.monotonic()
+    began = clock.passed_s()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
     connection.request(verb, path, body, {"Accept-Encoding": "identity", **(headers or {})})
@@ -67,7 +67,7 @@ def exchange(
         unpacked(response.getheader("Content-Encoding", ""))
         received = _whole(response)
     except TimeoutError as late:
-        if time.monotonic() < until:
+        if clock.passed_s() < until:
             raise  # silence, not a drip
         raise door.EndlessReply(until - began) from late
     return Reply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
@@ -95,7 +95,7 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
 
 
 def _patience(until: float) -> float:
-    left = until - time.monotonic()
+    left = until - clock.passed_s()
     if left <= 0:
         raise TimeoutError("the reply is not whole in time")
     return min(left, door.SILENCE_S)

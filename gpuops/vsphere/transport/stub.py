@@ -9,13 +9,13 @@ from __future__ import annotations
 import http
 import http.client
 import threading
-import time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from xml.parsers.expat import ExpatError, ParserCreate
 
 from pyVmomi import SoapAdapter, VmomiSupport
 
+from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import Reply, exchange
@@ -61,8 +61,6 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
         answer = deserialised(reply.body, info.result, self)
         if reply.status == http.HTTPStatus.OK:
-            if answer is None and info.isTask:
-                raise door.Unreadable("no task where one was begun")
             return answer
         if not isinstance(answer, Exception):
             raise door.Unreadable("a fault that is none")
@@ -89,18 +87,18 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         connection = self._connection()
         try:
             reply = exchange(
-                connection, "POST", self._target.path, until=time.monotonic() + CALL_S, body=request, headers=headers
+                connection, "POST", self._target.path, until=clock.passed_s() + CALL_S, body=request, headers=headers
             )
         except BaseException:
             connection.close()
             self.DropConnections()  # whatever befell this one befell its like
             raise
         with self._lock:
-            self._idle.append((connection, time.monotonic()))
+            self._idle.append((connection, clock.passed_s()))
         return reply
 
     def _connection(self) -> http.client.HTTPConnection:
-        now = time.monotonic()
+        now = clock.passed_s()
         with self._lock:
             old = [each for each, since in self._idle if now - since >= door.IDLE_CONNECTION_S]
             self._idle = [(each, since) for each, since in self._idle if now - since < door.IDLE_CONNECTION_S]

@@ -1,0 +1,57 @@
+"""Plugin: every test begins at the drawn moment, in the drawn zone and locale; so do the processes that it starts."""
+
+from __future__ import annotations
+
+import locale
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuops.clock import machine_time, set_ahead
+from tests.surroundings.draw import Surroundings, drawn, locales_here
+
+HERE = pytest.StashKey[Surroundings]()
+CHILD = Path(__file__).parent / "child"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--surroundings", type=int, metavar="SEED", help="draw the moment, zone and locale of this seed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The controller draws; its workers are told by `pytest_configure_node`."""
+    told = getattr(config, "workerinput", {}).get("surroundings")
+    seed = told if told is not None else config.getoption("--surroundings")
+    here = drawn(random.SystemRandom().randrange(10**6) if seed is None else seed, locales_here())
+    config.stash[HERE] = here
+    os.environ.update({"TZ": here.zone, "LC_ALL": here.locale})
+    time.tzset()
+    locale.setlocale(locale.LC_ALL, "")
+    earlier = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", str(CHILD))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(CHILD), *earlier])
+    move_to(here)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"surroundings: {config.stash[HERE]}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """To a worker of pytest-xdist: the seed of all."""
+    node.workerinput["surroundings"] = node.config.stash[HERE].seed
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    move_to(item.config.stash[HERE])
+
+
+def move_to(here: Surroundings) -> None:
+    """It is that moment now; a test that fails at a moment fails there whatever ran before it."""
+    ahead = here.moment - machine_time()
+    set_ahead(ahead)
+    os.environ["SURROUNDINGS_AHEAD_S"] = str(ahead.total_seconds())
