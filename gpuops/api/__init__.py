@@ -12,6 +12,7 @@ from __future__ import annotations
 from gpuops.api.connection import connect, offline
 from gpuops.api.hosts import (
     change,
+    change_abandon,
     change_abort,
     change_resume,
     change_status,
@@ -44,6 +45,7 @@ __all__ = [
     "capacity",
     "catalog_of",
     "change",
+    "change_abandon",
     "change_abort",
     "change_resume",
     "change_status",

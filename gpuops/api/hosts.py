@@ -9,10 +9,12 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.plan.outcome import Report
 
 if TYPE_CHECKING:
+    from gpuops.model.given_up import Thing
     from gpuops.model.host import Host
     from gpuops.model.inventory import Inventory
     from gpuops.model.role import RoleState, RoleWish
     from gpuops.model.rolling import Rolling
+    from gpuops.plan.abandonment import Abandonment
     from gpuops.plan.change.report import ChangeReport, ChangeStatus
     from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.host_plan import HostReport, HostRequest
@@ -77,6 +79,23 @@ def change_abort(
     return abort(site, apply=apply, consent=consent, told=told)
 
 
+def change_abandon(
+    site: Site,
+    thing: Thing,
+    name: str,
+    *,
+    apply: bool = True,
+    consent: Callable[[Abandonment], None] = lambda found: None,
+) -> Abandonment:
+    """Gives up one host of the change that did not end, or one VM that it took from a host; nothing is sent to vCenter.
+
+    Raises Refused where no change holds it, Locked while somebody is at the change.
+    """
+    from gpuops.execute.change.abandon import abandon
+
+    return abandon(site, thing, name, apply=apply, consent=consent)
+
+
 def change_status(site: Site) -> ChangeStatus:
     """The change of hosts that has not ended, host by host."""
     from gpuops.execute.change.change import status
@@ -90,8 +109,10 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
     Raises UsageError, HostNotFound for a name that is not there.
     """
+    from gpuops.execute.given_up import still_given_up
     from gpuops.execute.roles import beside
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
+    from gpuops.plan.doctor.given_up import of_given_up
     from gpuops.plan.doctor.parser import of_parser
     from gpuops.vsphere.transport.reply import expat_version
 
@@ -101,7 +122,9 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
-    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory))
+    with site.remembering(inventory.vcenter) as journal:
+        given_up = of_given_up(still_given_up(journal, site, inventory))
+    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory), *given_up)
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.entering import Entering
-from gpuops.cli.options import Acting, Common, spread
+from gpuops.cli.options import Acting, Common, DryRun, spread
 from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
+    from gpuops.plan.abandonment import Abandonment
     from gpuops.plan.change.report import ChangeReport
     from gpuops.plan.outcome import Report
 
@@ -77,6 +78,42 @@ def abort(common: Common, acting: Acting) -> None:
     _carry_out(change_abort, common, acting, Entering())
 
 
+@change.command()
+@spread
+def abandon(
+    common: Common,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="NAME", help="A host of the change that never comes back.")
+    ] = None,
+    vm: Annotated[
+        str | None, typer.Option("--vm", metavar="NAME", help="A VM that it took from its host and cannot bring back.")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask first.")] = False,
+) -> None:
+    """Give up one host of a change, or one VM that it took from a host, for good: it is not waited for any more.
+
+    Nothing is asked of vCenter. A host stays as it is, in maintenance mode and half set perhaps; VMs that were moved
+    from it stay where they are, those that were shut down for it are not started. When nothing else is left, the change
+    ends, and rolls and nights go on without it. doctor and status name it until it is back.
+
+    \b
+    Example:
+      gpuops change abandon --host esx-03 --yes --vcenter prod
+      gpuops change abandon --vm vdi-007 --vcenter prod
+    """
+    from gpuops.api import change_abandon
+    from gpuops.cli.opening import open_site
+    from gpuops.errors import UsageError
+    from gpuops.model.given_up import Thing
+
+    if (host is None) == (vm is None):
+        raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
+    thing, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
+    with open_site(common, guarded=True) as site:
+        show_abandoned(change_abandon(site, thing, name or "", apply=not dry_run, consent=agreeing(yes=yes)))
+
+
 def _carry_out(
     corridor: Callable[..., ChangeReport | Report], common: Common, acting: Acting, entering: Entering
 ) -> None:
@@ -120,6 +157,26 @@ def asking(*, yes: bool) -> Callable[[ChangeReport], None]:
             confirm(change_text(report))
 
     return ask
+
+
+def agreeing(*, yes: bool) -> Callable[[Abandonment], None]:
+    """Asks before a host or VM is given up."""
+
+    def ask(found: Abandonment) -> None:
+        from gpuops.cli.consent import confirm
+        from gpuops.report.given_up import abandonment_text
+
+        if not yes:
+            confirm(abandonment_text(found), "the above gives something up for good")
+
+    return ask
+
+
+def show_abandoned(found: Abandonment) -> None:
+    """Prints what was given up."""
+    from gpuops.report.given_up import abandonment_document, abandonment_text
+
+    output.show(abandonment_text(found), abandonment_document(found))
 
 
 def show(report: ChangeReport | Report) -> None:

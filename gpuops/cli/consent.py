@@ -27,12 +27,12 @@ class Consent:
         confirm(plan_text(report.plan, report.before))
 
 
-def confirm(shown: RenderableType) -> None:
+def confirm(shown: RenderableType, what: str = "the plan above stops, moves or reboots something") -> None:
     """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
     output.note(shown)
     if not sys.stdin.isatty():
         raise UsageError(
-            "the plan above stops, moves or reboots something, and nobody is there to ask",
+            f"{what}, and nobody is there to ask",
             hint="look at it with --dry-run, then add --yes",
         )
     # not typer.confirm: it writes a blank to stdout, where only the result belongs

@@ -77,6 +77,8 @@ class Host:
     in_maintenance: bool | None = None
     booted: datetime | None = None
     """When it last booted, by its own clock."""
+    uuid: str | None = None
+    """Of its hardware: the same when it is removed from vCenter and added again under another id; None = not known."""
     version: str | None = None
     memory_mib: int | None = None
     memory_used_mib: int | None = None

@@ -13,12 +13,13 @@ from gpuops.plan.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.change.roll import Turn
 from gpuops.plan.host_plan import HostOutcome
 from gpuops.plan.outcome import Verdict
+from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.host_plan import NAMES, STYLES, changes
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.units import count
 from gpuops.report.visible import visible
 
-_STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim"}
+_STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
 
 
 def change_text(report: ChangeReport) -> RenderableType:
@@ -62,8 +63,9 @@ def change_document(report: ChangeReport) -> Document:
 
 def status_text(status: ChangeStatus) -> RenderableType:
     """Where the change stands, host by host."""
+    missed = missed_lines(status.given_up)
     if not status.verb or status.began is None:
-        return Text("no change of hosts is under way", "bold")
+        return Group(Text("no change of hosts is under way", "bold"), *missed)
     lines = [
         Text("  ").append(f"{host.state:<10}", _STATES[host.state]).append(visible(host.name), "default").append(
             f"  not back: {visible(', '.join(host.away))}" if host.away else "", "default"
@@ -75,7 +77,7 @@ def status_text(status: ChangeStatus) -> RenderableType:
     closing = (
         f"{status.verb}, begun {status.began:%Y-%m-%d %H:%M %Z}: {done} of {count(len(status.parts), status.noun)} done"
     )
-    return Group(*lines, Text(f"{closing}; {at_it}", "bold"))
+    return Group(*lines, Text(f"{closing}; {at_it}", "bold"), *missed)
 
 
 def status_document(status: ChangeStatus) -> Document:
@@ -87,6 +89,7 @@ def status_document(status: ChangeStatus) -> Document:
         "began": status.began.isoformat() if status.began is not None else None,
         "holder": status.holder or None,
         f"{status.noun}s": [plain(part) for part in status.parts],
+        "given_up": missed_documents(status.given_up),
     }
 
 

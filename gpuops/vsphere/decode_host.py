@@ -87,6 +87,7 @@ def thin_host(found: Found) -> ThinHost:
         connected=None if connection is None else connection == "connected",
         in_maintenance=flag(values.get("runtime.inMaintenanceMode")),
         booted=moment(text(values.get("runtime.bootTime"))),
+        uuid=text(values.get("hardware.systemInfo.uuid")) or None,
         version=text(values.get("config.product.version")),
         memory_mib=mebibytes(number(values.get("hardware.memorySize"))),
         memory_used_mib=number(values.get("summary.quickStats.overallMemoryUsage")),

@@ -30,6 +30,7 @@ HOST: Final = (
     "runtime.connectionState",
     "runtime.inMaintenanceMode",
     "runtime.bootTime",
+    "hardware.systemInfo.uuid",
     "config.product.version",
     "hardware.memorySize",
     "hardware.cpuInfo",

@@ -63,6 +63,7 @@ SWEPT: Final = (
     "change status",
     "change resume --yes",
     "change abort --yes",
+    "change abandon --host esx-01 --yes",
 )
 READING: Final = (
     "inventory --vms --output json",

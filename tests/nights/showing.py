@@ -204,6 +204,7 @@ class Showing:
             connected=state.connection == "connected",
             in_maintenance=state.in_maintenance,
             booted=state.boot_time,
+            uuid=state.uuid,
             version=self._world.api_version.removesuffix(".0"),
             memory_mib=model.memory_mib,
             memory_used_mib=sum(vm.state.reserved_mib or vm.state.guest_memory_mib for vm in running),

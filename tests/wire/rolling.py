@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpuops.execute.change import change
 from gpuops.execute.site import Site
@@ -18,6 +18,8 @@ from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
+
+Answer = TypeVar("Answer")
 
 EQUAL: Final = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="*")
 ONE: Final = SetScheduler(SchedulerPolicy.EQUAL_SHARE, host="esx-01")
@@ -37,7 +39,7 @@ class Bench:
         return self.server.world
 
     def roll(self, request: Any = EQUAL, *, apply: bool = True, **options: Any) -> ChangeReport:
-        return self._with(lambda site: change.roll(
+        return self.on_site(lambda site: change.roll(
             request, "scheduler set", Rolling(**options), site, apply=apply, consent=lambda report: None,
             told=self.told.append,
         ))  # fmt: skip
@@ -54,14 +56,15 @@ class Bench:
             assert isinstance(report, ChangeReport)
             return report
 
-        return self._with(begin)
+        return self.on_site(begin)
 
     def is_open(self) -> bool:
         """Whether the journal holds a change that has not ended."""
         with Connection(target_of(self.server)) as connection:
             return bool(change.status(Site(connection, self.state_dir, self.world.clock.now)).verb)
 
-    def _with(self, act: Callable[[Site], ChangeReport]) -> ChangeReport:
+    def on_site(self, act: Callable[[Site], Answer]) -> Answer:
+        """What is done in a login of its own."""
         with Connection(target_of(self.server)) as connection:
             return act(Site(connection, self.state_dir, self.world.clock.now))
 

@@ -157,7 +157,7 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
             vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
             power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
 
-    bench._with(lambda site: change.roll(
+    bench.on_site(lambda site: change.roll(
         EQUAL, "scheduler set", Rolling(), site, apply=True, consent=consent, told=bench.told.append
     ))  # fmt: skip
     assert len(asked) == 2

@@ -12,8 +12,10 @@ from gpuops.execute.change.exclusion import in_rotation, lock_vm, no_change_open
 from gpuops.execute.change.history import History, history_of, taken_from
 from gpuops.execute.change.host_doer import HostDoer
 from gpuops.execute.change.order import KIND, Order, dump_order, load_order
+from gpuops.execute.change.present import order_now
 from gpuops.execute.change.turns import Told, Turns
 from gpuops.execute.doer import Doer
+from gpuops.execute.given_up import note_who_is_back, still_given_up
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import Held, leased
 from gpuops.execute.lock import rotating
@@ -34,6 +36,7 @@ Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
 RESUME: Final = "gpuops change resume goes on with it, gpuops change abort gives it up; gpuops change status shows it"
+LEFT: Final = "was given up: left as it is"
 GOES_ON: Final = "goes on with"
 GIVES_UP: Final = "gives up"
 NO_CHANGE: Final = Roll(because=("no change of hosts was cut off",))
@@ -54,6 +57,7 @@ def roll(
     with site.changing(report.before.vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
+        note_who_is_back(journal, report.before)
         lock = lock_vm(journal)
         with leased(site, lock, returning=False) as lease:
             # what came to pass while this waited for an answer is seen
@@ -84,23 +88,29 @@ def abort(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeRepo
 def status(site: Site) -> ChangeStatus:
     """The change that has not ended, part by part."""
     with site.remembering(site.vcenter.uuid) as journal:
+        given_up = still_given_up(journal, site)
         run = open_change(journal)
         if journal is None or run is None:
-            return ChangeStatus()
+            return ChangeStatus(given_up=given_up)
         holder = rotating(site.state_dir, site.vcenter.uuid)
         at_it = str(holder) if holder is not None else ""
         hops = moves.load_hops(run.order)
         if hops is not None:
-            return moves.standing_of(run, hops, site.vcenter.inventory(), at_it)
+            return replace(moves.standing_of(run, hops, site.vcenter.inventory(), at_it), given_up=given_up)
         order = load_order(run.order)
-        history = history_of(journal.book.runs[run.id].intents.values())
-    return ChangeStatus(order.verb, run.started, at_it, tuple(_progress(step, order, history) for step in order.steps))
+        mine = journal.book.runs[run.id]
+        history = history_of(mine.intents.values(), mine.given_up)
+    parts = tuple(Progress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
+    return ChangeStatus(order.verb, run.started, at_it, parts, given_up=given_up)
 
 
-def _progress(step: HostStep, order: Order, history: History) -> Progress:
+def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
+    """(how far the host's turn is, names of its VMs that are not back)."""
+    if step.host in history.given_up:
+        return "given up", ()
     state = "to do" if step.host not in history.begun else "under way"
     away = tuple(sorted(taken.name for taken in taken_from(step.host, history).values()))
-    return Progress(step.host, order.names[step.host], "done" if step.host in history.ended else state, away)
+    return "done" if step.host in history.ended else state, away
 
 
 def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal: Journal | None) -> ChangeReport:
@@ -135,6 +145,7 @@ def _order(report: ChangeReport, lock: str | None) -> Order:
         names={turn.host.ref: turn.host.name for turn in turns},
         gpus={turn.host.ref: driven(turn.host) for turn in turns},
         mig={turn.host.ref: stays_divided(turn.step, turn.host) for turn in turns},
+        uuids={turn.host.ref: turn.host.uuid for turn in turns if turn.host.uuid is not None},
         rolling=report.rolling,
         lock_vm=lock,
     )
@@ -179,7 +190,8 @@ def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
 
 
 def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
-    return Turns(site, order, HostDoer(site.vcenter, site.hosts, journal, run, lease, site.passed_s), told)
+    doer = HostDoer(site.vcenter, site.hosts, journal, run, lease, site.passed_s, order.uuids)
+    return Turns(site, order_now(order, doer.ids), doer, told)
 
 
 def _gone_on_with(turns: Turns) -> ChangeReport:
@@ -214,8 +226,9 @@ def _rounds_left(turns: Turns) -> list[HostOutcome]:
     _settle(turns)
     order, history = turns.order, turns.history()
     outcomes = [HostOutcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
+    outcomes += [HostOutcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
     begun = [step for step in order.steps if step.host in history.left_open]
-    waiting = [step for step in order.steps if step.host not in history.begun]
+    waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
     stopped = ""
     if begun:
         outcomes += turns.take(begun)

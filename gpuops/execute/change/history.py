@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from gpuops.execute.journal.book import Intended, IntentState
 from gpuops.execute.step_json import Recorded, load_step
@@ -31,6 +32,8 @@ class Taken:
     name: str
     stopped: bool
     """It was shut down; else it runs on another host."""
+    uuid: str | None = None
+    """Its instance uuid; None = not known."""
 
 
 @dataclass(slots=True)
@@ -43,12 +46,16 @@ class History:
     """Hosts whose turn has begun, those that are done too."""
     reboots: dict[str, RebootHost] = field(default_factory=dict)
     """The reboot that was asked of a host."""
+    asked: dict[str, datetime] = field(default_factory=dict)
+    """When it was asked for, by vCenter's clock."""
     taken: dict[str, dict[str, Taken]] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+    """Hosts and VMs that a person gave up."""
 
     @property
     def left_open(self) -> frozenset[str]:
         """Hosts whose turn began and is not over."""
-        return frozenset(self.begun - self.ended)
+        return frozenset(self.begun - self.ended - self.given_up)
 
     def _note(self, intended: Intended) -> None:
         step, failed = load_step(intended.step), intended.state is IntentState.FAILED
@@ -60,6 +67,7 @@ class History:
                 self.begun.add(host)
                 if not failed:
                     self.reboots[host] = step
+                    self.asked[host] = intended.seen
             case EnterMaintenance(host=host) | LeaveMaintenance(host=host):
                 self.begun.add(host)
             case ConfigureModule(host=host) | ConfigureGraphics(host=host):
@@ -90,16 +98,20 @@ class History:
         # is left alone anyway
         name = str(intended.before.get("name", vm))
         already = self.taken.setdefault(host, {}).get(vm)
-        self.taken[host][vm] = Taken(vm, name, stopped or (already is not None and already.stopped))
+        stopped = stopped or (already is not None and already.stopped)
+        self.taken[host][vm] = Taken(vm, name, stopped, intended.before.get("uuid"))
 
     def _returned(self, host: str, vm: str, intended: Intended) -> None:
         if intended.state is IntentState.DONE:
             self.taken.get(host, {}).pop(vm, None)
 
 
-def history_of(intents: Iterable[Intended]) -> History:
-    """What these intents come to. Raises StateDamaged for a step that this version cannot read."""
-    history = History()
+def history_of(intents: Iterable[Intended], given_up: Collection[str] = ()) -> History:
+    """What these intents come to, but for what a person gave up.
+
+    Raises StateDamaged for a step that this version cannot read.
+    """
+    history = History(given_up=frozenset(given_up))
     for intended in intents:
         history._note(intended)
     return history
@@ -107,4 +119,6 @@ def history_of(intents: Iterable[Intended]) -> History:
 
 def taken_from(host: str, history: History) -> Mapping[str, Taken]:
     """By ref, the VMs that belong to the host and are not back."""
-    return history.taken.get(host, {})
+    if host in history.given_up:
+        return {}
+    return {ref: taken for ref, taken in history.taken.get(host, {}).items() if ref not in history.given_up}

@@ -7,16 +7,19 @@ first one may still be on its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown
+from gpuops.execute.change.history import History, history_of
+from gpuops.execute.change.present import ids_now, intents_now
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lease import Held
 from gpuops.execute.port import Vcenter
 from gpuops.execute.step_json import dump_step
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.change.in_force import task_satisfied
@@ -36,7 +39,10 @@ GOING_DOWN_S: Final = 300.0
 BACK_S: Final = 3600.0
 """A server with much memory and many GPUs boots for a quarter of an hour or more; after an hour it does not."""
 
-Failures = Mapping[str, str]
+GONE: Final = "is gone from vCenter"
+UNCONNECTED: Final = "is not connected"
+
+Failures = dict[str, str]
 """By host, why its step was not done."""
 
 
@@ -61,6 +67,7 @@ class HostDoer:
         run: Run,
         lease: Held | None,
         passed_s: Callable[[], float],
+        uuids: Mapping[str, str] | None = None,
     ) -> None:
         self.vcenter = vcenter
         self.hosts = hosts
@@ -69,6 +76,15 @@ class HostDoer:
         self.lease = lease
         self._passed_s = passed_s
         self.inventory = vcenter.inventory()
+        mine = journal.book.runs[run.id]
+        self.ids = ids_now(uuids or {}, mine.intents.values(), self.inventory)
+        """The ids that hosts and VMs of the change have now, where the journal knows them by others."""
+
+    def history(self) -> History:
+        """What the journal says has happened so far in this run."""
+        mine = self.journal.book.runs[self.run.id]
+        given_up = frozenset(self.ids.get(ref, ref) for ref in mine.given_up)
+        return history_of(intents_now(mine.intents.values(), self.ids), given_up)
 
     def look(self) -> Inventory:
         """Reads everything anew: hosts, their GPUs and all VMs."""
@@ -80,20 +96,64 @@ class HostDoer:
         return self.lease.objection() if self.lease is not None else None
 
     def tasks(self, steps: Sequence[HostTask]) -> Failures:
-        """Has vCenter do these, one for each host, all at once. Raises NotConnected (the intents stay open)."""
+        """Has vCenter do these, one for each host, all at once. Raises NotConnected (the intents stay open).
+
+        Only a reboot that was asked for before is waited for on a host that does not respond; nothing is asked of it.
+        """
         self.look()
-        missing = [step for step in steps if not task_satisfied(step, self.inventory.hosts[step.host])]
-        sent = [self._sent(step) for step in missing]
-        ends = self._wait([each.task for each in sent if each.task is not None], _limit_s(missing))
+        against = {step.host: reason for step in steps if (reason := self._unreachable(step)) is not None}
+        missing = [step for step in steps if step.host not in against and not self._is_satisfied(step)]
+        return against | self._ended([self._sent(step) for step in missing])
+
+    def asked_before(self, reboots: Iterable[RebootHost]) -> Failures:
+        """Waits for reboots that were asked for before, and asks for none.
+
+        One that vCenter shows nothing of did not come about: no failure. Raises NotConnected.
+        """
+        self.look()
+        sent = []
+        for step in reboots:
+            op_id = self._open(step)
+            if op_id is None or self._host(step) is None:
+                continue
+            task = self.hosts.adopt(step)
+            if task is not None or self._comes_about(step):
+                sent.append(_Sent(op_id, step, task))
+            else:
+                self.journal.settled(op_id, IntentState.FAILED, "it did not reach the host")
+        return self._ended(sent)
+
+    def _ended(self, sent: Sequence[_Sent]) -> Failures:
+        """These waited for, and what vCenter shows then."""
+        ends = self._wait([each.task for each in sent if each.task is not None], _limit_s([s.step for s in sent]))
         self._wait_for_boot({each.step.host: each.step for each in sent if _goes_on(each, ends)})
         self.look()
-        found = [self._judged(each, ends) for each in sent]
-        return {step.host: reason for step, reason in zip(missing, found, strict=True) if reason is not None}
+        found = {each.step.host: self._judged(each, ends) for each in sent}
+        return {host: reason for host, reason in found.items() if reason is not None}
+
+    def _host(self, step: HostStep | HostTask) -> Host | None:
+        """The step's host at the latest look; None = it is gone from vCenter."""
+        return self.inventory.hosts.get(step.host)
+
+    def _is_satisfied(self, step: HostTask) -> bool:
+        host = self._host(step)
+        return host is not None and task_satisfied(step, host)
+
+    def _unreachable(self, step: HostTask) -> str | None:
+        """Why nothing can be asked of the step's host, nor waited for on it; None = it can."""
+        host = self._host(step)
+        if host is None:
+            return GONE
+        if host.connected is True or (isinstance(step, RebootHost) and self._open(step) is not None):
+            return None
+        return UNCONNECTED
 
     def set(self, step: HostStep) -> str | None:
         """Why the host is not set to this now; None = it is. Raises NotConnected, StateDamaged."""
         self.inventory = self.hosts.with_settings(self.inventory, [step.host])
-        host = self.inventory.hosts[step.host]
+        host = self._host(step)
+        if host is None:
+            return GONE
         if host_satisfied(step, host):
             return None
         reason = host_hindrance(step, host) or self.objection()
@@ -107,15 +167,16 @@ class HostDoer:
         except GpuopsError as raised:
             error = raised
         self.inventory = self.hosts.with_settings(self.inventory, [step.host])
-        done = host_satisfied(step, self.inventory.hosts[step.host])
+        now = self._host(step)
+        done = now is not None and host_satisfied(step, now)
         reason = None if done else error.line if error is not None else "the host called it done, and does not show it"
         return self._settled(op_id, reason, error)
 
     def rest(self, host: str, seconds: float) -> None:
         """Lets time pass, until the host boots once more at the most."""
-        self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot(
-            {host: self.inventory.hosts[host].booted}, slice_s
-        ))  # fmt: skip
+        there = self.inventory.hosts.get(host)
+        if there is not None:
+            self._slices(seconds, lambda slice_s: self.hosts.wait_for_boot({host: there.booted}, slice_s))
 
     def _sent(self, step: HostTask) -> _Sent:
         """The step under way: as a run that was cut off left it, or sent now."""
@@ -149,23 +210,34 @@ class HostDoer:
     def _open(self, step: HostTask) -> str | None:
         """The op id of this very step, if a run that was cut off intended it and nobody saw its end."""
         mine, body = self.journal.book.runs[self.run.id], dump_step(step)
-        intents = [each for each in mine.intents.values() if each.step == body]
+        intents = [each for each in intents_now(mine.intents.values(), self.ids) if each.step == body]
         return intents[-1].op_id if intents and intents[-1].state in _OPEN else None
 
     def _comes_about(self, step: HostTask) -> bool:
         """Whether a step that may have been asked for, and has no task, is seen: a reboot within a few minutes."""
-        host = self.look().hosts[step.host]
-        if task_satisfied(step, host):
+        self.look()
+        if self._is_satisfied(step):
             return True
-        if not isinstance(step, RebootHost) or host.connected is not True:
+        if not isinstance(step, RebootHost) or self._is_unconnected(step):
             return isinstance(step, RebootHost)
-        self._slices(GOING_DOWN_S, lambda slice_s: self._is_down(step, slice_s))
-        host = self.look().hosts[step.host]
-        return host.connected is not True or task_satisfied(step, host)
+        left_s = GOING_DOWN_S - self._since_s(step)
+        self._slices(left_s, lambda slice_s: self._is_down(step, slice_s))
+        self.look()
+        return self._is_unconnected(step) or self._is_satisfied(step)
 
     def _is_down(self, step: RebootHost, slice_s: float) -> bool:
         back = self.hosts.wait_for_boot({step.host: step.booted}, slice_s)
-        return bool(back) or self.look().hosts[step.host].connected is not True
+        self.look()
+        return bool(back) or self._is_unconnected(step)
+
+    def _is_unconnected(self, step: HostTask) -> bool:
+        host = self._host(step)
+        return host is None or host.connected is not True
+
+    def _since_s(self, step: RebootHost) -> float:
+        """How long ago the reboot was asked for, by vCenter's clock; 0 = it is asked for just now."""
+        asked = self.history().asked.get(step.host)
+        return (self.inventory.taken_at - asked).total_seconds() if asked is not None else 0.0
 
     def _wait(self, tasks: Sequence[TaskRef], limit_s: float) -> dict[TaskRef, TaskEnd]:
         ends: dict[TaskRef, TaskEnd] = {}
@@ -182,7 +254,10 @@ class HostDoer:
         return ends
 
     def _wait_for_boot(self, tasks: Mapping[str, HostTask]) -> None:
-        left = {ref: step.booted for ref, step in tasks.items() if isinstance(step, RebootHost)}
+        """Until all are back; an hour from when the reboot was asked for, however often somebody goes on with it."""
+        reboots = [step for step in tasks.values() if isinstance(step, RebootHost)]
+        left = {step.host: step.booted for step in reboots}
+        limit_s = max((BACK_S - self._since_s(step) for step in reboots), default=0.0)
 
         def back(slice_s: float) -> bool:
             for ref in self.hosts.wait_for_boot(left, slice_s):
@@ -190,7 +265,7 @@ class HostDoer:
             return not left
 
         if left:
-            self._slices(BACK_S, back)
+            self._slices(limit_s, back)
 
     def _slices(self, limit_s: float, ready: Callable[[float], object]) -> None:
         """Waits until it is ready, a slice at a time, and keeps the lease meanwhile."""
@@ -205,8 +280,10 @@ class HostDoer:
 
     def _judged(self, sent: _Sent, ends: Mapping[TaskRef, TaskEnd]) -> str | None:
         end = ends.get(sent.task) if sent.task is not None else None
-        if task_satisfied(sent.step, self.inventory.hosts[sent.step.host]):
+        if self._is_satisfied(sent.step):
             return self._settled(sent.op_id, None, None)
+        if self._host(sent.step) is None:
+            return self._settled(sent.op_id, GONE, None)
         error = end.error if end is not None else sent.error
         reason = error.line if error is not None else next(_why(sent.step))
         return self._settled(sent.op_id, reason, error)

@@ -35,6 +35,8 @@ class Order:
     rolling: Rolling = field(default_factory=Rolling)
     lock_vm: str | None = None
     """The lock VM of the rotation, whose lease keeps rotations away."""
+    uuids: dict[str, str] = field(default_factory=dict)
+    """Of each host whose hardware uuid is known."""
 
     def but(self, ended: frozenset[str]) -> tuple[HostStep, ...]:
         """The steps of the hosts that are left."""
@@ -52,6 +54,7 @@ def dump_order(order: Order) -> str:
         "names": order.names,
         "gpus": _spelled(order.gpus),
         "mig": _spelled(order.mig),
+        "uuids": order.uuids,
         "rolling": rolling,
         "lock_vm": order.lock_vm,
     }
@@ -71,6 +74,7 @@ def load_order(text: str) -> Order:
             names=dict(body["names"]),
             gpus=_parsed(body["gpus"]),
             mig=_parsed(body.get("mig", {})),  # an earlier version did not ask
+            uuids=dict(body.get("uuids", {})),
             rolling=Rolling(
                 max_hosts=int(rolling["max_hosts"]),
                 window=parse_window(rolling["window"]) if rolling["window"] else None,

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.execute.change.history import History, history_of, taken_from
-from gpuops.execute.change.host_doer import HostDoer
+from gpuops.execute.change.history import History, taken_from
+from gpuops.execute.change.host_doer import GONE, UNCONNECTED, HostDoer
 from gpuops.execute.change.order import Order
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.change.returning import leaving, returning
 from gpuops.plan.change.roll import Turn, turns_of
+from gpuops.plan.command import command
 from gpuops.plan.host_plan import HostOutcome
 from gpuops.plan.keeping import kept_as_they_are
 from gpuops.plan.outcome import Outcome, Verdict
@@ -51,8 +53,12 @@ class Turns:
     def take(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
         """What became of these hosts. Raises NotConnected and StateDamaged: the change can be gone on with."""
         history = self.history()
-        going = [step for step in steps if not self._rebooted(step, history)]
+        there = self.doer.look().hosts
+        self.wrong |= {step.host: GONE for step in steps if step.host not in there}
+        going = [step for step in steps if step.host in there and not self._rebooted(step, history)]
         fresh = [step for step in going if step.host not in history.reboots]
+        self.wrong |= {step.host: UNCONNECTED for step in fresh if there[step.host].connected is not True}
+        fresh = [step for step in fresh if step.host not in self.wrong]
         refused = self._empty(fresh) if fresh else None
         if refused is not None:
             begun = [step for step in steps if step.host in history.begun]
@@ -65,12 +71,23 @@ class Turns:
         return [self._end(step) for step in steps]
 
     def give_up(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
-        """These hosts in service again as they are, their VMs back on them; whatever was to be set on them."""
+        """These hosts in service again as they are, their VMs back on them; whatever was to be set on them.
+
+        A reboot that was asked for is waited for: a host that still boots serves nobody.
+        """
+        history = self.history()
+        booting = [step for step in steps if step.host in history.reboots and not self._rebooted(step, history)]
+        if booting:
+            self._say(booting, "still boots, and is waited for")
+            self.wrong.update(self.doer.asked_before([history.reboots[step.host] for step in booting]))
+        for step in booting:
+            if step.host not in self.wrong:
+                self._wait_for_driver(step)
         return [self._end(step) for step in steps]
 
     def history(self) -> History:
         """What the journal says has happened so far."""
-        return history_of(self.doer.journal.book.runs[self.doer.run.id].intents.values())
+        return self.doer.history()
 
     # its parts
 
@@ -93,13 +110,14 @@ class Turns:
     def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
         """Sets these hosts, out of service; the reboots that this calls for."""
         inventory = self.doer.look()
-        booted = {step.host: inventory.hosts[step.host].booted for step in steps}
+        booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
         inventory = self.doer.look()
         for step in steps:
             # who was suspended there meanwhile would meet another driver or scheduler when he comes back
-            kept = next(kept_as_they_are(inventory.hosts[step.host], inventory), None)
+            host = inventory.hosts.get(step.host)
+            kept = next(kept_as_they_are(host, inventory), None) if host is not None else GONE
             if kept is not None:
                 self.wrong.setdefault(step.host, str(kept))
             elif step.host not in self.wrong and (reason := self.doer.set(step)) is not None:
@@ -109,32 +127,46 @@ class Turns:
     def _look_at(self, steps: Sequence[HostStep]) -> None:
         """Waits for the GPUs' driver, and then sees whether the setting is in force."""
         for step in steps:
-            waited_s, name = 0.0, self.order.names[step.host]
-            missing = self._undriven(step)
-            while missing and waited_s < DRIVER_S:
-                self.doer.rest(step.host, DRIVER_LOOK_S)
-                waited_s += DRIVER_LOOK_S
-                missing = self._undriven(step)
-            if missing:
+            host, missing = self._wait_for_driver(step)
+            if host is None:
+                self.wrong[step.host] = GONE
+            elif missing:
                 self.wrong[step.host] = f"its driver does not list GPU {', '.join(missing)} since its reboot"
-            elif (reason := self._not_in_force(step)) is not None:
+            elif (reason := self._not_in_force(step, host)) is not None:
                 self.wrong[step.host] = f"it is back, and {reason}"
             else:
-                self.told(f"{name}: back, and as it was set")
+                self.told(f"{self.order.names[step.host]}: back, and as it was set")
 
-    def _not_in_force(self, step: HostStep) -> str | None:
-        host = self.doer.inventory.hosts[step.host]
+    def _wait_for_driver(self, step: HostStep) -> tuple[Host | None, list[str]]:
+        """(the host, None where it is gone from vCenter; the GPUs that its driver does not list in good time)."""
+        host, waited_s = self._asked(step), 0.0
+        while host is not None and (missing := self._undriven(step, host)) and waited_s < DRIVER_S:
+            self.doer.rest(step.host, DRIVER_LOOK_S)
+            waited_s += DRIVER_LOOK_S
+            host = self._asked(step)
+        return host, missing if host is not None else []
+
+    def _not_in_force(self, step: HostStep, host: Host) -> str | None:
         return not_in_force(step, host) or undivided(self.order.mig.get(step.host, ()), host)
 
-    def _undriven(self, step: HostStep) -> list[str]:
-        inventory = self.doer.look()
-        self.doer.inventory = self.doer.hosts.with_settings(inventory, [step.host])
-        found = undriven(step, self.order.gpus.get(step.host, ()), self.doer.inventory.hosts[step.host])
-        return [str(each) for each in found]
+    def _asked(self, step: HostStep) -> Host | None:
+        """The host with its settings, looked at anew; None = it is gone from vCenter."""
+        self.doer.inventory = self.doer.hosts.with_settings(self.doer.look(), [step.host])
+        return self.doer.inventory.hosts.get(step.host)
+
+    def _undriven(self, step: HostStep, host: Host) -> list[str]:
+        return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
 
     def _end(self, step: HostStep) -> HostOutcome:
         """The host serves VMs again, and has its own back; one that was rebooted and is wrong stays out of service."""
         reason = self.wrong.get(step.host)
+        host = self.doer.look().hosts.get(step.host)
+        if host is None or host.connected is not True:
+            gone = GONE if host is None else UNCONNECTED
+            stays = "in maintenance mode" if host is not None and host.in_maintenance else "as it is"
+            again = command("change abandon", host=self.order.names[step.host])
+            reason = f"{reason or gone}; it stays {stays}; if it never comes back: {again}"
+            return HostOutcome(step, Verdict.FAILED, reason)
         if reason is not None and step.host in self.history().reboots:  # asked for for all that is known
             return HostOutcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
@@ -152,9 +184,12 @@ class Turns:
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
         """(each VM that is not back, and why; what was left as somebody made it)."""
         taken, inventory = taken_from(host, self.history()), self.doer.look()
+        home = inventory.hosts.get(host)
+        if home is None:
+            return [GONE], ()
         there = {ref: vm for ref in taken if (vm := inventory.vms.get(ref)) is not None}
         plan, notes = returning(
-            inventory.hosts[host],
+            home,
             [vm for ref, vm in there.items() if taken[ref].stopped],
             [vm for ref, vm in there.items() if not taken[ref].stopped],
             inventory,
@@ -191,7 +226,8 @@ class Turns:
     def _rebooted(self, step: HostStep, history: History) -> bool:
         """Whether the reboot that was asked for is over, as the host's boot time tells."""
         reboot = history.reboots.get(step.host)
-        return reboot is not None and task_satisfied(reboot, self.doer.look().hosts[step.host])
+        host = self.doer.look().hosts.get(step.host)
+        return reboot is not None and host is not None and task_satisfied(reboot, host)
 
     def _say(self, steps: Sequence[HostStep], what: str) -> None:
         self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {what}")

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.drs import VmDrs
+from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks
 
@@ -94,6 +95,8 @@ class OpenRun:
 
     run: Run
     intents: dict[str, Intended] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
+    """Refs of the hosts and VMs of it that a person gave up."""
 
 
 @dataclass(slots=True)
@@ -144,6 +147,8 @@ class Book:
         """Nights whose return has begun, whether or not anybody has come back yet."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
+        self.given_up: dict[str, GivenUp] = {}
+        """By ref, the hosts and VMs that a person gave up and that nobody has seen back."""
         self.changed: datetime | None = None
         """When a run last began, ended or was given an outcome."""
 
@@ -160,6 +165,8 @@ class Book:
                 self._returned(record)
             case Kind.SKIP:
                 self._skip(record.body)
+            case Kind.GIVEN_UP:
+                self._given_up(record)
             case Kind.ENDED:
                 self.runs.pop(record.run, None)
                 self._touched(record.at)
@@ -186,7 +193,11 @@ class Book:
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
-        past = [key for key, saved in self.originals.items() if saved.returned is not None and saved.returned < before]
+        past = [
+            key
+            for key, saved in self.originals.items()
+            if saved.returned is not None and saved.returned < before and saved.vm not in self.given_up
+        ]
         for key in past:
             del self.originals[key]
             self.takes.pop(key, None)
@@ -202,6 +213,17 @@ class Book:
             self.skips.add(skip)
         else:
             self.skips.discard(skip)
+
+    def _given_up(self, record: Record) -> None:
+        body = record.body
+        ref = body["ref"]
+        if not body["given_up"]:
+            self.given_up.pop(ref, None)
+            return
+        if record.run in self.runs:
+            self.runs[record.run].given_up.add(ref)
+        thing, uuid, name, of, runs = (body[key] for key in ("thing", "uuid", "name", "of", "runs"))
+        self.given_up[ref] = GivenUp(Thing(thing), ref, uuid, name, of, record.at, runs)
 
     def _original(self, body: Mapping[str, Any]) -> None:
         key = (body["night"], body["vm"])
@@ -220,6 +242,7 @@ class Book:
             return
         of.intents[intended.op_id] = intended
         if of.run.night is not None and intended.kind in TAKING:
+            self.given_up.pop(intended.vm, None)
             self._took(of.run.night, intended.vm, 1)
             self._taken_anew(of.run.night, intended.vm)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:

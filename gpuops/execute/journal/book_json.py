@@ -11,10 +11,11 @@ from typing import Any, Final
 from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.execute.journal.record import Record
 from gpuops.model.drs import VmDrs
+from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 7
+FOLD: Final = 8
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -31,6 +32,7 @@ def dump_book(book: Book) -> dict[str, Any]:
         "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
         "over": sorted(book.over),
         "skips": sorted(book.skips),
+        "given_up": [_dump_given_up(each) for each in book.given_up.values()],
         "changed": _moment(book.changed),
     }
 
@@ -62,6 +64,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.setbacks = {night: Setbacks(**told) for night, told in body["setbacks"].items()}
     book.over = set(body["over"])
     book.skips = {(policy, night) for policy, night in body["skips"]}
+    book.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
     book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
     return book
 
@@ -81,6 +84,7 @@ def _dump_run(each: OpenRun) -> dict[str, Any]:
             [one.op_id, one.step, one.seen.isoformat(), one.before, one.state, one.task]
             for one in each.intents.values()
         ],
+        "given_up": sorted(each.given_up),
     }
 
 
@@ -93,7 +97,15 @@ def _load_run(vcenter: str, body: Mapping[str, Any]) -> OpenRun:
         op_id: Intended(op_id, step, datetime.fromisoformat(seen), before, IntentState(state), task)
         for op_id, step, seen, before, state, task in body["intents"]
     }
-    return OpenRun(run, intents)
+    return OpenRun(run, intents, set(body["given_up"]))
+
+
+def _dump_given_up(each: GivenUp) -> dict[str, Any]:
+    return asdict(each) | {"at": each.at.isoformat()}
+
+
+def _load_given_up(body: Mapping[str, Any]) -> GivenUp:
+    return GivenUp(**{**body, "thing": Thing(body["thing"]), "at": datetime.fromisoformat(body["at"])})
 
 
 def _dump_saved(saved: Saved, count: int) -> list[Any]:

@@ -19,6 +19,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.step_json import Recorded, dump_step, load_step
+from gpuops.model.given_up import GivenUp
 from gpuops.model.inventory import Inventory
 from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.steps import Step
@@ -258,6 +259,42 @@ class Journal:
     def returned(self, night: str, vm: str) -> None:
         self._append(lambda _: [("", Kind.RETURNED, {"night": night, "vm": vm})])
 
+    # what a person gave up
+
+    def give_up(self, things: Sequence[GivenUp], run: Run | None = None) -> None:
+        """Notes hosts and VMs that a person gave up, those of a night among them as returned; once each.
+
+        `run`: the change whose they are. What of it stands in the journal already is not noted again.
+        """
+
+        def new(book: Book) -> list[Draft]:
+            mine = book.runs.get(run.id) if run is not None else None
+            known = book.given_up.keys() if mine is None else mine.given_up
+            drafts: list[Draft] = []
+            for each in things:
+                if each.ref not in known:
+                    drafts.append((run.id if run is not None else "", Kind.GIVEN_UP, _given_up(each, given_up=True)))
+                if run is None:
+                    held = [saved for saved in book.originals.values() if saved.vm == each.ref and not saved.returned]
+                    drafts += [("", Kind.RETURNED, {"night": saved.night, "vm": saved.vm}) for saved in held]
+            return drafts
+
+        self._append(new)
+
+    def back(self, things: Sequence[GivenUp]) -> None:
+        """Notes those that are back after all."""
+
+        def new(book: Book) -> list[Draft]:
+            return [
+                ("", Kind.GIVEN_UP, _given_up(each, given_up=False)) for each in things if each.ref in book.given_up
+            ]
+
+        self._append(new)
+
+    def given_up(self) -> tuple[GivenUp, ...]:
+        """Hosts and VMs that a person gave up and that no run has seen back."""
+        return tuple(self.book.given_up.values())
+
     # nights
 
     def skip(self, policy: str, night: str, *, skipped: bool) -> None:
@@ -301,9 +338,19 @@ class Journal:
 def _as_seen(step: Recorded, before: Inventory) -> Mapping[str, Any]:
     """What the step is about, as it was."""
     if not isinstance(step, Step):
-        return {"host": step.host, "name": before.hosts[step.host].name}
+        host = before.hosts.get(step.host)
+        return {} if host is None else {"host": host.ref, "name": host.name, "uuid": host.uuid}
     vm = before.vms.get(step.vm)
-    return {} if vm is None else {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name}
+    if vm is None:
+        return {}
+    return {"host": vm.host, "power": vm.power, "profiles": vm.profiles, "name": vm.name, "uuid": vm.instance_uuid}
+
+
+def _given_up(each: GivenUp, *, given_up: bool) -> Mapping[str, Any]:
+    body = {"ref": each.ref, "given_up": given_up}
+    if not given_up:
+        return body
+    return body | {"thing": each.thing, "uuid": each.uuid, "name": each.name, "of": each.of, "runs": each.runs}
 
 
 def _run_of(op_id: str) -> str:

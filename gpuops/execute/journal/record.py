@@ -29,6 +29,8 @@ class Kind(StrEnum):
     """A VM was seen as it was before the night."""
     SKIP = "skip"
     """A night that is not to be taken, or after all is."""
+    GIVEN_UP = "given_up"
+    """A host or VM that a person gave up, or that is back after all."""
     ENDED = "ended"
     CHECKPOINT = "checkpoint"
     """All that the records up to here come to: whoever reads may begin with it."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
 from gpuops.plan.change.roll import Roll
+from gpuops.plan.given_up import Missed
 from gpuops.plan.host_plan import HostOutcome
 from gpuops.plan.outcome import Verdict
 
@@ -51,7 +52,7 @@ class Progress:
     ref: str
     name: str
     state: str
-    """`done`, `under way` or `to do`."""
+    """`done`, `under way`, `to do` or `given up`."""
     away: tuple[str, ...] = ()
     """Names of its VMs that are not back."""
 
@@ -67,3 +68,5 @@ class ChangeStatus:
     parts: tuple[Progress, ...] = ()
     noun: str = "host"
     """What a part is."""
+    given_up: tuple[Missed, ...] = ()
+    """Hosts and VMs that a person gave up, and that are not back."""

@@ -114,6 +114,9 @@ def turns_of(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
 ) -> tuple[Turn, ...] | tuple[Rejection, ...]:
     """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
+    gone = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
+    if gone:
+        return gone
     hosts = [inventory.hosts[step.host] for step in steps]
     kept = tuple(each for host in hosts for each in kept_as_they_are(host, inventory))
     if kept:

@@ -32,7 +32,9 @@ def holding(steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog)
 
 
 def _admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bool:
-    vm, host = inventory.vm(step.vm), inventory.hosts[step.host]
+    vm, host = inventory.vm(step.vm), inventory.hosts.get(step.host)
+    if host is None:
+        return False
     wanted = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
     if refusals(wanted, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
         return False

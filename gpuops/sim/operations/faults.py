@@ -29,6 +29,10 @@ def wrong_state(text: str) -> Exception:
     return _fault(vim.fault.InvalidState, text)
 
 
+def host_not_connected(host: str) -> Exception:
+    return _fault(vmodl.fault.HostNotConnected, f"The host {host} is not connected.")
+
+
 def question_pending(question: Question) -> Exception:
     return _fault(vim.fault.QuestionPending, "The virtual machine has a pending question.", text=question.text)
 

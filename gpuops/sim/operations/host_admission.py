@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyVmomi import vmodl
-
 from gpuops.errors import UsageError
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.gpu_admission import Refusal, Seat, Wish, admit
@@ -47,7 +45,7 @@ def admission(vm: VirtualMachine, host: HostSystem) -> Admission:
 
 def _host_is_up(host: HostSystem) -> None:
     if host.state.connection != "connected":
-        raise vmodl.fault.HostNotConnected(msg=f"The host {host.name} is not connected.")
+        raise faults.host_not_connected(host.name)
     if host.state.in_maintenance:
         raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
 

@@ -39,6 +39,7 @@ def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any
     vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
     def begin() -> None:
+        _must_respond(host)
         if host.state.in_maintenance:
             raise faults.wrong_state("The host is already in maintenance mode.")
         for vm in host.running_vms():
@@ -48,6 +49,7 @@ def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any
                 _evacuate(vm, host, call)
 
     def finish() -> None:
+        _must_respond(host)
         if host.running_vms():
             raise vim.fault.Timedout(msg=f"Virtual machines still run on host {host.name}.")
         _set_maintenance(host, call, on=True, vsan=vsan)
@@ -76,10 +78,12 @@ def leave(host: HostSystem, call: Call) -> Any:
     """ExitMaintenanceMode_Task."""
 
     def begin() -> None:
+        _must_respond(host)
         if not host.state.in_maintenance:
             raise faults.wrong_state("The host is not in maintenance mode.")
 
     def finish() -> None:
+        _must_respond(host)
         _set_maintenance(host, call, on=False)
         for vm in host.vms():
             if is_agent(vm) and vm.state.power is Power.OFF:
@@ -94,6 +98,7 @@ def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
     """RebootHost_Task: ends when the reboot has begun; the host is back ten minutes later."""
 
     def begin() -> None:
+        _must_respond(host)
         if not force and not host.state.in_maintenance:
             raise faults.wrong_state("The host must be in maintenance mode, or the reboot forced.")
 
@@ -153,6 +158,12 @@ def boot(host: HostSystem, call: Call) -> None:
     )
     host.graphics_changed()
     host.runtime_changed()
+
+
+def _must_respond(host: HostSystem) -> None:
+    """Raises HostNotConnected: vCenter hands an order for a host on to the host itself (vSphere API reference)."""
+    if host.state.connection != "connected":
+        raise faults.host_not_connected(host.name)
 
 
 def _set_maintenance(host: HostSystem, call: Call, *, on: bool, vsan: str | None = None) -> None:

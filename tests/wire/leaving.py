@@ -1,0 +1,52 @@
+"""A host that is removed from a simulated vCenter with its VMs, and added again under new ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.registration import enter, leave, new_moid
+from gpuops.sim.scenario_hosts import PARTS, _add_parts
+
+MANAGERS = (*(prefix for _, prefix in PARTS), "hostOptions")
+
+
+def removed(host: HostSystem) -> list[VirtualMachine]:
+    """Takes the host out of the inventory; the VMs that were registered on it."""
+    world, vms = host.world, host.vms()
+    with world.lock:
+        for vm in vms:
+            leave(vm)
+        for prefix in MANAGERS:
+            world.unregister(world.get(f"{prefix}-{host.number}"))
+        cluster = host.compute_resource()
+        cluster.host_moids.remove(host.moid)
+        for store in host.state.datastores:
+            world.get(store).host_moids.remove(host.moid)
+        world.unregister(world.get(f"datastoreBrowser-{host.moid}"))
+        world.unregister(host)
+        cluster.touch("host", "summary")
+    return vms
+
+
+def added_again(host: HostSystem, vms: Sequence[VirtualMachine]) -> HostSystem:
+    """The same server under another id, and its VMs under others."""
+    from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
+
+    world = host.world
+    with world.lock:
+        again = HostSystem(world, new_moid(world, "host"), host.state)
+        world.register(again)
+        HostDatastoreBrowser(again)
+        _add_parts(again)
+        cluster = again.compute_resource()
+        cluster.host_moids.append(again.moid)
+        for store in again.state.datastores:
+            world.get(store).host_moids.append(again.moid)
+        cluster.touch("host", "summary")
+        again.state.vms.clear()
+        for vm in vms:
+            vm.state.host = again.moid
+            enter(VirtualMachine(world, new_moid(world, "vm"), vm.state))
+    return again
