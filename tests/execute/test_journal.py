@@ -142,6 +142,7 @@ def test_what_the_vm_was_is_kept_with_the_intent(journal: Journal, tmp_path: Pat
         "power": "poweredOn",
         "profiles": ["nvidia_a40-24q"],
         "name": "desktop-01",
+        "uuid": "50vm-1",
     }
 
 
