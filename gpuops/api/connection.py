@@ -15,6 +15,7 @@ from gpuops.execute.site import Site
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
+    from gpuops.execute.patience import Patience
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
     from gpuops.model.target import Target
@@ -26,9 +27,11 @@ def connect(
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
+    patience: Patience | None = None,
 ) -> Site:
     """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
 
+    `patience` is that of a return, which waits for a vCenter that is away; None = it is not waited for.
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
@@ -46,11 +49,15 @@ def connect(
         else:
             url = _usable(where.journal_url or "")
             target = login(where, environ, ask)
-        found = Connection(replace(target, guest=guest_login(environ)), _guest_shell(environ))
+        target, shell = replace(target, guest=guest_login(environ)), _guest_shell(environ)
+        found = patience.reached(lambda: Connection(target, shell)) if patience else Connection(target, shell)
         vcenter = closing.enter_context(found)
         state_dir = state_dir or default_state_dir(environ)
         real = not vcenter.simulated
-        return Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+        site = Site(vcenter, state_dir, wall_clock, same_time=real, closing=closing.pop_all(), journal_url=url)
+        if patience is not None:
+            site.pause, site.say = patience.pause, patience.say
+        return site
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:

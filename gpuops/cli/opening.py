@@ -16,13 +16,16 @@ from gpuops.model.inventory import Inventory
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.sources import Destination, Simulated
+    from gpuops.execute.patience import Patience
 
 
-def open_site(common: Common, *, saved: Path | None = None, guarded: bool = False) -> Site:
+def open_site(
+    common: Common, *, saved: Path | None = None, guarded: bool = False, patience: Patience | None = None
+) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
     `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
-    own entry says so. Raises TargetError, NotConnected, Refused.
+    own entry says so. `patience`: it waits for a vCenter that is away. Raises TargetError, NotConnected, Refused.
     """
     from gpuops.api import connect, offline
 
@@ -33,7 +36,7 @@ def open_site(common: Common, *, saved: Path | None = None, guarded: bool = Fals
         return offline(load(saved))
     where = _where(common)
     _warn_unverified(where, guarded=guarded)
-    return connect(where, ask=_ask if sys.stdin.isatty() else None)
+    return connect(where, ask=_ask if sys.stdin.isatty() else None, patience=patience)
 
 
 def _refuse_both(common: Common) -> None:

@@ -107,7 +107,7 @@ def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFil
       gpuops rotate day --yes --vcenter prod
     """
     from gpuops.api import rotate_day
-    from gpuops.cli.running import carry_out
+    from gpuops.cli.running import carry_out, patience_under
     from gpuops.config.policy import load_policy
 
     wanted = load_policy(policy) if policy is not None else None
@@ -117,6 +117,7 @@ def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFil
         common,
         acting,
         guarded=True,
+        patience=patience_under(wanted),
     )
 
 

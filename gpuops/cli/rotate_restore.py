@@ -36,7 +36,7 @@ def restore(
       gpuops rotate restore --from-markers --policy templates/policy.yaml --yes --vcenter prod
     """
     from gpuops.api import rotate_restore
-    from gpuops.cli.running import carry_out
+    from gpuops.cli.running import carry_out, patience_under
     from gpuops.config.policy import load_policy
 
     wanted = load_policy(policy) if policy is not None else None
@@ -49,4 +49,5 @@ def restore(
         common,
         acting,
         guarded=True,
+        patience=patience_under(wanted),
     )

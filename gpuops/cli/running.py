@@ -13,6 +13,8 @@ from gpuops.cli.options import Acting, Common
 
 if TYPE_CHECKING:
     from gpuops.api import Consent, Site
+    from gpuops.execute.patience import Patience
+    from gpuops.model.rotation import Policy
     from gpuops.plan.outcome import Report
 
 Corridor = Callable[["Site", bool, "Consent"], "Report"]
@@ -27,8 +29,10 @@ def carry_out(
     *,
     saved: Path | None = None,
     guarded: bool = False,
+    patience: Patience | None = None,
 ) -> None:
-    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document."""
+    """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `patience`: how it waits
+    for a vCenter that is away."""
     from gpuops.cli.consent import Consent
     from gpuops.cli.opening import open_site, remember
     from gpuops.cli.progress import Progress
@@ -36,10 +40,12 @@ def carry_out(
     asked = Consent(yes=acting.yes)
 
     def consent(report: Report) -> None:
-        asked(report)
+        if progress.report is None:  # asked once, however often vCenter goes away in between
+            asked(report)
         progress.begin(report)
 
-    with open_site(common, saved=saved, guarded=guarded) as site, Progress() as progress:
+    waits = patience if not acting.dry_run else None
+    with open_site(common, saved=saved, guarded=guarded, patience=waits) as site, Progress() as progress:
         site.progress = progress
         report = corridor(site, not acting.dry_run and saved is None, consent)
     if saved is None:
@@ -47,6 +53,17 @@ def carry_out(
     _show(report, kind, explain=acting.explain, saved=saved)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def patience_under(policy: Policy | None) -> Patience:
+    """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
+    from rich.text import Text
+
+    from gpuops.clock import pause, wall_clock
+    from gpuops.execute.patience import Patience
+    from gpuops.report.visible import visible
+
+    return Patience(policy, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
 
 
 def _show(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, Refused, UsageError
+from gpuops.errors import Locked, NotConnected, Refused, UsageError
 from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.half import HALVES, Half, morning_first
@@ -14,11 +15,12 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease import leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.originals import known_originals
+from gpuops.execute.patience import Patience
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.turn import Turn, tagged
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
-from gpuops.plan.outcome import Report
+from gpuops.plan.outcome import Outcome, Report
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.night import RotateNight
@@ -57,17 +59,43 @@ def rotate(
         if not returning:
             no_change_open(journal)
         obeyed = policy or remembered_policy(journal)
-        left_open = journal.open_runs(HALVES)
-        morning_first(half, left_open)
-        with leased(site, obeyed.lock_vm, returning=returning) as lease:
-            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
-            settled = turn.settle(left_open, journal)
-            report = turn.look(journal)
-            outcomes = turn.do(report, journal, left_open, consent)
-            plan = report.plan
-            warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
-        report = replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
+
+        def turned() -> Report:
+            left_open = journal.open_runs(HALVES)
+            morning_first(half, left_open)
+            with leased(site, obeyed.lock_vm, returning=returning) as lease:
+                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
+                settled = turn.settle(left_open, journal)
+                report = turn.look(journal)
+                outcomes = turn.do(report, journal, left_open, consent)
+                plan = report.plan
+                warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
+            return replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
+
+        report = _outlasting(turned, obeyed, site) if returning else turned()
         return _without_journal(report, journal)
+
+
+def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site) -> Report:
+    """What a return comes to that waits for a vCenter that is away, and then goes on as one that was cut off does."""
+    patience = Patience(policy, site.clock, site.pause, site.say)
+    watching, ended = site.progress, list[Outcome]()
+    before_it_went: tuple[Outcome, ...] = ()
+
+    def noted(outcome: Outcome) -> None:
+        ended.append(outcome)
+        watching(outcome)
+
+    site.progress = noted
+    while True:
+        try:
+            report = turned()
+        except NotConnected as away:
+            patience.until_back(away, site.vcenter.inventory)
+            before_it_went = tuple(ended)
+        else:
+            site.progress = watching
+            return replace(report, outcomes=(*before_it_went, *report.outcomes))
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:

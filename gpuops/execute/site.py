@@ -35,6 +35,10 @@ def _unwatched(outcome: Outcome) -> None:
     """The progress of a caller that does not watch."""
 
 
+def _unheard(line: str) -> None:
+    """What is said to a caller that does not listen."""
+
+
 @dataclass(slots=True)
 class Site:
     """One vCenter to work on, and where this machine keeps its journal. Close it, or use `with`."""
@@ -46,6 +50,10 @@ class Site:
     """Called with the outcome of each step as it ends."""
     passed_s: Callable[[], float] = time_here.passed_s
     """Seconds since some moment, whatever is done to the clock."""
+    pause: Callable[[float], None] = time_here.pause
+    """Returns so many seconds later."""
+    say: Callable[[str], None] = _unheard
+    """Told in one line what a run waits for, and that it goes on."""
     same_time: bool = False
     """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""
     closing: ExitStack = field(default_factory=ExitStack)

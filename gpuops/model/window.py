@@ -107,9 +107,13 @@ class Window:
 
     def night_at(self, now: datetime) -> Night | None:
         """The night that this moment is in: opened, and its desktops not due yet."""
+        return next((night for night in self.nights_begun(now) if now < night.back_by), None)
+
+    def nights_begun(self, now: datetime) -> tuple[Night, ...]:
+        """The nights of the last days that have opened, the latest first."""
         local = now.astimezone(self.zone).date()
         nights = (self.night_of(local - number * _DAY) for number in range(3))
-        return next((night for night in nights if night is not None and night.opens <= now < night.back_by), None)
+        return tuple(night for night in nights if night is not None and night.opens <= now)
 
     def next_night(self, now: datetime) -> Night | None:
         """The first night that opens after this moment, within a year; None = there is none."""

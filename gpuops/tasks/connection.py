@@ -23,6 +23,7 @@ from gpuops.model.secret import Secret
 
 if TYPE_CHECKING:
     from gpuops.api import Site
+    from gpuops.model.rotation import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,23 @@ def reach(said: Said, environ: Mapping[str, str] = os.environ) -> Destination | 
     return replace(where, verify=said.validate_certs, verify_origin="validate_certs")
 
 
-def open_site(said: Said, *, guarded: bool = False, environ: Mapping[str, str] = os.environ) -> tuple[Site, list[str]]:
-    """A logged-in site, to be closed, and what to warn of. Raises TargetError, NotConnected, Refused.
+def open_site(
+    said: Said,
+    *,
+    guarded: bool = False,
+    returning: bool = False,
+    policy: Policy | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Site, list[str]]:
+    """A logged-in site, to be closed, and what to warn of, which may grow. Raises TargetError, NotConnected, Refused.
 
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
-    `validate_certs: false`.
+    `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need.
     """
     from gpuops.api import connect
-    from gpuops.clock import wall_clock
+    from gpuops.clock import pause, wall_clock
     from gpuops.execute.audit import unverified
+    from gpuops.execute.patience import Patience
 
     where = reach(said, environ)
     state_dir = Path(said.state_dir).expanduser() if said.state_dir else None
@@ -84,8 +93,9 @@ def open_site(said: Said, *, guarded: bool = False, environ: Mapping[str, str] =
     if warning is not None and not isinstance(where, Simulated):
         at = wall_clock().isoformat(timespec="seconds")
         unverified(where, state_dir or default_state_dir(environ), at, ["ansible"])
-    site = connect(where, environ=environ, state_dir=state_dir)
-    return site, [warning] if warning else []
+    warnings = [warning] if warning else []
+    patience = Patience(policy, wall_clock, pause, warnings.append) if returning else None
+    return connect(where, environ=environ, state_dir=state_dir, patience=patience), warnings
 
 
 def _vcenter(said: Said, configuration: Configuration) -> str | None:

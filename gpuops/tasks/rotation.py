@@ -52,7 +52,8 @@ def rotation(
     if wanted is State.NIGHT and policy is None:
         raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
     meant = _policy(policy)
-    site, warnings = open_site(said, guarded=True)
+    returning = apply and wanted in (State.DAY, State.RESTORED)
+    site, warnings = open_site(said, guarded=True, returning=returning, policy=meant)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
         after = world_after(report, site, warnings)

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.transport.door import SILENCE_S, Unreadable
+from gpuops.vsphere.transport.door import AWAY, SILENCE_S, Unreadable
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
 
@@ -30,6 +30,8 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
     The connection's own errors pass through. Raises ProtocolError when this is no vCenter, or one too old.
     """
     reply = exchange(connection, "GET", _PATH, until=clock.passed_s() + SILENCE_S, largest=_LARGEST)
+    if str(reply.status) in AWAY:
+        raise http.client.HTTPException(f"{reply.status} {reply.reason}")
     if reply.status != http.HTTPStatus.OK:
         raise ProtocolError(
             f"{address} is not a vCenter: {_PATH} answers {reply.status} {reply.reason}", hint="check the address"

@@ -137,6 +137,7 @@ class Updates:
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):
+            self._broken = 0  # whoever comes back to it later finds it patient again
             kind = type(error).__name__.rpartition(".")[2]
             raise VcenterUnreachable(
                 f"{self._session.target.address} breaks off every wait for its tasks: {kind}",

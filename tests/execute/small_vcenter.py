@@ -90,6 +90,8 @@ class World:
     lose_after: set[type] = field(default_factory=set)
     """Kinds of steps whose first request arrives, and its reply does not."""
     unreachable_for: type | None = None
+    down_until: datetime | None = None
+    """Nothing answers before then."""
     unreadable: GpuopsError | None = None
     """What a read ends with."""
     failing: dict[str, GpuopsError] = field(default_factory=dict)
@@ -251,7 +253,13 @@ class SmallVcenter:
     def hosts(self) -> Hosts:
         return SavedHosts()
 
+    def _reach(self) -> None:
+        down_until = self.world.down_until
+        if down_until is not None and self.world.now < down_until:
+            raise VcenterUnreachable("nothing answers")
+
     def inventory(self) -> Inventory:
+        self._reach()
         self.world.reads += 1
         return self.world.snapshot()
 
@@ -274,6 +282,7 @@ class SmallVcenter:
         return replace(inventory, clusters=dict(self.world.clusters))
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        self._reach()
         if self.world.unreadable is not None:
             raise self.world.unreadable
         now = self.world.snapshot()
@@ -284,6 +293,7 @@ class SmallVcenter:
         world, kind = self.world, type(step)
         world.on_submit(step)
         self.point(f"before {step}")
+        self._reach()
         if world.unreachable_for is kind:
             raise VcenterUnreachable("nothing answers")
         world.requests.append(step)
@@ -314,6 +324,7 @@ class SmallVcenter:
         return ref
 
     def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        self._reach()
         for ref in tasks:
             if self.world.tasks[ref].step.vm in self.world.hung:
                 continue

@@ -259,8 +259,14 @@ class Nightly:
     def _place(self, vcenter: Vcenter) -> NightPlace:
         place = NightPlace(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store, locks=self._locks)
         place.same_time = True
+        place.pause = self._pause
         place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
         return place
+
+    def _pause(self, seconds: float) -> None:
+        """A return waits for vCenter."""
+        with self.world.lock:
+            self.world.clock.advance(seconds)
 
     def _beside(self) -> None:
         """Another process on this machine, while one is under way."""

@@ -191,6 +191,7 @@ class Runner:
             vcenter = Stepping(self._world, self._stop, self.op_ids.add)
             clock = self._world.clock.now
             site = _Site(vcenter, self._machine.state_dir, clock, machine=self._machine, stop=self._stop)
+            site.pause = self._world.clock.advance
             site.passed_s = lambda: (clock() - EVENING).total_seconds()
             report = self._act(site)
             vcenter.close()

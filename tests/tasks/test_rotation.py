@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,20 @@ def test_options_go_with_a_state(lab: Lab) -> None:
         rotation(lab.said, "night", apply=True)
     with pytest.raises(UsageError, match="at: 'tonight'"):
         rotation_info(lab.said, at="tonight")
+
+
+def test_a_morning_waits_for_a_vcenter_that_is_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, pauses = lab.server.world, list[float]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        with world.lock:
+            world.clock.advance(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    rotation(lab.said, "night", policy=POLICY, apply=True)
+    world.down_until = world.clock.now() + timedelta(minutes=5)
+    day = rotation(lab.said, "day", policy=POLICY, apply=True)
+    assert (day.exit_code, day.result["changed"], len(pauses) > 0) == (0, True, True)
+    assert [": waiting for vCenter until " in line for line in day.warnings] == [True, False]
+    assert rotation_info(lab.said).result["rotation"]["away"] == 0

@@ -14,7 +14,7 @@ import ssl
 from typing import Final
 from xml.parsers.expat import ExpatError
 
-from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, VcenterUnreachable
+from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, Trouble, VcenterUnreachable
 from gpuops.model.target import Target
 
 SILENCE_S: Final = 30
@@ -22,6 +22,9 @@ SILENCE_S: Final = 30
 
 IDLE_CONNECTION_S: Final = 60
 """Idle connections are not used again after this: servers and firewalls cut them without a word."""
+
+AWAY: Final = frozenset({"502", "503", "504"})
+"""HTTP statuses of the gateway before a vCenter that is overloaded, starting or stopped."""
 
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
@@ -135,13 +138,17 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 def barred(target: Target, error: BaseException) -> GpuopsError:
     """The error that says why the door stayed shut."""
     match error:
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+            return VcenterUnreachable(
+                f"{target.address} broke the connection off", hint="check the network, then again"
+            )
         case ssl.SSLError():
             return _not_secured(target, error)
         case OSError():
             return _unreachable(target, error)
         case Unreadable():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
-        case http.client.HTTPException() if "503" in str(error):
+        case http.client.HTTPException() if str(error)[:3] in AWAY:
             return VcenterUnreachable(
                 f"{target.address} is overloaded or starting: {error}", hint="it may be short of sessions; try again"
             )
@@ -158,7 +165,12 @@ def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:
                 f"no address for the proxy {proxy[0]}: {error.strerror}", hint="check --proxy and DNS"
             )
         case socket.gaierror():
-            return VcenterUnreachable(f"no address for {target.host}: {error.strerror}", hint="check the name and DNS")
+            nameless = VcenterUnreachable(
+                f"no address for {target.host}: {error.strerror}", hint="check the name and DNS"
+            )
+            if error.errno == socket.EAI_NONAME:  # DNS answers, and knows no such name: a typing error, not an outage
+                nameless.trouble = Trouble.DENIED
+            return nameless
         case EndlessReply():
             return VcenterUnreachable(
                 f"{target.address} answers, and its reply did not end within {error.limit_s:.0f} s",

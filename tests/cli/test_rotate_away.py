@@ -1,0 +1,72 @@
+"""`gpuops rotate day` finds vCenter away: it waits, says so, and brings everybody back."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from importlib.resources import files
+
+import pytest
+
+from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.vm_state import Power
+from gpuops.vsphere import updates
+from tests.cli.conftest import Lab
+
+POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+
+
+@pytest.fixture
+def pauses(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was paused; in the simulated world so much time passes."""
+    found: list[float] = []
+
+    def pause(seconds: float) -> None:
+        found.append(seconds)
+        with lab.server.world.lock:
+            lab.server.world.clock.advance(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    monkeypatch.setattr(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0))
+    return found
+
+
+def running(lab: Lab) -> set[str]:
+    vms = lab.server.world.by_type("VirtualMachine")
+    return {vm.name for vm in vms if vm.name.startswith("vdi-") and vm.state.power is Power.ON}
+
+
+def down(lab: Lab, minutes: float) -> None:
+    lab.server.world.down_until = lab.server.world.clock.now() + timedelta(minutes=minutes)
+
+
+def test_from_the_beginning(lab: Lab, pauses: list[float]) -> None:
+    evening = running(lab)
+    assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
+    down(lab, minutes=8)
+    result = lab.run("rotate", "day", "--policy", POLICY, "--yes")
+    assert (result.exit_code, running(lab)) == (0, evening), result.output
+    assert ": waiting for vCenter until " in result.stderr
+    assert "vCenter answers again after " in result.stderr
+    assert pauses[:3] == [10, 20, 40]
+
+
+def test_half_way(lab: Lab, pauses: list[float]) -> None:
+    """It restarts, forgets sessions and tasks, and takes five minutes for it."""
+    evening = running(lab)
+    assert lab.run("rotate", "night", "--policy", POLICY, "--yes").exit_code == 0
+    for rule in rules_of("N7", {"method": "PowerOnVM_Task"}):
+        lab.server.world.injector.add(rule)
+    result = lab.run("rotate", "day", "--yes")
+    assert (result.exit_code, running(lab)) == (0, evening), result.output
+    assert "going on" in result.stderr
+    assert pauses
+    assert lab.run("rotate", "status").stdout.startswith("no night is open")
+    assert list(lab.server.world.sessions) == []
+
+
+@pytest.mark.parametrize("words", [("night", "--policy", POLICY, "--yes"), ("day", "--policy", POLICY, "--dry-run")])
+def test_what_does_not_return_does_not_wait(lab: Lab, pauses: list[float], words: tuple[str, ...]) -> None:
+    down(lab, minutes=60)
+    result = lab.run("rotate", *words)
+    assert (result.exit_code, pauses) == (5, [])

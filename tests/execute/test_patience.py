@@ -1,0 +1,155 @@
+"""A return that finds vCenter away waits for it until its desktops are due and an hour more; a night ends at once."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
+from gpuops.execute.half import Half
+from gpuops.execute.patience import FIRST_S, Patience
+from gpuops.execute.rotation import rotate
+from gpuops.execute.site import Site, agreed
+from gpuops.model.secret import Secret
+from gpuops.model.target import Target
+from gpuops.plan.outcome import Report
+from gpuops.plan.steps import ResumeVm, Step, SuspendVm
+from gpuops.vsphere.transport.door import barred
+from tests.execute.nights import POLICY, Night, morning_is_good
+from tests.execute.small_vcenter import SmallVcenter
+
+MORNING = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
+DUE = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
+
+
+@dataclass
+class Watched:
+    """A night whose runs are heard, and in whose world time passes while they wait."""
+
+    night: Night
+    said: list[str] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+
+    def run(self, half: Half) -> Report:
+        world = self.night.world
+        site = Site(SmallVcenter(world), self.night.state_dir, world.tick, pause=self.pause, say=self.said.append)
+        return rotate(half, POLICY, site, apply=True, consent=agreed)
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.night.world.now += timedelta(seconds=seconds)
+
+    def down_from(self, kind: type[Step], minutes: float) -> None:
+        """vCenter goes away with the first step of this kind."""
+        world = self.night.world
+
+        def away(step: Step) -> None:
+            if isinstance(step, kind):
+                world.down_until = world.now + timedelta(minutes=minutes)
+                world.on_submit = lambda step: None
+
+        world.on_submit = away
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(Night(tmp_path / "state"))
+
+
+def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
+    watched.night.run(Half.NIGHT)
+    watched.night.world.now = MORNING
+    watched.down_from(ResumeVm, minutes=25)
+    assert watched.run(Half.DAY).exit_code == 0
+    morning_is_good(watched.night)
+    first, *still, last = watched.said
+    assert first == "nothing answers: waiting for vCenter until 2026-11-21 07:00 UTC"
+    assert (still, last) == ([first, first], "vCenter answers again after 25 min: going on")
+    assert watched.pauses[:4] == [10, 20, 40, 60]
+    assert max(watched.pauses) == 60
+
+
+def test_it_gives_up_an_hour_after_its_desktops_were_due(watched: Watched) -> None:
+    watched.night.run(Half.NIGHT)
+    watched.night.world.now = MORNING
+    watched.down_from(ResumeVm, minutes=24 * 60)
+    with pytest.raises(NotConnected):
+        watched.run(Half.DAY)
+    gave_up = watched.night.world.now
+    assert timedelta(hours=1) <= gave_up - DUE < timedelta(hours=1, minutes=2)
+    with pytest.raises(NotConnected):
+        watched.run(Half.DAY)
+    assert watched.night.world.now - gave_up < timedelta(minutes=1), "by then it waits no more"
+    watched.night.world.down_until = None
+    assert watched.run(Half.DAY).exit_code == 0
+    morning_is_good(watched.night)
+
+
+def test_a_vcenter_that_comes_and_goes_is_not_asked_more_often_nor_told_of_more_often(watched: Watched) -> None:
+    watched.night.run(Half.NIGHT)
+    world = watched.night.world
+    world.now, world.unreachable_for = MORNING, ResumeVm
+    with pytest.raises(NotConnected):
+        watched.run(Half.DAY)
+    assert len(watched.pauses) < 100
+    assert len(watched.said) <= 2 * 10
+    world.unreachable_for = None
+    assert watched.run(Half.DAY).exit_code == 0
+    morning_is_good(watched.night)
+
+
+def test_a_night_does_not_wait(watched: Watched) -> None:
+    watched.down_from(SuspendVm, minutes=5)
+    with pytest.raises(NotConnected):
+        watched.run(Half.NIGHT)
+    assert (watched.pauses, watched.said) == ([], [])
+
+
+@pytest.mark.parametrize("refused", [LoginRefused("the password was changed"), NotTrusted("another certificate")])
+def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused: NotConnected) -> None:
+    world, tries = watched.night.world, 0
+    patience = Patience(None, world.tick, watched.pause, watched.said.append)
+
+    def attempt() -> None:
+        nonlocal tries
+        tries += 1
+        raise VcenterUnreachable("nothing answers") if tries < 3 else refused
+
+    with pytest.raises(type(refused)):
+        patience.reached(attempt)
+    assert (tries, watched.pauses) == (3, [FIRST_S, 2 * FIRST_S])
+
+
+@pytest.mark.parametrize(
+    ("error", "waited_for"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),  # a typing error
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (ConnectionRefusedError(), True),
+        (ssl.SSLEOFError(), True),
+        (http.client.HTTPException("503 Service Unavailable"), True),
+        (http.client.HTTPException("502 Bad Gateway"), True),
+        (http.client.HTTPException("404 Not Found"), False),
+    ],
+    ids=repr,
+)
+def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool) -> None:
+    target, answers = Target("vc.example.com", "user", Secret("password")), iter([False, True])
+
+    def attempt() -> None:
+        if not next(answers):
+            raise barred(target, error)
+
+    patience = Patience(None, watched.night.world.tick, watched.pause, watched.said.append)
+    if waited_for:
+        patience.reached(attempt)
+    else:
+        with pytest.raises(NotConnected):
+            patience.reached(attempt)
+    assert watched.pauses == ([FIRST_S] if waited_for else [])
