@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
+from gpuops.vsphere import typed_pages
 from gpuops.vsphere.managed import vm
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ UNENDED: Final = ("queued", "running")
 
 HISTORY: Final = 100
 """More tasks than one VM can have unended at once; ReadNextTasks takes 1,000 at the most."""
+_MOST_RECENT: Final = 1000
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
@@ -54,13 +56,15 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
         if entity is None:
             return None
     for found in (_recent, _lost):
-        alike = [
-            (_asked_by(user, info.get("info.reason")), queued, ref)
-            for ref, info in found(session, entity)
-            if info.get("info.descriptionId") == description
-            and (queued := info.get("info.queueTime")) is not None
-            and (queued >= since or info.get("info.state") in UNENDED)
-        ]
+        told = found(session, entity)
+        with session.decoding("a read of tasks"):
+            alike = [
+                (_asked_by(user, info.get("info.reason")), queued, ref)
+                for ref, info in told
+                if info.get("info.descriptionId") == description
+                and (queued := info.get("info.queueTime")) is not None
+                and (queued >= since or info.get("info.state") in UNENDED)
+            ]
         if alike:
             return TaskRef(max(alike)[2])
     return None
@@ -87,18 +91,14 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         objectSet=[query.ObjectSpec(obj=entity, skip=True, selectSet=[tasks])],
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
-    collector = session.content.propertyCollector
     try:
-        found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(), subject=_name(entity))
+        found = typed_pages.objects(session, spec, _MOST_RECENT, subject=_name(entity))
     except GpuopsError as error:
         if _is_gone(error):
             return []
         raise
-    recent: list[tuple[str, dict[str, Any]]] = []
-    while found is not None:
-        recent += [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found.objects]
-        found = session.read(collector.ContinueRetrievePropertiesEx, found.token) if found.token else None
-    return recent
+    with session.decoding("a read of recent tasks"):
+        return [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found]
 
 
 def _lost(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -123,9 +123,11 @@ def _lost(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         if _is_gone(error):
             return []
         raise
-    return [
-        (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS}) for each in found
-    ]
+    with session.decoding("ReadNextTasks"):
+        return [
+            (str(each.task._moId), {path: getattr(each, path.removeprefix("info.")) for path in PATHS})
+            for each in found
+        ]
 
 
 def _name(entity: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
@@ -20,11 +20,14 @@ from gpuops.vsphere import paths
 from gpuops.vsphere.decode_cluster import decode_cluster
 from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import child, children, flag, mebibytes, number, text, texts, whole
+from gpuops.vsphere.elements import child, children, flag, mebibytes, moment, number, text, texts, whole
 from gpuops.vsphere.reader import Found, Reader, reading
 from gpuops.vsphere.session import Session
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+_DEEPEST_FOLDER: Final = 100
+_LONGEST_PATH: Final = 24_000
+"""So many folders, each with a name of vCenter's 80 characters, written as %2f and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +206,27 @@ def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, V
 
 
 def _folder_path(ref: str | None, places: Mapping[str, _Place], known: dict[str | None, str]) -> str:
-    """The inventory path of a folder; the root folder and what this login cannot see have none."""
-    if ref not in known:
+    """The inventory path of a folder; the root folder and what this login cannot see have none.
+
+    Raises ProtocolError for folders that are within themselves, or deeper or longer than a vCenter's.
+    """
+    below: list[_Place] = []
+    while ref not in known:
         place = places.get(ref or "")
-        above = _folder_path(place.parent, places, known) if place is not None else ""
+        if place is None:
+            known[ref] = ""
+        elif len(below) == _DEEPEST_FOLDER:
+            raise ProtocolError(f"vCenter tells of more than {_DEEPEST_FOLDER} folders within each other")
+        else:
+            below.append(place)
+            ref = place.parent
+    path = known[ref]
+    for place in reversed(below):
         # the root folder has no parent, and no place in a path
-        known[ref] = f"{above}/{place.name}" if place is not None and place.parent is not None else above
-    return known[ref]
+        path = known[place.ref] = f"{path}/{place.name}" if place.parent is not None else path
+        if len(path) > _LONGEST_PATH:
+            raise ProtocolError(f"vCenter tells of a folder with a path of more than {_LONGEST_PATH:,} characters")
+    return path
 
 
 def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
@@ -247,7 +264,7 @@ def _hot_migrate(reader: Reader, session: Session) -> bool | None:
 def _now(reader: Reader) -> datetime:
     """vCenter's own time: what it says of its tasks is compared with it. Raises ProtocolError."""
     told = text(reader.call("CurrentTime", ("ServiceInstance", "ServiceInstance")), "returnval") or ""
-    try:
-        return datetime.fromisoformat(told).astimezone(UTC)
-    except ValueError as error:
-        raise ProtocolError(f"vCenter's time is not one: {told[:40]!r}") from error
+    now = moment(told)
+    if now is None:
+        raise ProtocolError(f"vCenter's time is not one: {told[:40]!r}")
+    return now

@@ -15,6 +15,7 @@ VIM: Final = "{urn:vim25}"
 XSI_TYPE: Final = "{http://www.w3.org/2001/XMLSchema-instance}type"
 
 MIB: Final = 1024 * 1024
+_BEYOND_LONG: Final = 2**63
 
 _VIM_LENGTH: Final = len(VIM)
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -80,11 +81,12 @@ def number(element: Any, name: str | None = None) -> int | None:
 
 
 def whole(written: str | None) -> int | None:
-    """A whole number as it is written, or None."""
+    """A whole number as it is written, or None. One that no vSphere type can hold is ill-formed (xsd:long: 64 bits)."""
     try:
-        return int(written) if written is not None else None
+        found = int(written) if written is not None else None
     except ValueError:
         return None
+    return found if found is None or -_BEYOND_LONG <= found < _BEYOND_LONG else None
 
 
 def flag(element: Any, name: str | None = None) -> bool | None:
@@ -128,9 +130,9 @@ def moment(written: str | None) -> datetime | None:
     """A moment in UTC; None for one without a zone, which could be any."""
     try:
         found = datetime.fromisoformat(written) if written is not None else None
-    except ValueError:
+        return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
+    except (ValueError, OverflowError):  # at the ends of the calendar another zone has no such year
         return None
-    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None
 
 
 def mebibytes(byte_count: int | None) -> int | None:

@@ -6,6 +6,7 @@ Fault names and fields: vSphere API reference (Web Services), fault types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Any, Final
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, ProtocolError, StepFailed, Trouble
 
 _MIB: Final = 1024 * 1024
+_FAULT_NAME: Final = re.compile("[A-Za-z]{1,120}")
 
 Wording = Callable[[Any], str]
 
@@ -270,13 +272,24 @@ def translate(fault: Any, subject: str = "") -> GpuopsError:
 
 def named(fault: str, message: str) -> GpuopsError:
     """The error for a fault known by its wire name only, with words of the caller's; ProtocolError for no such name."""
-    from pyVmomi import VmomiSupport
-
-    try:
-        row = row_for(VmomiSupport.GetWsdlType("urn:vim25", fault))
-    except KeyError:
+    kind = _fault_type(fault)
+    if kind is None:
         return ProtocolError(message)
+    row = row_for(kind)
     return row.error(message, hint=row.hint)
+
+
+def _fault_type(name: str) -> type | None:
+    """vmomi's class of that wire name; None for a name that no fault of vSphere has, whatever else it names."""
+    from pyVmomi import VmomiSupport, vmodl
+
+    if _FAULT_NAME.fullmatch(name) is None:
+        return None
+    try:
+        found = VmomiSupport.GetWsdlType("urn:vim25", name)
+    except (AttributeError, KeyError):  # a server may name anything
+        return None
+    return found if isinstance(found, type) and issubclass(found, vmodl.MethodFault) else None
 
 
 def row_for(fault_type: type) -> Row:

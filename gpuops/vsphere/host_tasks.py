@@ -59,7 +59,7 @@ def adopt(session: Session, step: HostTask) -> TaskRef | None:
     target = managed.host(session, step.host)
     for task in session.read(lambda: target.recentTask, subject=step.host) or ():
         info = session.read(lambda task=task: task.info, subject=step.host)
-        if info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
+        if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
             return TaskRef(str(task._moId))
     return None
 
@@ -77,7 +77,8 @@ def wait_for_boot(session: Session, since: Mapping[str, datetime | None], timeou
             left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
             for each in news or ():
                 seen.setdefault(each.ref, {}).update(each.values)
-            back |= {ref for ref in left if _is_back(seen[ref], since[ref])}
+            with session.decoding("a wait for hosts"):
+                back |= {ref for ref in left if _is_back(seen[ref], since[ref])}
             left -= back
             if left_s <= 0:
                 break

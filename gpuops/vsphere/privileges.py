@@ -111,10 +111,11 @@ def _missing(
         return {}
     told = session.read(manager.HasPrivilegeOnEntities, list(entities.values()), login, wanted)
     missing = {}
-    for each in told or []:
-        ref = str(each.entity._moId)
-        refused = {one.privId for one in each.privAvailability if not one.isGranted}
-        missing[ref] = frozenset(refused & set(needed.get(ref, ())))
+    with session.decoding("HasPrivilegeOnEntities"):
+        for each in told or []:
+            ref = str(each.entity._moId)
+            refused = {one.privId for one in each.privAvailability if not one.isGranted}
+            missing[ref] = frozenset(refused & set(needed.get(ref, ())))
     return missing
 
 

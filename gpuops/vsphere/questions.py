@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from gpuops.vsphere import typed_pages
 from gpuops.vsphere.managed import vm
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
         propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.question"], all=False)],
         reportMissingObjectsInResults=True,
     )
-    collector = session.content.propertyCollector
-    found = session.read(collector.RetrievePropertiesEx, [spec], query.RetrieveOptions())
-    asked: dict[str, str] = {}
-    while found is not None:
-        for each in found.objects:
-            asked.update({str(each.obj._moId): str(one.val.text) for one in each.propSet if one.val is not None})
-        found = session.read(collector.ContinueRetrievePropertiesEx, found.token) if found.token else None
-    return asked
+    found = typed_pages.objects(session, spec, len(vms))
+    with session.decoding("a read of questions"):
+        return {str(each.obj._moId): str(one.val.text) for each in found for one in each.propSet if one.val is not None}

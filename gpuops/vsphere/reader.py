@@ -18,7 +18,9 @@ from gpuops.vsphere.elements import child, children, kind, text
 from gpuops.vsphere.faults import named
 from gpuops.vsphere.pieces import pieces
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.reference import REFERENCE
+from gpuops.vsphere.transport.reply import checked
 from gpuops.vsphere.transport.written import written
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, parsed
 
@@ -26,6 +28,12 @@ DEADLINE_S: Final = 600
 """For one read, all its pages together, whatever the server sends and however slowly."""
 PAGE_OBJECTS: Final = 250
 """Larger pages save round trips, and cost memory and time in the parser: its tree is ten times the page."""
+MOST_IN_A_PAGE: Final = 20_000
+"""Objects in one reply of a server that does not keep to the pages that were asked for."""
+MOST_OBJECTS: Final = 1_000_000
+"""In one read of a whole vCenter: ten times the VMs of the largest fleet."""
+MOST_TASKS: Final = 100
+"""Recent tasks of one VM; vCenter lists a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +106,35 @@ class Reader:
         container = f'<container type="{kind_of_root}">{written(root)}</container>{types}<recursive>true</recursive>'
         made = child(self._wire.ask("CreateContainerView", service["viewManager"], container), "returnval")
         view = (made.text or "") if made is not None else ""
-        found = [decode(each) for each in self._pages(wanted, _view_object(view, "Task" in wanted))]
+        # The view itself is read too: it is ours, so a reply without it is not the answer to this read, where one
+        # without any other object could be that of an empty vCenter.
+        with_view = {**wanted, "ContainerView": ("container",)}
+        seen: list[str] = []
+
+        def record(found: Found) -> Record | None:
+            if found.type != "ContainerView":
+                return decode(found)
+            seen.append(found.ref)
+            return None
+
+        records = self._pages(with_view, _view_object(view, "Task" in wanted), record, MOST_OBJECTS)
         with suppress(SessionEnded, WireFault):  # it is gone with the session that ended meanwhile
             self._wire.ask("DestroyView", ("ContainerView", view))
-        return found
+        if seen != [view]:
+            raise ProtocolError(
+                f"{self._session.target.address} answers a read of its inventory without the view that was read",
+                hint="check the address; nothing of it was used",
+            )
+        return [each for each in records if each is not None]
 
     def _named(
         self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
     ) -> list[Record]:
         asked = list(page)
         objects = "".join(_plain_object(*each, "Task" in wanted) for each in asked)
-        refs = {ref for _, ref in asked}
-        return [decode(_asked_for(each, refs, "Task" in wanted)) for each in self._pages(wanted, objects)]
+        refs, tasks = {ref for _, ref in asked}, "Task" in wanted
+        most = len(refs) * (1 + MOST_TASKS) if tasks else len(refs)
+        return self._pages(wanted, objects, lambda each: decode(_asked_for(each, refs, tasks)), most)
 
     def _again_if_ended(self, read: Callable[[], Answer]) -> Answer:
         seen = self._session.logins
@@ -122,8 +147,9 @@ class Reader:
         except SessionEnded as ended:
             raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
 
-    def _pages(self, wanted: Wanted, object_set: str) -> Iterator[Found]:
-        deadline = clock.passed_s() + DEADLINE_S
+    def _pages(self, wanted: Wanted, object_set: str, decode: Callable[[Found], Record], most: int) -> list[Record]:
+        """What `decode` makes of the objects of all pages. Raises ProtocolError for more than `most` of them."""
+        deadline, address, records = clock.passed_s() + DEADLINE_S, self._session.target.address, list[Record]()
         collector = self._session.service["propertyCollector"]
         property_sets = "".join(_property_set(name, paths) for name, paths in wanted.items())
         reply = self._wire.fetch(
@@ -136,12 +162,18 @@ class Reader:
         )
         while True:
             token: str | None = None
-            for piece in pieces(reply):
-                page = child(parsed(piece, self._session.target.address), "returnval")
-                token = text(page, "token")
-                yield from _objects(page)
+            before = len(records)
+            with door.decoding(address, "a bulk read"):
+                for piece in pieces(checked(reply)):
+                    page = child(parsed(piece, address), "returnval")
+                    token = text(page, "token")
+                    records += map(decode, _objects(page))
+                    if len(records) > min(most, before + MOST_IN_A_PAGE):
+                        raise door.Unreadable(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
+                if token is not None and len(records) == before:
+                    raise door.Unreadable("pages without an object, one after the other")
             if token is None:
-                break
+                return records
             more = f"<token>{written(token)}</token>"
             reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
 
@@ -186,7 +218,7 @@ _TASKS_OF_VM: Final = (
 def _view_object(view: str, with_tasks: bool) -> str:
     tasks = _TASKS_OF_VM if with_tasks else ""
     return (
-        f'<objectSet><obj type="ContainerView">{written(view)}</obj><skip>true</skip>'
+        f'<objectSet><obj type="ContainerView">{written(view)}</obj><skip>false</skip>'
         '<selectSet xsi:type="TraversalSpec"><name>view</name><type>ContainerView</type><path>view</path>'
         f"<skip>false</skip>{tasks}</selectSet></objectSet>"
     )

@@ -58,8 +58,9 @@ def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[st
     found: dict[str, frozenset[str]] = {}
     for start in range(0, len(entities), _AT_ONCE):
         asked = entities[start : start + _AT_ONCE]
-        for each in session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ():
-            found[str(each.entity._moId)] = frozenset(map(str, each.privileges or ()))
+        told = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ()
+        with session.decoding("FetchUserPrivilegeOnEntities"):
+            found |= {str(each.entity._moId): frozenset(map(str, each.privileges or ())) for each in told}
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -18,15 +18,18 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
 from gpuops.vsphere.api_version import negotiate
-from gpuops.vsphere.elements import child, texts
+from gpuops.vsphere.elements import child, children, texts
 from gpuops.vsphere.faults import named, translate
 from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport.reference import REFERENCE
 from gpuops.vsphere.transport.written import written
 from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
 
 Answer = TypeVar("Answer")
 
 _INSTANCE: Final = ("ServiceInstance", "ServiceInstance")
+_NEEDED: Final = frozenset({"propertyCollector", "rootFolder", "sessionManager", "viewManager"})
+"""Singletons that every vCenter has, and no read or login goes without."""
 
 
 class Session:
@@ -49,7 +52,7 @@ class Session:
                 self.api_version = negotiate(connection, target.address)
             finally:
                 connection.close()
-        except door.LOST_ERRORS as error:
+        except (*door.LOST_ERRORS, door.Unreadable) as error:
             raise door.barred(target, error) from error
         with self.wire() as wire:
             self.service, self.about = self._introduce(wire)
@@ -142,6 +145,10 @@ class Session:
             pass  # it changes nothing: asked once more
         return call(*arguments)
 
+    def decoding(self, what: str) -> AbstractContextManager[None]:
+        """For the block that makes values of ours of an answer to `what`, as `door.decoding` has it."""
+        return door.decoding(self.target.address, what)
+
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
 
@@ -180,7 +187,7 @@ class Session:
         return self._logins
 
     def _introduce(self, wire: Wire) -> tuple[Mapping[str, tuple[str, str]], Mapping[str, str | None]]:
-        """What RetrieveServiceContent tells, which needs no login. Raises ProtocolError for a single host."""
+        """What RetrieveServiceContent tells, which needs no login. Raises ProtocolError for what is no vCenter."""
         try:
             content = child(wire.ask("RetrieveServiceContent", _INSTANCE), "returnval")
         except (SessionEnded, WireFault) as fault:
@@ -190,7 +197,14 @@ class Session:
             raise ProtocolError(
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
-        managers = {each.tag.rpartition("}")[2]: (each.get("type"), each.text) for each in content if each.get("type")}
+        with door.decoding(self.target.address, "RetrieveServiceContent"):
+            told = {each.tag.rpartition("}")[2]: (each.get("type", ""), each.text or "") for each in children(content)}
+        managers = {name: told[name] for name in told if REFERENCE.fullmatch(told[name][1]) and told[name][0]}
+        if missing := _NEEDED - managers.keys():
+            raise ProtocolError(
+                f"{self.target.address} does not answer like a vCenter: it names no {sorted(missing)[0]}",
+                hint="check the address",
+            )
         return managers, about
 
     def _login(self, wire: Wire) -> None:

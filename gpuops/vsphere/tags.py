@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OBJECTS_PER_CALL: Final = 1000
 """VMs and hosts in one `list_attached_tags_on_objects`."""
+_LONGEST_SAID: Final = 200
 
 
 def with_tags(session: Session, inventory: Inventory) -> Inventory:
@@ -133,31 +134,32 @@ def _translated(target: Target) -> Iterator[None]:
         ) from error
     except Unauthorized as error:
         raise NoPermission("this login may not read tags", hint="ask for read access to tags and VMs") from error
-    except door.LOST_ERRORS as error:
-        raise door.barred(target, _root(error)) from error
+    except (*door.LOST_ERRORS, door.Unreadable) as error:
+        raise door.barred(target, error) from error
     except _vapi_errors() as error:
         raise _not_answered(target, error) from error
 
 
 def _vapi_errors() -> tuple[type[Exception], ...]:
     """What the SDK raises for an error reply, and for one it cannot make sense of."""
-    from com.vmware.vapi.std.errors_client import Error
+    from vmware.vapi.bindings.error import VapiError
+    from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
     from vmware.vapi.exception import CoreException
 
-    return (Error, CoreException, *door.UNREADABLE_ERRORS)
+    return (VapiError, JsonRpcError, CoreException, *door.UNREADABLE_ERRORS)
 
 
 def _not_answered(target: Target, error: Exception) -> GpuopsError:
-    said = next((message.default_message for message in getattr(error, "messages", None) or ()), "")
+    said = next(iter(_messages(error)), "")
     return ProtocolError(
-        f"{target.address} does not tell tags: {type(error).__name__}{f': {said}' if said else ''}",
+        f"{target.address} does not tell tags: {type(error).__name__}{f': {said[:_LONGEST_SAID]}' if said else ''}",
         hint="custom attributes say the same over the main API",
     )
 
 
-def _root(error: BaseException) -> BaseException:
-    """What requests and urllib3 wrapped: the error of the socket or of TLS."""
-    wrapped = getattr(error, "reason", None) or next(iter(error.args), None)
-    if isinstance(wrapped, BaseException):
-        return _root(wrapped)
-    return error.__cause__ or error
+def _messages(error: Exception) -> Iterator[str]:
+    """What the server says, as its error replies have it, or what the SDK itself says of a reply."""
+    for message in getattr(error, "messages", None) or ():
+        said = getattr(message, "default_message", None) or getattr(message, "def_msg", None)
+        if isinstance(said, str):
+            yield said

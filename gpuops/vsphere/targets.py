@@ -50,7 +50,10 @@ def _with_config_target(session: Session, host: Host) -> Host:
         if isinstance(error.__cause__, vmodl.fault.HostCommunication):
             return host
         raise
-    return replace(host, config_target=config_target(offered)) if offered is not None else host
+    if offered is None:
+        return host
+    with session.decoding("QueryConfigTarget"):
+        return replace(host, config_target=config_target(offered))
 
 
 def config_target(offered: Any) -> ConfigTarget:

@@ -66,8 +66,9 @@ class TaskWatch:
             if news is None:
                 self._end_those_never_told_of(left)
                 self._end_those_who_ask(left)
-            for each in news or ():
-                self._take(each)
+            with self._session.decoding("a wait for tasks"):
+                for each in news or ():
+                    self._take(each)
             yield from self._taken(left)
             if left_s <= 0:
                 return
@@ -110,7 +111,7 @@ class TaskWatch:
         fault = info.get("info.error")
         if fault is None:
             task = managed(self._session, "Task", ref)
-            fault = self._session.read(lambda: task.info, subject=subject).error
+            fault = self._session.read(lambda: task.info.error, subject=subject)
         if not isinstance(fault, Exception):
             return StepFailed(f"{subject}: vCenter does not say why its task failed")
         error = translate(fault, subject)
@@ -127,7 +128,7 @@ class TaskWatch:
         asked = questions(self._session, _vms(info.get("info.entity") for info in waiting.values()))
         for ref, info in waiting.items():
             entity = info.get("info.entity")
-            question = asked.get(entity._moId) if entity is not None else None
+            question = asked.get(getattr(entity, "_moId", ""))
             if question is not None:
                 error = OutcomeUnknown(
                     f"{_subject(info, ref)}: it asks a question: {question}", hint="answer it in the vSphere Client"

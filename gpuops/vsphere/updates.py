@@ -60,13 +60,8 @@ class Updates:
 
         Raises VcenterUnreachable when it stays broken.
         """
-        told = self._guarded(lambda: self._ask(wait_s))
-        if told is None or isinstance(told, list):
-            return told
-        if self._version:
-            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
-        self._version = told.version
-        return [news for each in told.filterSet for news in _news(each)]
+        told: list[News] | None = self._guarded(lambda: self._ask(wait_s))
+        return told
 
     def close(self) -> None:
         """Give the collector back; it dies with the session anyway."""
@@ -82,8 +77,8 @@ class Updates:
             with suppress(vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS):
                 self._left.pop().DestroyPropertyCollector()
 
-    def _ask(self, wait_s: float) -> Any:
-        """The next UpdateSet; None = nothing within the time."""
+    def _ask(self, wait_s: float) -> list[News] | None:
+        """What the next UpdateSet tells; None = nothing within the time."""
         from pyVmomi import vmodl
 
         if not self._objects:
@@ -93,7 +88,14 @@ class Updates:
             self._replace_filter()
             self._give_back()
         options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
-        return self._collector.WaitForUpdatesEx(self._version, options)
+        told = self._collector.WaitForUpdatesEx(self._version, options)
+        if told is None:
+            return None
+        found = [news for each in told.filterSet for news in _news(each)]
+        if self._version:
+            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
+        self._version = told.version
+        return found
 
     def _replace_filter(self) -> None:
         """The new filter first, then the old one away: version '' tells all of the new one's objects."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterable
-from http.cookies import SimpleCookie
+from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 
 from gpuops import clock
@@ -70,7 +70,9 @@ class Wire:
         With `again` it is asked again once when the reply broke off: a read changes nothing, a login counts.
         Raises SessionEnded, WireFault, NotConnected in its kinds.
         """
-        return parsed(self.fetch(method, this, arguments, deadline=deadline, again=again), self.target.address)
+        reply = self.fetch(method, this, arguments, deadline=deadline, again=again)
+        with door.decoding(self.target.address, method):
+            return parsed(reply, self.target.address)
 
     def fetch(
         self,
@@ -113,7 +115,10 @@ class Wire:
 
     def _keep_cookie(self, set_cookie: Iterable[str]) -> None:
         for header in set_cookie:
-            morsel = SimpleCookie(header).get(_COOKIE)
+            try:
+                morsel = SimpleCookie(header).get(_COOKIE)
+            except CookieError as error:
+                raise door.Unreadable("a cookie that is none") from error
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +19,9 @@ class HostileServer:
 
     def __init__(self) -> None:
         self.strikes: Mapping[str, Hostile] = {}
-        """Method -> what it is answered with."""
+        """Method -> what it is answered with; GET = the question for the versions of the API."""
+        self.rewrites: Mapping[str, Callable[[bytes], bytes]] = {}
+        """Method -> what becomes of the body of its honest answer."""
         self.honest = SimServer(build("lab"), tls=False)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._over = threading.Event()
@@ -54,8 +56,9 @@ class HostileServer:
         with connection, socket.create_connection(("127.0.0.1", self.honest.port)) as honest:
             try:
                 while (request := _message(connection)) is not None:
-                    method = re.search(rb"<(\w+) xmlns=\"urn:vim25\"", request)
-                    strike = self.strikes.get(method.group(1).decode()) if method else None
+                    found = re.search(rb"<(\w+) xmlns=\"urn:vim25\"", request)
+                    method = found.group(1).decode() if found else request[:3].decode()
+                    strike = self.strikes.get(method)
                     if strike is not None:
                         self._strike(connection, strike)
                         return
@@ -63,7 +66,7 @@ class HostileServer:
                     reply = _message(honest)
                     if reply is None:
                         return
-                    connection.sendall(reply)
+                    connection.sendall(_rewritten(reply, self.rewrites.get(method)))
             except OSError:
                 return  # the client has had enough
 
@@ -88,6 +91,14 @@ class HostileServer:
             connection.sendall(hostile.body[number : number + 1])
             if self._over.wait(hostile.drip_s):
                 return
+
+
+def _rewritten(reply: bytes, rewrite: Callable[[bytes], bytes] | None) -> bytes:
+    if rewrite is None:
+        return reply
+    head, _, body = reply.partition(b"\r\n\r\n")
+    changed = rewrite(body)
+    return re.sub(rb"(?i)(content-length: *)\d+", rb"\g<1>%d" % len(changed), head) + b"\r\n\r\n" + changed
 
 
 def _message(connection: socket.socket) -> bytes | None:

@@ -1,33 +1,37 @@
-"""Automation: the transport of the vSphere Automation SDK, a `requests` session with the same limits as ours.
+"""Automation: the transport of the vSphere Automation SDK, a `requests` session whose every call is one of `exchange`.
 
 By itself `requests` follows redirects, with the login in their headers, unpacks what a server packed and reads for as
-long as something comes; and it lets the environment override even `verify=False`.
+long as something comes; and it lets the environment override even `verify=False`. So it only carries the SDK's calls
+here: connections, trust and limits are those of every other call to a vCenter.
 """
 
 from __future__ import annotations
 
+import http.client
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from requests import Session
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import HTTPError
+from requests import Response, Session
+from requests.adapters import BaseAdapter
 
 from gpuops import clock
 from gpuops.vsphere.transport import door
-from gpuops.vsphere.transport.exchange import LARGEST_REPLY, unpacked
+from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.stub import CALL_S
 
 if TYPE_CHECKING:
-    import ssl
-
-    from requests import PreparedRequest, Response
+    from requests import PreparedRequest
 
     from gpuops.model.target import Target
 
-_PIECE: Final = 64 * 1024
+DEADLINE_S: Final = 600
+"""For all calls of one session, however slowly they are answered."""
+LARGEST_REPLY: Final = 8 * 1024 * 1024
+"""The tags of 1,000 objects, 50 of each."""
+MOST_VALUES: Final = 150_000
+"""Lists, mappings and values in one reply: each becomes several objects of the SDK."""
 _ELSEWHERE: Final = 3
 """The hundreds of a redirect's status."""
 
@@ -37,56 +41,53 @@ def automation_session(target: Target) -> Iterator[Session]:
     """A session that trusts what the target trusts, and nothing that the environment or a reply says."""
     with Session() as session:
         session.trust_env = False
-        session.verify = target.verify
-        session.headers["Accept-Encoding"] = "identity"
-        if target.proxy is not None:
-            session.proxies = {"https": f"http://{target.proxy}"}
         session.adapters.clear()  # nothing but https
-        session.mount("https://", _Adapter(door.tls_context(target)))
+        session.mount("https://", _Adapter(target))
         yield session
 
 
-class _Adapter(HTTPAdapter):
-    """Sends over TLS of the given context, and receives within bytes and seconds."""
+class _Adapter(BaseAdapter):
+    """Sends the calls of one session over one connection, and receives within bytes, values and seconds."""
 
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        self._context = context
+    def __init__(self, target: Target) -> None:
         super().__init__()
-
-    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        super().init_poolmanager(*arguments, **options, ssl_context=self._context)
-
-    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        return super().proxy_manager_for(proxy, **options, ssl_context=self._context)
-
-    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
-        """Leaves all to the context: requests would add the authorities of certifi to it."""
+        self._target = target
+        self._until = clock.passed_s() + DEADLINE_S
+        self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
-        """Raises Unreadable for a redirect, and for a reply that is packed or too large; TimeoutError."""
-        until = clock.passed_s() + CALL_S
-        response = super().send(request, **{**options, "stream": True})
+        """Raises Unreadable for a redirect and for a reply that is packed or too large, and the connection's errors."""
+        if self._connection is None:
+            self._connection = door.open_connection(self._target, door.tls_context(self._target))
+        assert isinstance(request.body, bytes), "the SDK writes its calls as bytes"
         try:
-            if response.status_code // 100 == _ELSEWHERE:
-                raise door.Unreadable("a redirect, which no vCenter does")
-            unpacked(response.headers.get("Content-Encoding", ""))
-            received = _within(response, until)
+            reply = exchange(
+                self._connection,
+                request.method or "POST",
+                request.path_url,
+                until=min(clock.passed_s() + CALL_S, self._until),
+                body=request.body,
+                headers={name: _text(value) for name, value in request.headers.items() if name != "Accept-Encoding"},
+                largest=LARGEST_REPLY,
+            )
         except BaseException:
-            response.raw.close()
+            self.close()  # half a reply may be left in it
             raise
-        response.raw = io.BytesIO(received)
+        if reply.status // 100 == _ELSEWHERE:
+            raise door.Unreadable("a redirect, which no vCenter does")
+        if reply.body.count(b",") + reply.body.count(b"{") + reply.body.count(b"[") > MOST_VALUES:
+            raise door.Unreadable(f"more than {MOST_VALUES:,} values in one reply")
+        response = Response()
+        response.status_code, response.reason = reply.status, reply.reason
+        response.request, response.url = request, request.url or ""
+        response.raw = io.BytesIO(reply.body)
         return response
 
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-def _within(response: Response, until: float) -> bytes:
-    received = bytearray()
-    try:
-        while piece := response.raw.read1(_PIECE):
-            received += piece
-            if len(received) > LARGEST_REPLY:
-                raise door.Unreadable(f"more than {LARGEST_REPLY // 1024**2} MiB in one reply")
-            if clock.passed_s() > until:
-                raise TimeoutError("the reply is not whole in time")
-    except HTTPError as error:
-        raise ConnectionError(f"the reply broke off: {error}") from error
-    return bytes(received)
+
+def _text(header: str | bytes) -> str:
+    return header if isinstance(header, str) else header.decode("latin-1")

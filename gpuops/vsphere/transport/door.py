@@ -11,6 +11,8 @@ import hmac
 import http.client
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from xml.parsers.expat import ExpatError
 
@@ -54,8 +56,19 @@ class PinMismatch(ssl.SSLError):
         self.shown = shown
 
 
-UNREADABLE_ERRORS: Final = (ExpatError, KeyError, TypeError, AttributeError, ValueError)
-"""What pyVmomi's deserialiser raises for a reply that no vCenter would send."""
+UNREADABLE_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    ExpatError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What code that decodes a reply raises for one that no vCenter would send. The connection's own errors, faults and
+errors of gpuops are not among them."""
 
 # OpenSSL's X509_V_ERR_* codes (x509_vfy.h) worth words of their own
 _EXPIRED: Final = 10
@@ -156,6 +169,21 @@ def barred(target: Target, error: BaseException) -> GpuopsError:
             return ProtocolError(
                 f"{target.address} does not answer like a vCenter: {type(error).__name__}", hint="check the address"
             )
+
+
+@contextmanager
+def decoding(address: str, what: str) -> Iterator[None]:
+    """For the block that makes values of a reply to `what`. Raises ProtocolError for whatever cannot be decoded.
+
+    Only code that decodes belongs into the block: a mistake of ours elsewhere must stay an internal error.
+    """
+    try:
+        yield
+    except UNREADABLE_ERRORS as error:
+        sent = f"{error}" if isinstance(error, Unreadable) else f"what nobody can read ({type(error).__name__})"
+        raise ProtocolError(
+            f"{address} sends {sent} in reply to {what}", hint="check the address; nothing of it was used"
+        ) from error
 
 
 def _unreachable(target: Target, error: OSError) -> VcenterUnreachable:

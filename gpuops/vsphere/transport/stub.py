@@ -61,6 +61,8 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
         answer = deserialised(reply.body, info.result, self)
         if reply.status == http.HTTPStatus.OK:
+            if answer is None and info.isTask:
+                raise door.Unreadable("no task where one was begun")
             return answer
         if not isinstance(answer, Exception):
             raise door.Unreadable("a fault that is none")
