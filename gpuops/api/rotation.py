@@ -41,7 +41,8 @@ def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -
 def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
-    `policy` None = the one of the last night in the journal. Exit code 4 when a desktop could not be returned:
+    Each under the policy of its night; `policy` speaks for what the journal does not know, None = that of the last
+    night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
     """
     from gpuops.execute.half import Half

@@ -100,7 +100,9 @@ def plan(
 def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFile] = None) -> None:
     """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
 
-    Without --policy it goes by the policy that the last night ran under.
+    What the journal knows is returned under the policy of its night, wherever it is by now and whatever it is called.
+    With --policy, markers that the journal knows nothing of are believed where that policy says, otherwise where the
+    last night's does.
 
     \b
     Example:

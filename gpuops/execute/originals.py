@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 
-from gpuops.execute.journal import Journal
+from gpuops.config.policy import parse_policy
+from gpuops.errors import PolicyError
+from gpuops.execute.journal import Journal, Run
 from gpuops.model.rotation import LATE, Original, Policy
 
 
@@ -15,8 +18,11 @@ class Originals:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def save(self, originals: Sequence[Original]) -> None:
-        """Keeps what the morning must restore. What is already saved of this night stays as it was saved."""
+    def save(self, originals: Sequence[Original], run: Run | None = None) -> None:
+        """Keeps what the morning must restore, and that it is returned under the policy of this run.
+
+        What is already saved of this night stays as it was saved.
+        """
         self._journal.save(
             [
                 {
@@ -30,7 +36,8 @@ class Originals:
                     **({"drs": str(original.drs)} if original.drs is not None else {}),
                 }
                 for original in originals
-            ]
+            ],
+            run,
         )
 
     def returned(self, original: Original) -> None:
@@ -57,11 +64,27 @@ class Originals:
                 returned=saved.returned is not None,
                 drs=saved.drs,
                 unsure=key in book.lost and now - book.lost[key] < LATE,
+                policy=_parsed(saved.policy) if saved.policy else None,
             )
             for key, saved in book.originals.items()
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Policy | None:
+    """Once for all the VMs of a night; None = this version cannot read it, and the policy that is said speaks."""
+    try:
+        return parse_policy(text, "the journal", accepted_before=True)
+    except PolicyError:
+        return None
+
+
+def policies_of(journal: Journal | None) -> tuple[Policy, ...]:
+    """The policies of the nights that are not over."""
+    found = Originals(journal).all() if journal is not None else ()
+    return tuple(dict.fromkeys(each.policy for each in found if each.policy is not None))
 
 
 def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:

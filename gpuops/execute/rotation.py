@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +14,7 @@ from gpuops.execute.half import HALVES, Half, morning_first
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease import leased
 from gpuops.execute.lock import rotating
-from gpuops.execute.originals import known_originals
+from gpuops.execute.originals import known_originals, policies_of
 from gpuops.execute.patience import Patience
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.turn import Turn, tagged
@@ -24,6 +24,7 @@ from gpuops.plan.outcome import Outcome, Report
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.patience import waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 
@@ -42,7 +43,8 @@ def rotate(
     only: tuple[str, ...] = (),
     markers_alone: bool = False,
 ) -> Report:
-    """One half of a rotation; without a policy, under that of the night in the journal.
+    """One half of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
+    rest, and without one that of the last night in the journal.
 
     `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
     """
@@ -53,18 +55,20 @@ def rotate(
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
-            turn = Turn(half, policy or remembered_policy(journal), site, site.clock(), only, markers_alone)
+            obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
+            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, others=nights)
             return _without_journal(turn.look_only(journal), journal)
     with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
         if not returning:
             no_change_open(journal)
-        obeyed = policy or remembered_policy(journal)
+        obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
+        lock_vm = next((each.lock_vm for each in (*nights, obeyed) if each.lock_vm is not None), None)
 
         def turned() -> Report:
             left_open = journal.open_runs(HALVES)
             morning_first(half, left_open)
-            with leased(site, obeyed.lock_vm, returning=returning) as lease:
-                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease)
+            with leased(site, lock_vm, returning=returning) as lease:
+                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights)
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)
                 outcomes = turn.do(report, journal, left_open, consent)
@@ -72,8 +76,14 @@ def rotate(
                 warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
             return replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
 
-        report = _outlasting(turned, obeyed, site) if returning else turned()
+        report = _outlasting(turned, _latest((*nights, obeyed), site), site) if returning else turned()
         return _without_journal(report, journal)
+
+
+def _latest(policies: Sequence[Policy], site: Site) -> Policy:
+    """That by which a return waits the longest for a vCenter that is away."""
+    now = site.clock()
+    return max(policies, key=lambda policy: waits_until(policy, now))
 
 
 def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site) -> Report:

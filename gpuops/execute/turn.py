@@ -17,7 +17,7 @@ from gpuops.execute.originals import Originals, known_originals
 from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import LockHolder, Original, Policy, Role
+from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan
 from gpuops.plan.privileges import way_back
@@ -29,6 +29,7 @@ from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.rotation.keeping import hooks_of
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.ours import is_gone, vms_of
 from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
@@ -44,6 +45,8 @@ class Turn:
     only: tuple[str, ...] = ()
     markers_alone: bool = False
     lease: Lease = NO_LEASE
+    others: tuple[Policy, ...] = ()
+    """The policies of the nights that are not over: their limits hold as well."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
@@ -142,7 +145,7 @@ class Turn:
         if not left_open:
             return ()
         before = self.site.vcenter.inventory()
-        limit_s = self.policy.limits.step_timeout_s
+        limit_s = self._limits.step_timeout_s
         # one task that hangs keeps no other desktop away
         timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
         doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
@@ -172,7 +175,7 @@ class Turn:
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, doer, self.policy.limits, self.site.progress, returning=not night)
+            outcomes = execute(plan, doer, self._limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
             lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
             raise
@@ -209,8 +212,14 @@ class Turn:
             steps=len(report.plan.steps) if night is not None else 0,
         )
         if isinstance(request, RotateNight):
-            Originals(journal).save(request.saved(report.plan, report.before, self.now))
+            Originals(journal).save(request.saved(report.plan, report.before, self.now), run)
         return run
+
+    @property
+    def _limits(self) -> Limits:
+        """A night's own; a return keeps to those of every night that it returns."""
+        own = self.policy.limits
+        return own if self.half is Half.NIGHT else strictest((own, *(policy.limits for policy in self.others)))
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
         """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
@@ -222,12 +231,13 @@ class Turn:
         if self.half is Half.NIGHT:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
             for original in originals:
-                if report.plan.feasible and original.night != tonight and original.vm not in report.before.vms:
+                if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
                     Originals(journal).returned(original)
             return report.before
         seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
+        seen |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
         after = self.site.vcenter.observe(report.before, seen)
-        steered = {original.vm for original in originals if original.drs is not None}
+        steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
             if self.half is Half.DAY and is_returned(original, after):

@@ -14,7 +14,7 @@ from gpuops.model.drs import VmDrs
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.vm import Vm
 
-_INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "vms_by_host"})
+_INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""
 
 
@@ -66,7 +66,9 @@ class Inventory:
         scheme, _, value = text.partition(":")
         if scheme == "moid" and value in self.vms:
             return self.vms[value]
-        if scheme == "uuid" or "/" in text:
+        if scheme == "uuid":
+            matches = list(self.vms_with_uuid(value.lower()))
+        elif "/" in text:
             matches = [vm for vm in self.vms.values() if vm.is_called(text)]
         else:
             matches = list(self._vms_by_name.get(text, ()))
@@ -75,6 +77,10 @@ class Inventory:
         if len(matches) > 1:
             raise VmAmbiguous(text, sorted(vm.path or vm.ref for vm in matches))
         return matches[0]
+
+    def vms_with_uuid(self, uuid: str) -> tuple[Vm, ...]:
+        """The VMs of this instance uuid, which should be one at most, whatever its managed object id is now."""
+        return self._vms_by_uuid.get(uuid, ())
 
     def find_host(self, text: str) -> Host:
         """The host of that name (its first label is enough when unique) or id. Raises HostNotFound."""
@@ -154,6 +160,14 @@ class Inventory:
         for vm in self.vms.values():
             index.setdefault(vm.name, []).append(vm)
         return {name: tuple(vms) for name, vms in index.items()}
+
+    @cached_property
+    def _vms_by_uuid(self) -> Mapping[str, tuple[Vm, ...]]:
+        index: dict[str, list[Vm]] = {}
+        for vm in self.vms.values():
+            if vm.instance_uuid is not None:
+                index.setdefault(vm.instance_uuid, []).append(vm)
+        return {uuid: tuple(vms) for uuid, vms in index.items()}
 
     @cached_property
     def vms_by_host(self) -> Mapping[str, tuple[Vm, ...]]:

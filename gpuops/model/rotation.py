@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -100,6 +101,17 @@ class Limits:
     desktops_per_host: int | None = None
 
 
+def strictest(limits: Iterable[Limits]) -> Limits:
+    """What keeps to each of these limits of a run; a step has the longest of their times."""
+    each = tuple(limits)
+    return Limits(
+        in_flight=min(one.in_flight for one in each),
+        per_host=min(one.per_host for one in each),
+        step_timeout_s=max(one.step_timeout_s for one in each),
+        per_datastore=min(one.per_datastore for one in each),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """One rotation policy, as `templates/policy.yaml` describes it."""
@@ -129,6 +141,10 @@ class Policy:
     def pool_of(self, vm: Vm) -> Pool | None:
         """The first pool that selects the VM."""
         return next((pool for pool in self.pools if pool.select.selects(vm)), None)
+
+    def in_folder(self, vm: Vm) -> bool:
+        """Whether the VM is inside a folder that a pool names, whatever it is called and carries."""
+        return any(pool.select.in_folder(vm) for pool in self.pools)
 
     def night_at(self, now: datetime) -> Night | None:
         """The night that this moment is in, of the windows; None = it is in none."""
@@ -197,6 +213,8 @@ class Original:
     """What DRS did with it; None = the night left that alone."""
     unsure: bool = False
     """Whether what the night sent for it was lost so lately that it may still happen."""
+    policy: Policy | None = field(default=None, repr=False)
+    """The policy that its night ran under; None = nothing tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,15 @@ class Selector:
     def selects(self, vm: Vm) -> bool:
         """Whether the VM is meant; what this login cannot tell is not meant."""
         return (
-            (self.folder is None or _inside(vm.path, self.folder))
+            (self.folder is None or self.in_folder(vm))
             and (self.name is None or fnmatchcase(vm.name, self.name))
             and all(mark.on(vm) is True for mark in self.marks)
             and (self.profile is None or _all_fit(vm.profiles, self.profile))
         )
+
+    def in_folder(self, vm: Vm) -> bool:
+        """Whether the VM is inside the folder; without one, no VM is."""
+        return self.folder is not None and _inside(vm.path, self.folder)
 
 
 def _inside(path: str, folder: str) -> bool:

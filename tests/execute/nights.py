@@ -28,7 +28,7 @@ name: small
 pools:
   - name: all
     parked: true
-    select: {name: "desktop-*"}
+    select: {folder: desktops, name: "desktop-*"}
     idle: {cpu_below_mhz: 500}
     owner: none
 ml:

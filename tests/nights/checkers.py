@@ -18,7 +18,7 @@ from gpuops.plan.rotation.restless import FEW
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.clocks import nothing_on_a_wrong_clock
-from tests.nights.doings import OFF, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
     fits,
@@ -123,16 +123,26 @@ def one_at_a_time(night: Played) -> Iterator[str]:
 
 
 def only_ours(night: Played) -> Iterator[str]:
-    """I7: taking touches what the policy selects, returning what a night took, and nothing else is touched."""
+    """I7: taking touches what the policy selects, returning what a night has marked or taken, whatever it is called by
+    then; nothing else is touched."""
     queue = {queued.name for queued in night.site.policy.ml}
+    ours: set[str] = set()
     for entry in effects(night):
         name = night.names.get(entry.moid, entry.name)
-        if name in queue or entry.method in (DEFINE, OVERRIDE):
+        if entry.method in (DEFINE, OVERRIDE):
             continue
-        if not name.startswith("desktop-"):
+        if name not in queue and not name.startswith("desktop-"):
             yield f"I7: {entry.method} on {entry.name}, which no policy selects"
-        elif entry.moid not in night.takeable:
+        elif name not in queue and entry.moid not in night.takeable:
             yield f"I7: {entry.method} on {name}, which has not both keys, or has opted out"
+        elif _returns(night, entry) and entry.moid not in ours:
+            yield f"I7: {entry.method} on {name}, which no night has marked or taken"
+        ours.add(entry.moid)
+
+
+def _returns(night: Played, entry: Entry) -> bool:
+    """Whether it is what a morning does with such a VM."""
+    return entry.method == START if is_desktop(night, entry.moid, entry.name) else entry.method in (OFF, SHUT_DOWN)
 
 
 def nothing_discarded(night: Played) -> Iterator[str]:

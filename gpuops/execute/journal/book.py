@@ -112,6 +112,8 @@ class Saved:
     profiles: tuple[str, ...]
     returned: datetime | None = None
     drs: VmDrs | None = None
+    policy: str = ""
+    """Text of the policy under which a night took it last, or was to; empty = no record tells."""
 
 
 class DurationKey(NamedTuple):
@@ -160,7 +162,7 @@ class Book:
             case Kind.BEGUN:
                 self._begun(record)
             case Kind.ORIGINAL:
-                self._original(record.body)
+                self._original(record)
             case Kind.RETURNED:
                 self._returned(record)
             case Kind.SKIP:
@@ -225,14 +227,23 @@ class Book:
         thing, uuid, name, of, runs = (body[key] for key in ("thing", "uuid", "name", "of", "runs"))
         self.given_up[ref] = GivenUp(Thing(thing), ref, uuid, name, of, record.at, runs)
 
-    def _original(self, body: Mapping[str, Any]) -> None:
+    def _original(self, record: Record) -> None:
+        body = record.body
         key = (body["night"], body["vm"])
         if key in self.originals:  # what is saved of a night stays as it was saved
             return
         drs = VmDrs(body["drs"]) if "drs" in body else None
         self.originals[key] = Saved(
-            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs
-        )
+            *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
+            policy=self._policy_of(record.run, body["night"]),
+        )  # fmt: skip
+
+    def _policy_of(self, run: str, night: str) -> str:
+        """The policy of the run that saved it; older records do not name that: it had just begun."""
+        named = self.runs.get(run)
+        if named is not None:
+            return named.run.policy
+        return next((each.run.policy for each in reversed(self.runs.values()) if each.run.night == night), "")
 
     def _intent(self, record: Record) -> None:
         body = record.body
@@ -244,16 +255,17 @@ class Book:
         if of.run.night is not None and intended.kind in TAKING:
             self.given_up.pop(intended.vm, None)
             self._took(of.run.night, intended.vm, 1)
-            self._taken_anew(of.run.night, intended.vm)
+            self._taken_anew(of.run, intended.vm)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
             self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
 
-    def _taken_anew(self, night: str, vm: str) -> None:
+    def _taken_anew(self, run: Run, vm: str) -> None:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
-        saved = self.originals.get((night, vm))
+        saved = self.originals.get((run.night or "", vm))
         if saved is not None:
             saved.returned = None
+            saved.policy = run.policy or saved.policy
 
     def _took(self, night: str, vm: str, count: int) -> None:
         self.takes[night, vm] = self.takes.get((night, vm), 0) + count

@@ -15,17 +15,21 @@ from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 8
+FOLD: Final = 9
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
 def dump_book(book: Book) -> dict[str, Any]:
     """All of the book but its place, which is that of the record that carries this."""
+    texts = {text: number for number, text in enumerate(dict.fromkeys(each.policy for each in book.originals.values()))}
     return {
         "fold": FOLD,
+        "texts": list(texts),
         "runs": [_dump_run(each) for each in book.runs.values()],
         "policies": [[kind, text] for kind, text in book.policies.items()],
-        "originals": [_dump_saved(saved, book.takes.get(key, 0)) for key, saved in book.originals.items()],
+        "originals": [
+            [*_dump_saved(saved), book.takes.get(key, 0), texts[saved.policy]] for key, saved in book.originals.items()
+        ],
         "takes": [[*key, count] for key, count in book.takes.items() if key not in book.originals],
         "lost": [[*key, at.isoformat()] for key, at in book.lost.items()],
         "durations": [[*key, *values] for key, values in book.durations.items()],
@@ -49,10 +53,12 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.seq = book.checkpoint = record.seq
     book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
     book.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, count in body["originals"]:
+    for night, vm, role, uuid, name, host, profiles, returned, drs, count, text in body["originals"]:
         came = datetime.fromisoformat(returned) if returned is not None else None
         before = VmDrs(drs) if drs is not None else None
-        book.originals[night, vm] = Saved(night, vm, Role(role), uuid, name, host, tuple(profiles), came, before)
+        book.originals[night, vm] = Saved(
+            night, vm, Role(role), uuid, name, host, tuple(profiles), came, before, body["texts"][text]
+        )
         if count:
             book.takes[night, vm] = count
     book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
@@ -108,11 +114,10 @@ def _load_given_up(body: Mapping[str, Any]) -> GivenUp:
     return GivenUp(**{**body, "thing": Thing(body["thing"]), "at": datetime.fromisoformat(body["at"])})
 
 
-def _dump_saved(saved: Saved, count: int) -> list[Any]:
+def _dump_saved(saved: Saved) -> list[Any]:
     returned = _moment(saved.returned)
     return [
-        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs,
-        count,
+        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs
     ]  # fmt: skip
 
 

@@ -246,12 +246,13 @@ class Journal:
 
     # originals
 
-    def save(self, originals: Sequence[Mapping[str, Any]]) -> None:
-        """Keeps VMs as they were; what is saved already stays as it was saved."""
+    def save(self, originals: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
+        """Keeps VMs as they were, for the night of this run; what is saved already stays as it was saved."""
+        of = run.id if run is not None else ""
 
         def new(book: Book) -> list[Draft]:
             return [
-                ("", Kind.ORIGINAL, each) for each in originals if (each["night"], each["vm"]) not in book.originals
+                (of, Kind.ORIGINAL, each) for each in originals if (each["night"], each["vm"]) not in book.originals
             ]
 
         self._append(new)

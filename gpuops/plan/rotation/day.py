@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -18,7 +18,15 @@ from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.elsewhere import hidden, may_still_change, noted, unsure
 from gpuops.plan.rotation.keeping import keeping
-from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before, changing, ours
+from gpuops.plan.rotation.ours import (
+    RETURN_COMMAND,
+    Ours,
+    Whereabouts,
+    as_before,
+    changing,
+    ours,
+    vms_of,
+)
 from gpuops.plan.rotation.return_order import return_order
 from gpuops.plan.rotation.taking import bringing_back
 from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
@@ -26,9 +34,13 @@ from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
 
 @dataclass(frozen=True, slots=True)
 class RotateDay:
-    """Undo whatever nights did and nobody returned: from the journal's originals, vCenter's markers, or both."""
+    """Undo whatever nights did and nobody returned: from the journal's originals, vCenter's markers, or both.
+
+    Each VM is returned under the policy of its night, which the original has.
+    """
 
     policy: Policy
+    """It speaks for markers that the journal knows nothing of, and for originals that have none."""
     originals: tuple[Original, ...] = ()
     durations: Durations = field(default_factory=Durations)
     """What stopping and resuming took so far: how much time is left for work to be kept."""
@@ -41,12 +53,15 @@ class RotateDay:
 
         A VM that cannot be returned is named in `unmet` with one safe command.
         """
-        found = ours(self.policy, self.originals, inventory)
+        return self.undoing(ours(self.policy, self.originals, inventory), inventory, catalog, now)
+
+    def undoing(self, found: Sequence[Ours], inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """The same for what was found to be of nights."""
         away = [mine for mine in found if mine.whereabouts is Whereabouts.AWAY]
         ml = [mine for mine in away if mine.original.role is Role.ML]
-        desktops = [mine.vm for mine in away if mine.original.role is not Role.ML and mine.vm is not None]
-        kept = keeping(self.policy, ml, desktops, now, self.durations)
-        canaries, seeds, others = self._order(desktops, inventory, catalog)
+        desktops = [mine for mine in away if mine.original.role is not Role.ML]
+        kept = keeping(ml, [mine.vm for mine in desktops if mine.vm is not None], now, self.durations)
+        canaries, seeds, others = _order(desktops, inventory, catalog)
         late = may_still_change(found, inventory)
         unread = hidden(found, self.policy, inventory) if not self.originals else ()
         over = [mine for mine in _returnable(found) if mine not in late]
@@ -57,8 +72,8 @@ class RotateDay:
             Wave("resume one desktop for each GPU, the largest profile first", _resume(seeds)),
             Wave("resume the others, the largest profile first", _resume(others)),
             Wave("leave the ML VMs to DRS as before", put_back(over, inventory)),
-            Wave("clear the markers", tuple(self._unmark(over))),
-            Wave("note on markers of other machines when they were seen", noted(late, self.policy, inventory)),
+            Wave("clear the markers", tuple(_unmark(over))),
+            Wave("note on markers of other machines when they were seen", noted(late, inventory)),
         )
         return Plan(
             waves=tuple(wave for wave in waves if wave.steps),
@@ -69,30 +84,33 @@ class RotateDay:
             disruptive=bool(ml),
         )
 
-    def _order(
-        self, desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog
-    ) -> tuple[list[Vm], list[Vm], list[Vm]]:
-        """One of each host where the policy wants that, then one for each GPU to claim, then the rest.
 
-        The first of a host's order is its canary, so that the order in which all of them fit is kept.
-        """
-        seeds, others = return_order(desktops, inventory, catalog)
-        if self.policy.morning is MorningOrder.LARGEST_FIRST:
-            return [], seeds, others
-        first: dict[str | None, str] = {}
-        for vm in (*seeds, *others):
+def _order(desktops: Sequence[Ours], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm], list[Vm]]:
+    """One of each host where the policy wants that, then one for each GPU to claim, then the rest.
+
+    The first of a host's order is its canary, so that the order in which all of them fit is kept.
+    """
+    seeds, others = return_order([mine.vm for mine in desktops if mine.vm is not None], inventory, catalog)
+    alone = {
+        mine.vm.ref for mine in desktops if mine.vm is not None and mine.policy.morning is MorningOrder.CANARY_FIRST
+    }
+    first: dict[str | None, str] = {}
+    for vm in (*seeds, *others):
+        if vm.ref in alone:
             first.setdefault(vm.host, vm.ref)
-        early = frozenset(first.values())
-        canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
-        return canaries, _without(seeds, early), _without(others, early)
+    early = frozenset(first.values())
+    canaries = [vm for vm in (*seeds, *others) if vm.ref in early]
+    return canaries, _without(seeds, early), _without(others, early)
 
-    def _unmark(self, over: Iterable[Ours]) -> list[SetAttribute]:
-        return [
-            SetAttribute(mine.vm.ref, self.policy.marker, "")
-            for mine in over
-            if mine.vm is not None
-            and (mine.vm.attributes.get(self.policy.marker) or mine.whereabouts is Whereabouts.AWAY)
-        ]
+
+def _unmark(over: Iterable[Ours]) -> Iterator[SetAttribute]:
+    """Each marker that is there; that of a VM which is on its way back, whether or not it can be seen."""
+    for mine in over:
+        own = mine.policy.marker if mine.whereabouts is Whereabouts.AWAY else None
+        vm = mine.vm
+        if vm is not None:
+            names = (name for name in mine.markers if vm.attributes.get(name) or name == own)
+            yield from (SetAttribute(vm.ref, name, "") for name in names)
 
 
 _NAMED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
@@ -121,7 +139,8 @@ def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
 
 def is_returned(original: Original, inventory: Inventory) -> bool:
     """Whether a VM is as it was before the night, so that the journal may close it."""
-    vm = inventory.vms.get(original.vm)
+    vms = vms_of(original, inventory)
+    vm = vms[0] if len(vms) == 1 else None
     if vm is None or vm.power is None or changing(vm) is not None:
         return False
     if original.unsure and as_before(original, vm):

@@ -42,12 +42,12 @@ def _known_long(mine: Ours, inventory: Inventory) -> bool:
     return seen is not None and abs(inventory.taken_at - seen) >= LATE
 
 
-def noted(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> tuple[SetAttribute, ...]:
+def noted(found: Iterable[Ours], inventory: Inventory) -> tuple[SetAttribute, ...]:
     """Writes onto their markers that they were seen, where that is not there yet."""
     return tuple(
         SetAttribute(
             mine.original.vm,
-            policy.marker,
+            mine.policy.marker,
             marker_value(mine.foreign.night, mine.foreign.role, mine.foreign.drs, inventory.taken_at),
         )
         for mine in found
@@ -57,7 +57,7 @@ def noted(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> tuple[
 
 def hidden(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
     """Desktops of the policy that do not run, and whose marker this login cannot read: they may be of a night."""
-    known = {mine.original.vm for mine in found}
+    known = {mine.vm.ref for mine in found if mine.vm is not None}
     for vm in inventory.vms.values():
         if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue

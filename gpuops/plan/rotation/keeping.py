@@ -33,13 +33,17 @@ class Keeping:
     warnings: tuple[str, ...]
 
 
-def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: datetime, durations: Durations) -> Keeping:
-    """How these ML VMs are stopped, so that these desktops are back in time."""
-    most_s = _most_s(policy, ml, desktops, now, durations)
+def keeping(ml: Sequence[Ours], desktops: Sequence[Vm], now: datetime, durations: Durations) -> Keeping:
+    """How these ML VMs are stopped, each under its own policy, so that these desktops are back in time."""
+    policies = dict.fromkeys(mine.policy for mine in ml)
+    most = {policy: _most_s(policy, ml, desktops, now, durations) for policy in policies}
     hooks, stops, warnings = [], [], []
     for mine in ml:
-        vm, stop = mine.original.vm, policy.ml_stop
-        checkpoint = checkpoint_of(policy, mine.vm, mine.original.name)
+        if mine.vm is None:
+            continue
+        vm, stop, most_s = mine.vm.ref, mine.policy.ml_stop, most[mine.policy]
+        # an entry may say the managed object id that it had then
+        checkpoint = checkpoint_of(mine.policy, replace(mine.vm, ref=mine.original.vm), mine.original.name)
         grace_s = checkpoint.grace_s if most_s is None else min(checkpoint.grace_s, most_s)
         if grace_s < checkpoint.grace_s:
             warnings.append(f"{mine.original.name}: {grace_s} s to keep its work, not {checkpoint.grace_s}: it is late")
@@ -52,9 +56,9 @@ def keeping(policy: Policy, ml: Sequence[Ours], desktops: Sequence[Vm], now: dat
     return Keeping(tuple(hooks), tuple(stops), tuple(warnings))
 
 
-def checkpoint_of(policy: Policy, vm: Vm | None, was: str = "") -> Checkpoint:
+def checkpoint_of(policy: Policy, vm: Vm, was: str = "") -> Checkpoint:
     """What the policy says of a VM that `was` called so."""
-    entry = entry_of(policy.ml, vm, was) if vm is not None else None
+    entry = entry_of(policy.ml, vm, was)
     return entry.checkpoint if entry is not None else NONE
 
 

@@ -10,6 +10,7 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice, Plan, Rejection
@@ -110,8 +111,8 @@ class RotateNight:
         """Who waits. A VM that this night has started and that is off again waits no more: whoever stopped it, or its
         own guest when the work was done, is not to be fought each time that cron calls."""
         stopped = {
-            mine.original.vm: mine.reason if mine.whereabouts is Whereabouts.CHANGING else STOPPED
-            for mine in ours(self.policy, self.originals, inventory)
+            mine.vm.ref: mine.reason if mine.whereabouts is Whereabouts.CHANGING else STOPPED
+            for mine in self._ours(inventory)
             if mine.original.night == night and mine.original.role is Role.ML and mine.original.taken
             # a marker alone does not tell whether the start that it was set for was ever sent
             if mine.foreign is None and mine.vm is not None and mine.vm.power is PowerState.OFF
@@ -186,7 +187,18 @@ class RotateNight:
 
     def _away(self, inventory: Inventory) -> list[Ours]:
         """What is not back yet: away, or on its way to where nobody knows yet."""
-        return [mine for mine in ours(self.policy, self.originals, inventory) if mine.whereabouts in _NOT_BACK]
+        return [mine for mine in self._ours(inventory) if mine.whereabouts in _NOT_BACK]
+
+    def _ours(self, inventory: Inventory) -> list[Ours]:
+        """What nights of this policy have taken, and of others what this one selects as well."""
+        marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
+        selected = {vm.ref for vm in marked if self._selects(vm)}
+        found = ours(self.policy, self.originals, inventory, believed=selected)
+        return [mine for mine in found if mine.policy.name == self.policy.name or self._selects(mine.vm)]
+
+    def _selects(self, vm: Vm | None) -> bool:
+        """Whether the VM is of a pool or of the queue."""
+        return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
     def _refusals(self, night: str, found: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
         apart = clocks_apart(self.clock_ahead)
@@ -229,7 +241,7 @@ class RotateNight:
         """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""
         told: dict[str, str] = {}
         woken: list[Vm] = []
-        for mine in ours(self.policy, self.originals, inventory):
+        for mine in self._ours(inventory):
             if mine.original.night != night or mine.vm is None or not mine.original.taken:
                 continue
             if mine.whereabouts is Whereabouts.AWAY:

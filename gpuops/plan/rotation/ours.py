@@ -1,7 +1,9 @@
 """Rotation, what is ours: VMs that a night took, from the journal, from vCenter's markers, or from both.
 
-Either source alone is enough to bring a desktop back. Neither widens the policy: a VM outside of it is named, not
-touched.
+What the journal knows is returned wherever the VM is now and whatever it is called: it is known by its instance uuid,
+and returned under the policy of its night. Selection is for taking. A marker that the journal knows nothing of could be
+anybody's: it is believed of a desktop inside a folder that the policy names, and of an ML VM of its queue; any other VM
+is named, and not touched unless somebody asks for it by name.
 
 Where several machines rotate under one lock VM, each with a journal of its own, a journal that knows of no start or
 suspend is no proof that there was none: the marker that is still there stands for what another one did.
@@ -9,7 +11,8 @@ suspend is no proof that there was none: the marker that is still there stands f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, assert_never
@@ -18,9 +21,12 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.command import called, command
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
+
+_NO_POLICY: Final = Policy(name="", pools=())
 
 
 class Whereabouts(StrEnum):
@@ -38,9 +44,9 @@ class Whereabouts(StrEnum):
     GONE = "gone"
     """Deleted, or another VM under the same id."""
     FOREIGN = "foreign"
-    """Marked, and outside this policy: named, never touched."""
+    """Marked, unknown to the journal, and nowhere that the policy names: not touched unless it is asked for by name."""
     UNKNOWN = "unknown"
-    """Its state cannot be read."""
+    """Its state cannot be read, or which VM it is cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,40 +54,84 @@ class Ours:
     """One VM of a night and where it is now."""
 
     original: Original
+    """With the policy of its night, or the one that speaks for it."""
     vm: Vm | None
+    """The VM as it is now; None = it is gone, or which one it is cannot be told."""
     whereabouts: Whereabouts
     reason: str
     command: str = ""
     """One safe command for a VM that is not as it was; empty when there is nothing to do."""
     foreign: Marker | None = None
     """Its marker, where the journal knows of no night for it."""
+    doubt: str = ""
+    """Why such a marker is believed only where somebody asks for the VM by name; empty = it is believed."""
+    markers: tuple[str, ...] = ()
+    """The custom attributes that nights of it have set, or were to set."""
+
+    @property
+    def policy(self) -> Policy:
+        """The policy under which it is returned."""
+        return self.original.policy or _NO_POLICY
 
 
 def marker_of(policy: Policy | None) -> str:
     """The custom attribute that nights under this policy set; None = the one of a policy that names none."""
-    return (policy or Policy(name="", pools=())).marker
+    return (policy or _NO_POLICY).marker
 
 
-def ours(policy: Policy | None, originals: Iterable[Original], inventory: Inventory) -> tuple[Ours, ...]:
-    """Every VM of nights that are not over, desktops first. `policy` None asks only where they are."""
-    originals = tuple(originals)
-    known = {original.vm: original for original in originals if not original.returned}
-    remembered = {(original.night, original.vm): original for original in originals}
+def ours(
+    policy: Policy | None, originals: Iterable[Original], inventory: Inventory, *, believed: Collection[str] = ()
+) -> tuple[Ours, ...]:
+    """Every VM of nights that are not over, desktops first. `policy` speaks for what the journal does not know; None
+    asks only where they are. `believed`: VMs (refs) whose marker is believed wherever they are."""
+    entries = [(replace(each, policy=each.policy or policy), vms_of(each, inventory)) for each in originals]
+    still_open = [(original, vms) for original, vms in entries if not original.returned]
+    known = {_ref(original, vms): original for original, vms in still_open}
+    spoken_for = known.keys() | {vm.ref for _, vms in still_open for vm in vms}
+    closed = {(original.night, _ref(original, vms)): original for original, vms in entries}
+    markers: dict[str, set[str]] = defaultdict(set)
+    for original, vms in entries:
+        markers[_ref(original, vms)].add(marker_of(original.policy))
+    asked = marker_of(policy)
     foreign: dict[str, Marker] = {}
-    marker = marker_of(policy)
-    for vm in inventory.vms.values():
-        marked = parse_marker(vm.attributes.get(marker, ""))
-        if marked is None or vm.ref in known:
+    for vm, name, marked in _marked(inventory, sorted({asked}.union(*markers.values()))):
+        before = closed.get((marked.night, vm.ref))
+        if vm.ref in spoken_for or (before is None and name != asked):
             continue
-        closed = remembered.get((marked.night, vm.ref))
-        if closed is not None:
-            known[vm.ref] = _left_over(closed)
-        else:
+        if before is None:
             foreign[vm.ref] = marked
-            known[vm.ref] = _from_marker(marked, vm)
-    judged = ((ref, _judge(policy, original, inventory.vms.get(ref))) for ref, original in known.items())
-    found = [replace(mine, foreign=foreign[ref]) if ref in foreign else mine for ref, mine in judged]
+        known[vm.ref] = _left_over(before) if before is not None else _from_marker(marked, vm, policy)
+        markers[vm.ref].add(name)
+    found = []
+    for ref, original in known.items():
+        vm_then = inventory.vms.get(ref)
+        doubt = _doubt(original, vm_then) if ref in foreign and vm_then is not None else ""
+        mine = _judge(original, inventory, vm_then, "" if ref in believed else doubt)
+        found.append(replace(mine, foreign=foreign.get(ref), doubt=doubt, markers=tuple(sorted(markers[ref]))))
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
+
+
+def _marked(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Vm, str, Marker]]:
+    """Every VM with a marker under one of these names."""
+    for vm in inventory.vms.values():
+        for name in names if vm.attributes else ():
+            marked = parse_marker(vm.attributes.get(name, ""))
+            if marked is not None:
+                yield vm, name, marked
+
+
+def _ref(original: Original, vms: Sequence[Vm]) -> str:
+    """The managed object id that it has now, where that can be told."""
+    return vms[0].ref if len(vms) == 1 else original.vm
+
+
+def vms_of(original: Original, inventory: Inventory) -> tuple[Vm, ...]:
+    """The VM now, whatever its managed object id is: one that was registered anew has another. None where it is gone,
+    several where its instance uuid is that of several."""
+    if original.uuid is not None:
+        return inventory.vms_with_uuid(original.uuid)
+    vm = inventory.vms.get(original.vm)
+    return () if vm is None else (vm,)
 
 
 def _left_over(closed: Original) -> Original:
@@ -89,7 +139,7 @@ def _left_over(closed: Original) -> Original:
     return replace(closed, taken=False) if closed.role is Role.ML else closed
 
 
-def _from_marker(marked: Marker, vm: Vm) -> Original:
+def _from_marker(marked: Marker, vm: Vm, policy: Policy | None) -> Original:
     """What the marker alone tells of a VM that the journal knows nothing of."""
     return Original(
         marked.night,
@@ -101,22 +151,23 @@ def _from_marker(marked: Marker, vm: Vm) -> Original:
         vm.profiles,
         taken=True,
         drs=marked.drs,
+        policy=policy,
     )
 
 
-def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
-    if vm is None and not original.taken:
-        return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
-    if vm is None:
-        return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
-    another = _another(original, vm)
-    if another is not None:
-        return another
-    if policy is not None and not _inside(policy, original, vm):
-        reason = f"a night took it, and this policy does not cover it{_where(vm)}: not touched"
-        return Ours(
-            original, vm, Whereabouts.FOREIGN, reason, f"{RETURN_COMMAND} --policy FILE, the policy of that night"
-        )
+def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: str) -> Ours:
+    vms = vms_of(original, inventory)
+    if len(vms) > 1:
+        reason = f"{' and '.join(sorted(vm.path or vm.ref for vm in vms))} have one instance uuid: remove the copy"
+        return Ours(original, None, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
+    if not vms:
+        return _gone(original, under_its_id)
+    [vm] = vms
+    if vm.instance_uuid is None:
+        return _without_uuid(original, vm)
+    if doubt:
+        asked = f"{command('rotate restore', vm=called(vm))} --policy FILE"
+        return Ours(original, vm, Whereabouts.FOREIGN, f"{doubt}: not touched", asked)
     if vm.power is None or vm.connected is False:
         return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
     unsettled = _unsettled(original, vm)
@@ -124,29 +175,37 @@ def _judge(policy: Policy | None, original: Original, vm: Vm | None) -> Ours:
         return Ours(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND)
     match original.role:
         case Role.DESKTOP:
-            return _desktop(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
+            return _desktop(original, vm, taken=original.taken or _taken_elsewhere(original, vm))
         case Role.SHUT_DOWN:
             return _shut_down(original, vm)
         case Role.ML:
-            return _ml(original, vm, taken=original.taken or _taken_elsewhere(policy, original, vm))
+            return _ml(original, vm, taken=original.taken or _taken_elsewhere(original, vm))
         case _:
             assert_never(original.role)
 
 
-def _another(original: Original, vm: Vm) -> Ours | None:
-    """Of a VM that is not the one that was taken, or may not be."""
-    if vm.instance_uuid is None:
-        reason = "its instance uuid cannot be read: it may be another VM"
-        return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
-    if original.uuid is not None and vm.instance_uuid != original.uuid:
+def is_gone(original: Original, inventory: Inventory) -> bool:
+    """Whether it is in vCenter no more; of a VM whose instance uuid cannot be read nobody can tell."""
+    under_its_id = inventory.vms.get(original.vm)
+    unread = under_its_id is not None and under_its_id.instance_uuid is None
+    return not unread and not vms_of(original, inventory)
+
+
+def _gone(original: Original, under_its_id: Vm | None) -> Ours:
+    """Of a VM whose instance uuid no VM has; one of which that cannot be read may be it."""
+    if under_its_id is not None and under_its_id.instance_uuid is None:
+        return _without_uuid(original, under_its_id)
+    if under_its_id is not None:
         reason = "is another VM now: its instance uuid changed"
-        return Ours(original, vm, Whereabouts.GONE, reason, "gpuops rotate status")
-    return None
+        return Ours(original, None, Whereabouts.GONE, reason, "gpuops rotate status")
+    if not original.taken:
+        return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
+    return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
 
 
-def _where(vm: Vm) -> str:
-    """It may have been moved since, or renamed, and then the policy of that night is of no help before it is back."""
-    return f" where it is now ({vm.path})" if vm.path else ""
+def _without_uuid(original: Original, vm: Vm) -> Ours:
+    reason = "its instance uuid cannot be read: it may be another VM"
+    return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:
@@ -182,18 +241,25 @@ def stays_running(vm: Vm) -> bool:
     return vm.power is PowerState.ON and changing(vm) is None
 
 
-def _inside(policy: Policy, original: Original, vm: Vm) -> bool:
+def _doubt(original: Original, vm: Vm) -> str:
+    """Why the policy does not speak for a VM of which a marker alone tells; empty = it does."""
+    policy, alone = original.policy, "only its marker says that a night took it, and"
+    if policy is None:
+        return ""
     if original.role is Role.ML:
-        return entry_of(policy.ml, vm, original.name) is not None
-    return policy.pool_of(vm) is not None
+        return "" if entry_of(policy.ml, vm) is not None else f"{alone} no entry of the policy's queue means it"
+    if policy.in_folder(vm):
+        return ""
+    return f"{alone} it is in no folder that the policy names" + (f" ({vm.path})" if vm.path else "")
 
 
-def _taken_elsewhere(policy: Policy | None, original: Original, vm: Vm) -> bool:
+def _taken_elsewhere(original: Original, vm: Vm) -> bool:
     """Whether the night of another machine may have taken it, which this journal cannot know.
 
     Without a lock VM nights are of one machine: its journal knows them all, and the marker of a step that never came is
     no reason to touch a VM that somebody else has started since.
     """
+    policy = original.policy
     if policy is None or policy.lock_vm is None:
         return False
     marked = parse_marker(vm.attributes.get(policy.marker, ""))

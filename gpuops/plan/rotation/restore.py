@@ -20,7 +20,10 @@ _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 @dataclass(frozen=True, slots=True)
 class RestoreVms:
     """The morning, for these VMs alone. An ML VM that is not among them runs on, whoever finds no room beside it:
-    whose work gives way in an emergency is not for gpuops to decide."""
+    whose work gives way in an emergency is not for gpuops to decide.
+
+    A VM that only a marker tells of, and that is nowhere where the policy would believe it, is asked about first.
+    """
 
     day: RotateDay
     names: tuple[str, ...]
@@ -30,15 +33,20 @@ class RestoreVms:
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """What a morning would do with them; refused for a name that is of no VM, or of one that no night took."""
-        found = ours(self.day.policy, self.day.originals, inventory)
+        asked_for = {vm.ref for name in self.names for vm in _called(name, inventory)}
+        found = ours(self.day.policy, self.day.originals, inventory, believed=asked_for)
         meant = [mine for mine in found if any(_is_called(mine, name) for name in self.names)]
         known = {name for name in self.names if any(_is_called(mine, name) for mine in meant)}
         others = {name: _called(name, inventory) for name in self.names if name not in known}
         strangers = [_stranger(name, vms) for name, vms in others.items() if not _run(vms)]
         if strangers:
             return refuse(*strangers)
+        narrowed = _narrowed(self.day.undoing(found, inventory, catalog, now), meant)
+        doubtful = {vm.ref: f"{vm.name}: {mine.doubt}" for mine in meant if mine.doubt and (vm := mine.vm) is not None}
         return replace(
-            _narrowed(self.day.plan(inventory, catalog, now), meant),
+            narrowed,
+            warnings=(*narrowed.warnings, *doubtful.values()),
+            disruptive=narrowed.disruptive or any(step.vm in doubtful for step in narrowed.steps),
             because=(
                 *(f"{mine.original.name}: {mine.reason}" for mine in meant if mine.whereabouts in _AS_IT_WAS),
                 *(f"{name}: is running, and no night holds it" for name in others),
@@ -48,7 +56,7 @@ class RestoreVms:
 
 def _narrowed(plan: Plan, meant: Iterable[Ours]) -> Plan:
     """The plan without what is not about these VMs."""
-    refs = {mine.original.vm for mine in meant}
+    refs = {mine.vm.ref for mine in meant if mine.vm is not None}
     names = {mine.original.name for mine in meant}
     waves = (Wave(wave.title, tuple(step for step in wave.steps if step.vm in refs)) for wave in plan.waves)
     kept = tuple(wave for wave in waves if wave.steps)

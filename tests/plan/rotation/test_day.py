@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.model.gpu import VgpuMode
-from gpuops.model.ml_queue import MlStop, QueuedVm
+from gpuops.model.ml_queue import Checkpoint, GuestCommand, MlStop, QueuedVm
 from gpuops.model.rotation import (
     LATE,
     IdleRule,
@@ -27,7 +27,8 @@ from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation.day import RotateDay, is_returned
 from gpuops.plan.rotation.ours import Whereabouts, ours
-from gpuops.plan.steps import ResumeVm, SetAttribute, ShutDownGuest
+from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -35,7 +36,7 @@ MORNING = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 NIGHT = "2026-11-20"
 POLICY = Policy(
     "small",
-    (Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True),),
+    (Pool("all", Selector(folder="desktops", name="desktop-*"), idle=IdleRule(500), parked=True),),
     ml=(QueuedVm("ml-01"), QueuedVm("ml-02")),
     ml_stop=MlStop(grace_s=120, then_off=True),
 )
@@ -249,16 +250,118 @@ def test_a_vm_that_is_gone_or_replaced_is_named(world: World) -> None:
     assert {step.vm for step in found.steps} == {"vm-91"}
 
 
-def test_neither_journal_nor_marker_widens_the_policy(world: World) -> None:
-    world.set("vm-2", name="foreign-01", path="/dc/vm/misc/foreign-01")
-    world.set("vm-91", name="foreign-ml", path="", attributes={"gpuops.rotation": f"{NIGHT} ml"})
+def test_a_marker_that_the_journal_knows_nothing_of_is_believed_only_where_the_policy_names_something(
+    world: World,
+) -> None:
+    world.set("vm-1", name="renamed", path="/dc/vm/desktops/renamed")
+    world.set("vm-2", path="/dc/vm/misc/desktop-02")
+    world.set("vm-91", name="foreign-ml", path="/dc/vm/desktops/foreign-ml")
     found = plan(world)
     assert {step.vm for step in found.steps} == {"vm-1"}
-    assert {named.subject for named in found.unmet} == {"foreign-01", "foreign-ml"}
-    assert {named.rule for named in found.unmet} == {
-        "a night took it, and this policy does not cover it: not touched",
-        "a night took it, and this policy does not cover it where it is now (/dc/vm/misc/foreign-01): not touched",
+    alone = "only its marker says that a night took it, and"
+    assert {named.subject: (named.rule, named.hint) for named in found.unmet} == {
+        "desktop-02": (
+            f"{alone} it is in no folder that the policy names (/dc/vm/misc/desktop-02): not touched",
+            "gpuops rotate restore --vm desktop-02 --policy FILE",
+        ),
+        "foreign-ml": (
+            f"{alone} no entry of the policy's queue means it: not touched",
+            "gpuops rotate restore --vm foreign-ml --policy FILE",
+        ),
     }
+
+
+def test_such_a_vm_is_brought_back_when_it_is_asked_for_by_name_and_somebody_agrees(world: World) -> None:
+    world.set("vm-2", path="/dc/vm/misc/desktop-02")
+    found = RestoreVms(RotateDay(POLICY), ("desktop-02",)).plan(world.snapshot(), CATALOG, MORNING)
+    assert [type(step) for step in found.steps] == [ResumeVm, SetAttribute]
+    assert {step.vm for step in found.steps} == {"vm-2"}
+    assert found.disruptive, "it is asked about first"
+    [warning] = found.warnings
+    assert warning.startswith("desktop-02: only its marker says that a night took it, and it is in no folder that")
+    inside = RestoreVms(RotateDay(POLICY), ("desktop-01",)).plan(world.snapshot(), CATALOG, MORNING)
+    assert (inside.disruptive, inside.warnings) == (False, ())
+
+
+def test_a_pool_without_a_folder_names_no_place_where_a_marker_alone_is_believed(world: World) -> None:
+    everywhere = replace(POLICY, pools=(replace(POLICY.pools[0], select=Selector(name="desktop-*")),))
+    found = plan(world, policy=everywhere)
+    assert {step.vm for step in found.steps} == {"vm-91"}
+    assert {named.subject for named in found.unmet} == {"desktop-01", "desktop-02"}
+
+
+MOVED: dict[str, dict[str, object]] = {
+    "renamed": {"name": "old"},
+    "moved": {"path": "/dc/vm/misc/old"},
+    "of another profile": {"devices": ()},
+}
+
+
+@pytest.mark.parametrize("how", MOVED)
+def test_what_the_journal_knows_comes_back_wherever_it_is_and_whatever_it_is_called(world: World, how: str) -> None:
+    originals = journal(world)
+    for ref in ("vm-1", "vm-2", "vm-91"):
+        world.set(ref, **MOVED[how])
+    found = plan(world, originals)
+    assert found.unmet == ()
+    assert ShutDownGuest("vm-91", 120, then_off=True) in found.steps
+    assert set(resumed(found)) == {"vm-1", "vm-2"}
+
+
+def test_a_vm_that_was_registered_anew_is_known_by_its_instance_uuid(world: World) -> None:
+    originals = journal(world)
+    world.vms["vm-7001"] = replace(world.vms.pop("vm-1"), ref="vm-7001", attributes={})
+    world.vms["vm-7091"] = replace(world.vms.pop("vm-91"), ref="vm-7091", attributes={})
+    found = plan(world, originals)
+    assert found.unmet == ()
+    assert ShutDownGuest("vm-7091", 120, then_off=True) in found.steps
+    assert set(resumed(found)) == {"vm-7001", "vm-2"}
+    world.set("vm-7001", power=PowerState.ON)
+    assert is_returned(originals[0], world.snapshot())
+    assert not is_returned(originals[1], world.snapshot())
+
+
+def test_two_vms_of_one_instance_uuid_are_named_and_never_touched(world: World) -> None:
+    originals = journal(world)
+    world.vms["vm-8"] = replace(world.vms["vm-1"], ref="vm-8", path="/dc/vm/desktops/copy")
+    for known in (originals, ()):
+        found = plan(world, known)
+        assert not {"vm-1", "vm-8"} & {step.vm for step in found.steps}
+        assert {(named.subject, named.rule) for named in found.unmet} == {
+            (
+                "desktop-01",
+                "/dc/vm/desktops/copy and /dc/vm/desktops/desktop-01 have one instance uuid: remove the copy",
+            )
+        }
+    assert not is_returned(originals[0], world.snapshot())
+
+
+def test_each_vm_is_returned_under_the_policy_of_its_night(world: World) -> None:
+    """Its marker, its order, how its ML VMs are stopped: the policy that is said speaks for the rest."""
+    tonight = replace(POLICY, name="another", marker="other.marker", ml_stop=MlStop(grace_s=7, then_off=False))
+    originals = tuple(replace(each, policy=tonight if each.vm != "vm-2" else POLICY) for each in journal(world))
+    for ref in ("vm-1", "vm-91"):
+        value = world.vms[ref].attributes["gpuops.rotation"]
+        world.set(ref, attributes={"other.marker": value})
+    edited = replace(POLICY, name="edited", pools=(), ml=(), marker="third.marker")
+    found = plan(world, originals, edited)
+    assert ShutDownGuest("vm-91", 7, then_off=False) in found.steps
+    assert set(resumed(found)) == {"vm-1", "vm-2"}
+    assert {step for step in found.steps if isinstance(step, SetAttribute)} == {
+        SetAttribute("vm-1", "other.marker", ""),
+        SetAttribute("vm-2", "gpuops.rotation", ""),
+        SetAttribute("vm-91", "other.marker", ""),
+    }
+    assert found.unmet == ()
+
+
+def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy_says_another(world: World) -> None:
+    back = tuple(replace(each, policy=POLICY, returned=True) for each in journal(world))
+    for ref in ("vm-1", "vm-2"):
+        world._set_power("vm-91", PowerState.OFF)
+        world._set_power(ref, PowerState.ON)
+    found = plan(world, back, replace(POLICY, marker="third.marker"))
+    assert set(found.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
 
 
 @pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}, {"instance_uuid": None}])
@@ -358,6 +461,18 @@ def test_what_counts_as_returned(role: Role, power: PowerState | None, taken: bo
     world = small_world()
     world.set("vm-1", power=power)
     assert is_returned(original(world, "vm-1", role, taken=taken), world.snapshot()) is returned
+
+
+def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_night(world: World) -> None:
+    hook = Checkpoint(grace_s=60, hook=GuestCommand("/bin/save"))
+    queued = replace(POLICY, ml=(QueuedVm("moid:vm-91", checkpoint=hook),))
+    originals = (replace(original(world, "vm-91", Role.ML), policy=queued),)
+    world.vms["vm-7091"] = replace(world.vms.pop("vm-91"), ref="vm-7091", name="renamed")
+    for ref in ("vm-1", "vm-2"):
+        world.set(ref, attributes={})
+    found = plan(world, originals, replace(POLICY, ml=()))
+    assert [type(step) for step in found.steps] == [RunInGuest, ShutDownGuest, SetAttribute]
+    assert {step.vm for step in found.steps} == {"vm-7091"}
 
 
 def test_where_each_vm_is_without_any_policy(world: World) -> None:

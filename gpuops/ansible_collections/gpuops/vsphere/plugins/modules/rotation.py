@@ -36,8 +36,8 @@ options:
     required: true
   policy:
     description:
-      - File of the rotation policy. Needed with O(state=night); otherwise that of the last night in the journal is
-        meant.
+      - File of the rotation policy. Needed with O(state=night). What the journal knows is returned under the policy of
+        its night; otherwise this file, or the policy of the last night in the journal, speaks for marked VMs.
     type: path
   vms:
     description:
