@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import typer
 
+from gpuops.config.file import NOT_PARSED, parse_json, parse_toml, read_bytes, read_text
 from gpuops.config.places import cache_dir, config_file
 from gpuops.config.sources import label
 from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory
 
 MAX_AGE_S: Final = 600
+_LARGEST: Final = 64 * 1024 * 1024
 MOST_FILES: Final = 32
 """Of as many vCenters names are kept: a script that starts a simulated one per run must not fill the disk."""
 
@@ -89,10 +91,10 @@ def _remembered(context: typer.Context, kind: str, incomplete: str) -> list[str]
     try:
         if clock.machine_time().timestamp() - path.stat().st_mtime > MAX_AGE_S:
             return []
-        names: Sequence[str] = json.loads(path.read_text(encoding="utf-8"))[kind]
-    except (OSError, ValueError, KeyError):
+        names: Sequence[str] = parse_json(read_bytes(path, largest=_LARGEST))[kind]
+        return _fitting(names, incomplete)
+    except (OSError, GpuopsError, AttributeError, *NOT_PARSED):
         return []
-    return _fitting(names, incomplete)
 
 
 def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
@@ -102,11 +104,9 @@ def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
 
 def _configuration() -> dict[str, Any]:
     """The configuration file unchecked: pydantic would cost more than the rest of a TAB."""
-    import tomllib
-
     try:
-        return tomllib.loads(config_file(os.environ).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return parse_toml(read_text(config_file(os.environ)))
+    except (GpuopsError, ValueError):
         return {}
 
 

@@ -9,9 +9,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from gpuops.config.file import read_bytes
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.secret import Secret
@@ -44,24 +46,22 @@ def find_password(destination: Destination, environ: Mapping[str, str], ask: Cal
 
 def read_password_file(path: Path, *, private: bool = False) -> Secret:
     """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError."""
+    name = f"the password file {path}"
+    content = read_bytes(
+        path,
+        largest=_LIMIT_BYTES,
+        error=TargetError,
+        name=name,
+        hint="name a file that holds the password and nothing else",
+        check=partial(_refuse_shared, path) if private else None,
+    )
     try:
-        with path.open("rb") as stream:
-            if private:
-                _refuse_shared(path, os.fstat(stream.fileno()))
-            content = stream.read(_LIMIT_BYTES + 1)
         text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except OSError as error:
-        raise TargetError(
-            f"the password file {path} cannot be read: {error.strerror}", hint="name a file that holds the password"
-        ) from error
     except UnicodeDecodeError:
         # Not chained: the error holds the bytes of a secret, and a traceback would show them.
-        raise TargetError(f"the password file {path} is not UTF-8 text") from None
-    if not text or len(content) > _LIMIT_BYTES:
-        raise TargetError(
-            f"the password file {path} is {'empty' if not text else 'no password: it is too long'}",
-            hint="it holds the password and nothing else",
-        )
+        raise TargetError(f"{name} is not UTF-8 text") from None
+    if not text:
+        raise TargetError(f"{name} is empty", hint="it holds the password and nothing else")
     return Secret(text)
 
 

@@ -24,6 +24,7 @@ from gpuops.model.workload import Workload
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+_LONGEST_SHOWN: Final = 80
 _HINT: Final = "templates/requests.yaml shows every key, with comments"
 
 
@@ -108,14 +109,18 @@ def _check_header(header: list[str], name: str) -> None:
     known = ", ".join(RequestSection.model_fields)
     if len(header) == 1 and len(re.split("[;\t]", header[0])) > 1:
         hint = "columns are separated by commas; a semicolon parts the values of one cell"
-        raise PolicyError(f"{name}: line 1: is one column, {header[0]!r}", hint=hint)
+        raise PolicyError(f"{name}: line 1: is one column, {_cut(header[0])}", hint=hint)
     for column, times in Counter(header).items():
         if column not in RequestSection.model_fields:
-            raise PolicyError(f"{name}: line 1: unknown column {column!r}", hint=f"columns: {known}")
+            raise PolicyError(f"{name}: line 1: unknown column {_cut(column)}", hint=f"columns: {known}")
         if times > 1:
             raise PolicyError(f"{name}: line 1: the column {column!r} is there twice")
     if not header:
         raise PolicyError(f"{name}: is empty", hint=f"the first line names the columns: {known}")
+
+
+def _cut(column: str) -> str:
+    return repr(column if len(column) <= _LONGEST_SHOWN else f"{column[:_LONGEST_SHOWN]}…")
 
 
 def _row(header: list[str], cells: list[str], place: str) -> Workload:

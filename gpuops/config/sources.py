@@ -6,7 +6,6 @@ The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuops.config.address import Address
+from gpuops.config.file import NOT_PARSED, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.config.thumbprint import sha256_of
@@ -223,7 +223,7 @@ def _refuse_password(flag: str | None, meant: _Meant) -> None:
 def _served(path: Path) -> Destination:
     """The simulated vCenter that `gpuops sim serve --ready-file PATH` runs."""
     try:
-        ready = json.loads(path.read_text(encoding="utf-8"))
+        ready = parse_json(read_text(path, error=TargetError))
         return Destination(
             label=SERVED + str(path),
             address=Address.parse(ready["url"]),
@@ -231,7 +231,7 @@ def _served(path: Path) -> Destination:
             password=Secret(ready["password"]),
             ca_files=(Path(ready["ca_file"]),) if ready.get("ca_file") else (),
         )
-    except (OSError, ValueError, KeyError, TypeError, TargetError) as error:
+    except (*NOT_PARSED, AttributeError, TargetError) as error:
         raise TargetError(
             f"{path} is not the ready file of a simulated vCenter",
             hint=f"start one: gpuops sim serve --scenario lab --ready-file {path}",

@@ -11,12 +11,12 @@ ca_file = "/etc/gpuops/ca.pem"
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from gpuops.config.file import is_missing, parse_toml, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.errors import TargetError
 
@@ -66,19 +66,19 @@ class Configuration(BaseModel):
 def read_configuration(path: Path) -> Configuration:
     """What the file says; a file that is not there says nothing. Raises TargetError, naming file, key and reason."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):  # a service account may have /dev/null as its home
-        return Configuration()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"{path} cannot be read: {getattr(error, 'strerror', 'not UTF-8')}") from error
+        text = read_text(path, error=TargetError)
+    except TargetError as error:
+        if is_missing(error):  # a service account may have /dev/null as its home
+            return Configuration()
+        raise
     try:
-        configuration = Configuration.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        configuration = Configuration.model_validate(parse_toml(text))
+    except ValidationError as error:
+        raise TargetError(f"{path}: {_first(error.errors())}", hint=_hint(error.errors())) from error
+    except ValueError as error:
         raise TargetError(
             f"{path} is not TOML: {error}", hint='for example: [targets.prod] and below it host = "vc.example.com"'
         ) from error
-    except ValidationError as error:
-        raise TargetError(f"{path}: {_first(error.errors())}", hint=_hint(error.errors())) from error
     if configuration.default is not None and configuration.default not in configuration.targets:
         raise TargetError(
             f"{path}: default = {configuration.default!r}, and there is no [targets.{configuration.default}]",

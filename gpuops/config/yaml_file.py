@@ -13,11 +13,12 @@ from typing import Final
 
 import yaml
 
+from gpuops.config import file
 from gpuops.errors import PolicyError
 
-MAX_BYTES: Final = 1024 * 1024
 MAX_ALIASES: Final = 100
 MAX_DEPTH: Final = 40
+MAX_MERGED: Final = 1000
 _CORRECT: Final = "correct it there, and the file is read; text with : or # in it stands in quotes"
 
 
@@ -40,6 +41,13 @@ class _PlainLoader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+    def construct_scalar(self, node: yaml.Node) -> str:
+        text: str = super().construct_scalar(node)  # type: ignore[arg-type]
+        if node.tag.endswith((":int", ":float")) and len(text) > file.MOST_DIGITS:
+            problem = f"a number of {len(text)} digits"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+        return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -64,25 +72,28 @@ for _tag, _pattern, _firsts in (
     _PlainLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first_characters)
 
 
+class _MergingLoader(_PlainLoader):
+    """With merge keys, `<<`."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > MAX_MERGED:  # merges of merges would double it at every turn
+            problem = f"merged into more than {MAX_MERGED} keys"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+
+
+_MergingLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile(r"<<$"), ["<"])
+
+
 def read_text(path: Path) -> str:
     """The file's text. Raises PolicyError for one that cannot be read, is not UTF-8 or larger than a megabyte."""
-    try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}", hint=f"look at it: ls -l {path}") from error
-    if len(raw) > MAX_BYTES:
-        raise PolicyError(f"{path}: larger than {MAX_BYTES} bytes", hint="such a file is short: is it the right one?")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}: not UTF-8 at byte {error.start}", hint="save it as UTF-8 text") from error
+    return file.read_text(path, error=PolicyError)
 
 
-def parse_yaml(text: str, name: str) -> object:
-    """The plain value of a YAML text. Raises PolicyError, one line, naming the file and the place."""
+def parse_yaml(text: str, name: str, *, merges: bool = False) -> object:
+    """The plain value of a YAML text; `merges`: it may have merge keys. Raises PolicyError: file, place and reason."""
     try:
-        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506  # a SafeLoader, narrowed
+        return yaml.load(text, Loader=_MergingLoader if merges else _PlainLoader)  # noqa: S506  # SafeLoaders, narrowed
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""

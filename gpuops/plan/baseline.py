@@ -43,7 +43,7 @@ def read(vm: Vm) -> Baseline | None:
         fields = json.loads(text)
         version = fields.pop("v")
         baseline = Baseline(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return baseline if version == _VERSION and _sound(baseline) else None
 

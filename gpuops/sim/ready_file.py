@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuops.config.file import NOT_PARSED, is_missing, parse_json, read_text
 from gpuops.config.private_file import write_private
 from gpuops.errors import TargetError
 
@@ -38,11 +39,27 @@ def write(path: Path, ready: Ready) -> None:
 def read(path: Path) -> Ready:
     """The content of a ready file. Raises TargetError when it is missing or not one."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return Ready(**document)
-    except FileNotFoundError:
+        text = read_text(path, error=TargetError)
+    except TargetError as error:
+        if not is_missing(error):
+            raise
         raise TargetError(
             f"no simulated vCenter has written {path}", hint="gpuops sim serve --ready-file FILE writes it"
         ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise TargetError(f"{path} is not a ready file of a simulated vCenter: {error}") from error
+    try:
+        return _checked(Ready(**parse_json(text)))
+    except NOT_PARSED as error:
+        raise TargetError(
+            f"{path} is not a ready file of a simulated vCenter: {error}",
+            hint="gpuops sim serve --ready-file FILE writes one",
+        ) from error
+
+
+def _checked(ready: Ready) -> Ready:
+    """The same. Raises ValueError for values of another kind: to end process -1 would end all of them."""
+    texts = (ready.url, ready.username, ready.password, ready.ca_file or "")
+    if not all(isinstance(each, str) for each in texts) or not ready.url.startswith(("http://", "https://")):
+        raise ValueError("it names no address, user and password")
+    if type(ready.pid) is not int or not 1 < ready.pid < 2**31:
+        raise ValueError("it names no process")
+    return ready

@@ -10,7 +10,8 @@ from contextlib import closing
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gpuops.errors import LoginRefused, UsageError, VcenterUnreachable
+from gpuops.config.file import parse_json
+from gpuops.errors import LoginRefused, ProtocolError, UsageError, VcenterUnreachable
 from gpuops.sim.ready_file import Ready
 from gpuops.sim.trouble.rule import Rule
 
@@ -69,7 +70,7 @@ class Remote:
                 connection.request(verb, PREFIX + path, body, {"Authorization": f"Basic {login}"})
                 reply = connection.getresponse()
                 return _checked(reply.status, reply.read())
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise VcenterUnreachable(f"no simulated vCenter answers at {self._ready.url}: {error}") from error
 
     def _connection(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
@@ -80,7 +81,10 @@ class Remote:
 
 
 def _checked(status: int, content: bytes) -> Any:
-    document = json.loads(content) if content else None
+    try:
+        document = parse_json(content) if content else None
+    except ValueError as error:
+        raise ProtocolError(f"the simulated vCenter answers what is no JSON: {error}") from error
     if status == 401:
         raise LoginRefused("the simulated vCenter does not know this user and password")
     if status >= 400:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
 from gpuops.errors import StateDamaged, UsageError
 
 if TYPE_CHECKING:
     from gpuops.sim.world import World
+
+
+LARGEST: Final = 512 * 1024 * 1024
+"""The state of the largest fleet, and of what was done to it."""
 
 
 class StateFile:
@@ -36,9 +41,10 @@ class StateFile:
         temporary.replace(self._path)
 
     def _restore(self, restore: Any) -> None:
+        raw = read_bytes(self._path, largest=LARGEST, error=StateDamaged)
         try:
-            restore(json.loads(self._path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            restore(parse_json(raw))
+        except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
             raise StateDamaged(
                 f"{self._path} is not the state of this scenario: {type(error).__name__}: {error}",
                 hint="remove it to begin afresh",

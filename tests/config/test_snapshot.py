@@ -23,6 +23,7 @@ EMPTY = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, 18, 0, tzinfo=UTC))
 st.register_type_strategy(datetime, st.datetimes(timezones=st.just(UTC)))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 st.register_type_strategy(str, TEXT)
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))  # what a number of vCenter can hold
 st.register_type_strategy(float, st.floats(allow_nan=False))
 
 

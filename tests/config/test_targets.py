@@ -79,7 +79,7 @@ def test_a_password_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> N
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TargetError, match="cannot be read"):
+    with pytest.raises(TargetError, match="is not UTF-8"):
         read_configuration(path)
 
 

@@ -125,6 +125,23 @@ def _asks_the_machine_for_the_time(node: ast.AST) -> bool:
     return (named and not in_utc) or any(name == "time" or name.startswith("time.") for name in imported(node))
 
 
+def _any_file(node: ast.AST) -> bool:
+    dotted = called(node)
+    if dotted in ("open", "os.open", "io.open", "tomllib.load", "tomllib.loads", "json.load", "Path.open"):
+        return True
+    # `file.read_text(path)` is the door; a path's own method has no path among its arguments
+    return (
+        isinstance(node, ast.Call)
+        and last(dotted) in ("read_text", "read_bytes")
+        and "." in dotted
+        and dotted.rpartition(".")[0] != "file"
+    )
+
+
+def _any_json(node: ast.AST) -> bool:
+    return called(node) in ("json.loads", "yaml.load", "yaml.safe_load")
+
+
 TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
@@ -159,6 +176,42 @@ RULES: Final = (
     Rule("endless-wait", "it has no deadline, and no end when cancelled", _call_of("WaitForTask", "wait_for_task")),
     Rule("shell", "a name in a command would be one", _shell),
     Rule("any-yaml", "YAML can make objects; yaml_file.py reads what people write", _any_yaml),
+    Rule(
+        "any-file",
+        "a path may lead to a device, a pipe or a file of any size; config/file.py opens what users name",
+        _any_file,
+        (
+            "gpuops/config/file.py",
+            "gpuops/execute/",  # the state directory's own, checked by state.py
+            "gpuops/catalog/fields.py",  # from here on what gpuops brings
+            "gpuops/cli/app.py",
+            "gpuops/cli/failure.py",
+            "gpuops/cli/help.py",
+            "gpuops/cli/output.py",
+            "gpuops/sim/scenario_file.py",
+            "gpuops/sim/trouble/catalogue.py",
+            "gpuops/sim/serving.py",
+        ),
+    ),
+    Rule(
+        "any-json",
+        "a text may be nested without end or hold endless digits; config/file.py and yaml_file.py have limits",
+        _any_json,
+        (
+            "gpuops/config/file.py",
+            "gpuops/config/yaml_file.py",
+            "gpuops/execute/",  # bodies of journal records, which the journal checks
+            "gpuops/plan/baseline.py",  # attributes of VMs: short, and read with their errors
+            "gpuops/plan/rotation/lease.py",
+            "gpuops/catalog/fields.py",  # from here on what gpuops brings
+            "gpuops/sim/scenario_file.py",
+            "gpuops/sim/trouble/catalogue.py",
+            "gpuops/sim/vapi.py",  # requests to the simulator
+            "gpuops/sim/admin.py",
+            "gpuops/cli/output.py",  # what it wrote itself
+            "gpuops/ansible_collections/",
+        ),
+    ),
     Rule("unboxed-template", "a template that people edit must not reach Python", _unboxed_templates),
     Rule("formatted-log", "what is formatted early cannot be told from what we say", _formatted_log),
     Rule("printed", "cli/output.py makes text harmless and knows where it goes", _printed, ("gpuops/cli/output.py",)),

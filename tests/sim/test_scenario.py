@@ -130,7 +130,7 @@ def test_own_file_is_a_scenario(tmp_path: Path) -> None:
         ({"BOARD": "z9"}, "no GPU 'z9' in the catalogue"),
         ({'"on": esx': '"on": elsewhere'}, "no hosts 'elsewhere'"),
         ({"memory_gib: 4": "memory_gib: much"}, "vms.0.memory_gib"),
-        ({"networks:": "networks: ["}, "not YAML"),
+        ({"networks:": "networks: ["}, "line 9, column 1: expected"),
     ],
 )
 def test_malformed_file_names_what_is_wrong(tmp_path: Path, changes: dict[str, str], message: str) -> None:

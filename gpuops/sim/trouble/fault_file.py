@@ -47,6 +47,6 @@ def _rules(entry: Any) -> tuple[Rule, ...]:
     if not isinstance(entry, Mapping):
         raise UsageError(f"{entry!r} is neither an id nor a rule")
     # `fault` is an id of the catalogue, or the API's fault of a rule that says its effect itself
-    if "effect" in entry or entry.get("fault") not in catalogue():
+    if "effect" in entry or str(entry.get("fault")) not in catalogue():
         return (Rule.from_json(entry),) if "effect" in entry else rules_of(str(entry.get("fault")))
     return rules_of(entry["fault"], {key: value for key, value in entry.items() if key != "fault"})

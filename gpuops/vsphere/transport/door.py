@@ -13,9 +13,11 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 from xml.parsers.expat import ExpatError
 
+from gpuops.config.file import read_bytes
 from gpuops.errors import GpuopsError, NotConnected, NotTrusted, ProtocolError, Trouble, VcenterUnreachable
 from gpuops.model.target import Target
 
@@ -27,6 +29,9 @@ IDLE_CONNECTION_S: Final = 60
 
 AWAY: Final = frozenset({"502", "503", "504"})
 """HTTP statuses of the gateway before a vCenter that is overloaded, starting or stopped."""
+
+_LARGEST_CA: Final = 16 * 1024 * 1024
+"""The authorities that systems trust are a quarter of a megabyte."""
 
 LOST_ERRORS: Final = (OSError, http.client.HTTPException)
 """What a broken connection raises; TLS errors are OSErrors."""
@@ -114,11 +119,12 @@ def tls_context(target: Target) -> ssl.SSLContext | None:
     if not target.ca_files:
         context.load_default_certs()
     for ca_file in target.ca_files:
+        name, hint = f"CA file {ca_file}", "name another with --ca-file"
+        text = read_bytes(Path(ca_file), largest=_LARGEST_CA, error=NotTrusted, name=name, hint=hint)
         try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            why = "holds no PEM certificate" if isinstance(error, ssl.SSLError) else error.strerror
-            raise NotTrusted(f"CA file {ca_file}: {why}", hint="name another with --ca-file") from error
+            context.load_verify_locations(cadata=text.decode("ascii", "ignore"))
+        except (ssl.SSLError, ValueError) as error:
+            raise NotTrusted(f"{name} holds no PEM certificate", hint=hint) from error
     return context
 
 
