@@ -11,13 +11,13 @@ import json
 import os
 import select
 import stat
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError
 
 SMALL: Final = 1024 * 1024
@@ -45,7 +45,7 @@ def read_bytes(
     `name` is what the error calls the file, by default its path, and `hint` its next move; `check` may refuse what was
     opened.
     """
-    parts, size, until = [], 0, time.monotonic() + PIPE_S
+    parts, size, until = [], 0, clock.passed_s() + PIPE_S
     try:
         with _opened(path) as descriptor:
             found = os.fstat(descriptor)
@@ -121,6 +121,6 @@ def _piece(descriptor: int, found: os.stat_result, until: float) -> bytes:
     if stat.S_ISFIFO(found.st_mode):
         waiting = select.poll()
         waiting.register(descriptor, select.POLLIN)
-        if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+        if not waiting.poll(max(0.0, until - clock.passed_s()) * 1000):
             raise OSError(f"it is a pipe that did not end within {PIPE_S:.0f} s")
     return os.read(descriptor, _PIECE)
