@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench peers collections long soak sbom lock clean
+.PHONY: help setup demo test lint format bench peers collections long soak mutants sbom lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ long: setup  ## the long suites
 
 soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: fewer)
 	$(BIN)/python -m tests.nights play --nights $(or $(NIGHTS),1000000) --jobs $$(nproc)
+
+mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
+	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)
 
 sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, in dist/
 	@mkdir -p dist

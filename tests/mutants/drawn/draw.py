@@ -1,0 +1,74 @@
+"""Draw: the sample of mutations of each area, by a fixed rule and not by anybody's choice.
+
+All mutations of an area are put in the order of a digest of their names, and the first are taken; so an edit elsewhere
+in a file changes the sample as little as can be. No function and no operator has more than its share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Final
+
+from tests.mutants.drawn.operators import Members, Mutation, enums, is_change, mutations
+from tests.mutants.table import ROOT
+
+ROTATION: Final = "gpuops/plan/rotation"
+EXECUTE: Final = "gpuops/execute"
+AREAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/clocks.py", f"{ROTATION}/breaker.py", f"{ROTATION}/restless.py"),
+    "identity": (f"{ROTATION}/ours.py", f"{ROTATION}/elsewhere.py"),
+    "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease.py"),
+    "adoption": (f"{EXECUTE}/doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/adoption.py"),
+    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "lasting", "sql")),
+    "return": (
+        f"{ROTATION}/day.py", f"{ROTATION}/return_order.py", f"{ROTATION}/return_time.py",
+        f"{EXECUTE}/originals.py", f"{EXECUTE}/turn.py", f"{EXECUTE}/rotation.py",
+    ),
+}  # fmt: skip
+EACH: Final = 11
+"""Mutants of an area."""
+OF_A_FUNCTION: Final = 2
+OF_AN_OPERATOR: Final = 3
+
+
+@cache
+def members() -> Members:
+    """Every enum of the package."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in sorted((ROOT / "gpuops").rglob("*.py")):
+        found |= enums(path.read_text(encoding="utf-8"))
+    return found
+
+
+def source_of(file: str) -> str:
+    """Raises LookupError for a file that is not there any more."""
+    path = ROOT / file
+    if not path.is_file():
+        raise LookupError(file)
+    return path.read_text(encoding="utf-8")
+
+
+def all_of(area: str) -> tuple[Mutation, ...]:
+    """Every mutation of the area."""
+    return tuple(each for file in AREAS[area] for each in mutations(file, source_of(file), members()))
+
+
+def drawn(area: str, each: int = EACH) -> Iterator[Mutation]:
+    """So many mutations of the area."""
+    functions: Counter[str] = Counter()
+    operators: Counter[str] = Counter()
+    taken = 0
+    for mutation in sorted(all_of(area), key=lambda one: hashlib.sha256(one.name.encode()).digest()):
+        if taken == each:
+            return
+        function = f"{mutation.file}::{mutation.function}"
+        if functions[function] == OF_A_FUNCTION or operators[mutation.operator] == OF_AN_OPERATOR:
+            continue
+        if is_change(mutation, source_of(mutation.file), members()):
+            functions[function] += 1
+            operators[mutation.operator] += 1
+            taken += 1
+            yield mutation

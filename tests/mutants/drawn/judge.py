@@ -1,0 +1,215 @@
+"""Judge: a process in which one module of the engine is mutated, and nights until one breaks something.
+
+The libraries are imported once; the engine and the nights are imported in a child that was forked for its mutant.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from itertools import chain, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType, ModuleType
+from typing import Any, Final
+
+from tests.mutants.drawn.draw import members, source_of
+from tests.mutants.drawn.operators import Mutation, mutated
+from tests.mutants.table import ROOT
+
+BUDGET_S: Final = 120.0
+"""Of one core, for each mutant."""
+ENDLESS_S: Final = 20
+"""Of one core, for one night."""
+SILENT_S: Final = 600
+"""By the clock on the wall, for one night: its runs wait for each other for ever."""
+SHRINKING_S: Final = 60.0
+ENDLESS: Final = "endless"
+"""What such a night is said to break."""
+_LIBRARIES: Final = (
+    "pyVmomi", "lxml.etree", "pydantic", "sqlalchemy", "sqlalchemy.dialects.sqlite", "yaml", "cryptography.x509",
+    "pytest", "concurrent.futures",
+)  # fmt: skip
+
+Found = dict[str, Any]
+"""`night` (or None), `said`, `nights` and `seconds`."""
+
+
+class _Endless(BaseException):
+    """A night that does not end: nothing of the engine may catch it."""
+
+
+def load_libraries() -> None:
+    for library in _LIBRARIES:
+        importlib.import_module(library)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which nights a mutant is given: `first`, and then so many of all, but those which the engine itself breaks."""
+
+    budget_s: float
+    most: int = sys.maxsize
+    broken: tuple[Found, ...] = ()
+    first: tuple[Found, ...] = ()
+    shrink: bool = False
+
+
+def survey(budget_s: float) -> Found:
+    """How many nights the engine as it is plays within the budget (`nights`), and which it breaks (`broken`)."""
+    return _forked(lambda: _survey(budget_s), budget_s)
+
+
+def hunt(mutation: Mutation, plan: Plan) -> Found:
+    """Plays nights until one breaks something, or the plan is at its end."""
+    return _forked(lambda: _hunt(mutation, plan), plan.budget_s)
+
+
+def clean(nights: Sequence[Found]) -> list[str]:
+    """What these nights break under the engine as it is."""
+    return list(_forked(lambda: _clean(nights), 30.0 * len(nights))["said"])
+
+
+def _survey(budget_s: float) -> Found:
+    from tests.mutants.drawn.kinds import nights
+
+    began, played, broken, told = time.process_time(), 0, [], []
+    for night in nights():
+        if time.process_time() - began > budget_s:
+            break
+        played += 1
+        if said := _limited(night.said):
+            broken.append(night.to_json())
+            told.append(f"{night.kind} {night.seed}: {said[0]}")
+    return {"nights": played, "broken": broken, "told": told}
+
+
+def _hunt(mutation: Mutation, plan: Plan) -> Found:
+    _mutate(mutation)
+    began, played = time.process_time(), 0
+    try:
+        from tests.mutants.drawn.kinds import Night, nights, shrunk
+    except Exception as error:  # of what is executed when it is imported
+        return {"night": None, "said": f"import: {type(error).__name__}: {error}", "nights": 0, "seconds": 0.0}
+    known, broken = map(Night.from_json, plan.first), {Night.from_json(each) for each in plan.broken}
+    gc.freeze()
+    for night in chain(known, islice(nights(), plan.most)):
+        if time.process_time() - began > plan.budget_s:
+            break
+        if night in broken:
+            continue
+        played += 1
+        if said := _limited(night.said):
+            seconds, fewest = time.process_time() - began, night
+            if plan.shrink and not said[0].startswith(ENDLESS):
+                fewest = _within(SHRINKING_S, partial(shrunk, night)) or night
+            return {"night": fewest.to_json(), "said": said[0], "nights": played, "seconds": seconds}
+    return {"night": None, "said": None, "nights": played, "seconds": time.process_time() - began}
+
+
+def _clean(nights: Sequence[Found]) -> Found:
+    from tests.mutants.drawn.kinds import Night
+
+    found = []
+    for each in nights:
+        night = Night.from_json(each)
+        found += [f"{night.kind} {night.seed}: {said}" for said in _limited(night.said)]
+    return {"said": found}
+
+
+def _limited(said: Callable[[], list[str]]) -> list[str]:
+    try:
+        return _within(ENDLESS_S, said, otherwise=[f"{ENDLESS}: the night does not end"])
+    except MemoryError:
+        return ["MemoryError: the night has no end to what it keeps"]
+
+
+def _within(seconds: float, act: Callable[[], Any], otherwise: Any = None) -> Any:
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise _Endless
+
+    for number, clock, after in ((signal.SIGVTALRM, signal.ITIMER_VIRTUAL, seconds),
+                                 (signal.SIGALRM, signal.ITIMER_REAL, SILENT_S)):  # fmt: skip
+        signal.signal(number, ring)
+        signal.setitimer(clock, after)
+    try:
+        return act()
+    except _Endless:
+        return otherwise
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class _Mutating(MetaPathFinder):
+    """Finds one module, with its mutation in it."""
+
+    def __init__(self, module: str, path: Path, tree: ast.Module) -> None:
+        self._module, self._path, self._tree = module, path, tree
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self._module:
+            return None
+        return spec_from_file_location(name, self._path, loader=_Loader(name, str(self._path), self._tree))
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec")
+
+
+def _mutate(mutation: Mutation) -> None:
+    assert not any(name.partition(".")[0] == "gpuops" for name in sys.modules), "the engine is imported already"
+    module = mutation.file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    tree = mutated(mutation, source_of(mutation.file), members())
+    sys.meta_path.insert(0, _Mutating(module, ROOT / mutation.file, tree))
+
+
+def _forked(act: Callable[[], Found], budget_s: float) -> Found:
+    """What it tells, from a child of this process. A child that is killed or crashes raises RuntimeError."""
+    with TemporaryDirectory(prefix="gpuops-judge-") as folder:
+        told, errors = Path(folder) / "told.json", Path(folder) / "errors.txt"
+        pid = os.fork()
+        if pid == 0:
+            _child(act, told, errors, budget_s)
+        _, status = os.waitpid(pid, 0)
+        if told.is_file():
+            found: Found = json.loads(told.read_text(encoding="utf-8"))
+            return found
+        if os.waitstatus_to_exitcode(status) in (-signal.SIGXCPU, -signal.SIGKILL):
+            said = f"{ENDLESS}: the process does not end"
+            return {"night": None, "said": said, "nights": 0, "seconds": budget_s}
+        raise RuntimeError(errors.read_text(encoding="utf-8") or f"the judge ended with {status}")
+
+
+def _child(act: Callable[[], Found], told: Path, errors: Path, budget_s: float) -> None:
+    try:
+        most_s = int(budget_s + SHRINKING_S + 10 * ENDLESS_S)
+        resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s + 10))
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        found = act()
+        written = told.with_suffix(".part")
+        written.write_text(json.dumps(found, default=str), encoding="utf-8")
+        written.rename(told)
+    except BaseException:
+        errors.write_text(traceback.format_exc(), encoding="utf-8")
+    finally:
+        os._exit(0)

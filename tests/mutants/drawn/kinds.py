@@ -1,0 +1,115 @@
+"""Kinds: the nights that judge a mutant. Each is a seed, or a seed's world under fewer events; each tells what broke.
+
+This module is imported by the judging process alone, for it imports the engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from tests.nights.checkers import violations
+from tests.nights.event import Event
+from tests.nights.filed import filed_violations
+from tests.nights.night import Nightly, play
+from tests.nights.pairs import pair_violations
+from tests.nights.soap import SoapNightly
+from tests.nights.test_returns import CutShort
+
+FIRST: Final = 7_000_000
+"""Seeds that no other suite plays, fixed before any mutant was drawn."""
+CYCLE: Final = (
+    *("night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "return", "night"),
+    *("filed", "night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "soap"),
+)  # fmt: skip
+"""The order in which kinds take turns. A night over SOAP takes as long as ten without."""
+POINTS: Final = 60
+"""Most boundaries of a small world's evening, at one of which it is cut off."""
+
+Events = Sequence[Event] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """One night; `events` None = those of its seed."""
+
+    kind: str
+    seed: int
+    events: tuple[Event, ...] | None = None
+
+    def said(self) -> list[str]:
+        """What it breaks; a crash of the engine is told as one."""
+        try:
+            return _KINDS[self.kind](self.seed, self.events)
+        except Exception as error:
+            return [f"{type(error).__name__}: {error}"]
+
+    def to_json(self) -> dict[str, Any]:
+        events = None if self.events is None else [event.to_json() for event in self.events]
+        return {"kind": self.kind, "seed": self.seed, "events": events}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Night:
+        events = values["events"]
+        return cls(values["kind"], values["seed"], None if events is None else tuple(map(Event.from_json, events)))
+
+
+def nights() -> Iterator[Night]:
+    """All of them, in the order in which every mutant is given them."""
+    seeds = {kind: count(FIRST + (kind == "large"), 2) for kind in _KINDS}  # even seeds are small worlds
+    while True:
+        for kind in CYCLE:
+            yield Night(kind, next(seeds[kind]))
+
+
+def shrunk(night: Night) -> Night:
+    """The fewest events under which it still breaks something; of a kind without events itself."""
+    if night.kind not in ("night", "large", "soap", "filed"):
+        return night
+    left = list(Nightly(night.seed).played.events)
+    size = max(1, len(left) // 2)
+    while size:
+        start = 0
+        while start < len(left):
+            fewer = Night(night.kind, night.seed, tuple(left[:start] + left[start + size :]))
+            if fewer.said():
+                left = list(fewer.events or ())
+            else:
+                start += size
+        size //= 2
+    return Night(night.kind, night.seed, tuple(left))
+
+
+def _night(seed: int, events: Events) -> list[str]:
+    return violations(play(seed, events))
+
+
+def _soap(seed: int, events: Events) -> list[str]:
+    return violations(SoapNightly(seed, events).play())
+
+
+def _return(seed: int, _events: Events) -> list[str]:
+    """An evening cut off at a point, and a return at once."""
+    rng = random.Random(f"{seed}:cut")
+    cut = CutShort(seed, 2 * rng.randrange(1, POINTS // 2), lost=rng.random() < 0.5)
+    if not cut.site.policy.ml_stop.then_off:  # what the policy leaves running keeps desktops from coming back
+        return []
+    cut.play()
+    return cut.wrong() if cut.played.calls[0][1] == "killed" else []
+
+
+def _pair(seed: int, _events: Events) -> list[str]:
+    return pair_violations(seed)
+
+
+_KINDS: Final[Mapping[str, Callable[[int, Events], list[str]]]] = {
+    "night": _night,
+    "large": _night,
+    "return": _return,
+    "pair": _pair,
+    "soap": _soap,
+    "filed": filed_violations,
+}

@@ -1,0 +1,226 @@
+"""Operators: every small change of a source file that a tool can think of, each with a name by which it is found again.
+
+What a change cannot show in a night is left out by rules, not by choice: the text of messages (strings, a `return` of
+nothing else, `hint=`), annotations, decorators, docstrings, defaults of arguments, `assert`, what only a type checker
+reads, protocols, `__str__`, and a change after which Python compiles the same code (`is_change`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+from typing import Any, Final
+
+_COMPARED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_COMPUTED: Final[Mapping[type[ast.operator], type[ast.operator]]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.Mult: ast.Add,
+}  # fmt: skip
+_CALLED: Final = {"any": "all", "all": "any", "min": "max", "max": "min"}
+_UNREAD: Final = ("annotation", "returns", "decorator_list", "bases", "keywords_of_class")
+_SHOWN: Final = ("__repr__", "__str__")
+
+Members = Mapping[str, tuple[str, ...]]
+"""Names of the members of each enum of the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change. Its words name it: where in the file, by which operator, what stood there and what stands there."""
+
+    file: str
+    function: str
+    operator: str
+    before: str
+    after: str
+    number: int
+    """Which of those that are otherwise named alike in this function, from 0 on."""
+
+    @property
+    def name(self) -> str:
+        number = f" #{self.number}" if self.number else ""
+        return f"{self.file}::{self.function} {self.operator}: {self.before} -> {self.after}{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """A node in its place: `put` puts another one there."""
+
+    node: ast.AST
+    function: str
+    put: Callable[[ast.AST], None]
+
+
+def mutations(file: str, source: str, members: Members) -> tuple[Mutation, ...]:
+    """Every change of this file."""
+    return tuple(mutation for mutation, _ in _changes(ast.parse(source), file, members))
+
+
+def is_change(mutation: Mutation, source: str, members: Members) -> bool:
+    """Whether Python compiles anything else after it."""
+    return _code(mutated(mutation, source, members), mutation.file) != _code(ast.parse(source), mutation.file)
+
+
+def mutated(mutation: Mutation, source: str, members: Members) -> ast.Module:
+    """The file with that change. Raises LookupError where what it changes is not there any more."""
+    tree = ast.parse(source)
+    for each, change in _changes(tree, mutation.file, members):
+        if each == mutation:
+            change()
+            return ast.fix_missing_locations(tree)
+    raise LookupError(mutation.name)
+
+
+def enums(source: str) -> dict[str, tuple[str, ...]]:
+    """Members of the enums that the file declares."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(base) for base in node.bases):
+            named = [each.targets[0] for each in node.body if isinstance(each, ast.Assign)]
+            found[node.name] = tuple(each.id for each in named if isinstance(each, ast.Name))
+    return {name: named for name, named in found.items() if len(named) > 1}
+
+
+def _code(tree: ast.Module, file: str) -> tuple[Any, ...]:
+    return _plain(compile(tree, file, "exec"))
+
+
+def _plain(code: CodeType) -> tuple[Any, ...]:
+    """What runs, without where it stands."""
+    constants = tuple(_plain(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars, code.co_exceptiontable
+
+
+def _changes(tree: ast.Module, file: str, members: Members) -> list[tuple[Mutation, Callable[[], None]]]:
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    found: list[tuple[Mutation, Callable[[], None]]] = []
+    for site in _sites(tree):
+        for operator, changed in _of(site.node, members):
+            words = (site.function, operator, _words(site.node), _words(changed))
+            mutation = Mutation(file, *words, seen[words])
+            seen[words] += 1
+            found.append((mutation, partial(site.put, changed)))
+    return found
+
+
+def _words(node: ast.AST) -> str:
+    """What names a change; of a branch its condition alone, for what is in it may be edited."""
+    return f"if {ast.unparse(node.test)}" if isinstance(node, ast.If) else ast.unparse(node)
+
+
+def _sites(tree: ast.Module) -> Iterator[_Site]:
+    """Each place of a function that a night can tell of."""
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:
+        node, function = todo.pop()
+        inner: list[tuple[ast.AST, str]] = []
+        for name, value in ast.iter_fields(node):
+            if name in _UNREAD or (isinstance(node, ast.ClassDef) and name == "keywords"):
+                continue
+            for child, put in _children(node, name, value):
+                named = _named(child, function)
+                if named is None:
+                    continue
+                if function and not isinstance(child, ast.FunctionDef | ast.ClassDef):
+                    yield _Site(child, function, put)
+                inner.append((child, named))
+        todo += reversed(inner)
+
+
+def _children(node: ast.AST, name: str, value: Any) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
+    if isinstance(value, ast.AST):
+        yield value, lambda new: setattr(node, name, new)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            if isinstance(each, ast.AST):
+                yield each, lambda new, number=number: value.__setitem__(number, new)  # type: ignore[misc]
+
+
+def _named(child: ast.AST, function: str) -> str | None:
+    """The function that the child is of; None = it is left out, with all that is in it."""
+    match child:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return None if child.name in _SHOWN else f"{function}.{child.name}".lstrip(".")
+        case ast.ClassDef():
+            protocol = any("Protocol" in ast.unparse(base) for base in child.bases)
+            return None if protocol else f"{function}.{child.name}".lstrip(".")
+        case ast.Raise():
+            return function
+        case ast.Assert() | ast.JoinedStr() | ast.Import() | ast.ImportFrom() | ast.arguments():
+            return None
+        case ast.keyword(arg="hint") | ast.Call(func=ast.Name(id="assert_never")):
+            return None
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Expr(value=ast.Constant()):
+            return None
+    return function
+
+
+def _of(node: ast.AST, members: Members) -> Iterator[tuple[str, ast.AST]]:
+    """The changes of one node: the operator's name, and what is put in its place."""
+    if isinstance(node, ast.stmt):
+        yield from _of_statement(node)
+    elif isinstance(node, ast.expr):
+        yield from _of_expression(node, members)
+    elif isinstance(node, ast.comprehension):
+        for number in range(len(node.ifs)):
+            kept = [*node.ifs[:number], *node.ifs[number + 1 :]]
+            yield "drop a filter", ast.comprehension(node.target, node.iter, kept, node.is_async)
+
+
+def _of_statement(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    match node:
+        case ast.If(test=test, body=body, orelse=orelse):
+            if not isinstance(test, ast.Compare | ast.UnaryOp):
+                yield "negate a condition", ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+            yield "skip a branch", ast.If(ast.Constant(False), body, orelse)
+        case ast.Expr(value=ast.Call()):
+            yield "drop a call", ast.Pass()
+        case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]) | ast.AugAssign():
+            yield "drop an assignment", ast.Pass()
+        case ast.Continue() | ast.Break():
+            yield "drop a jump", ast.Pass()
+        case ast.Raise():
+            yield "drop a raise", ast.Pass()
+        case ast.Return(value=ast.expr() as value) if not _is_text(value):
+            yield "return nothing", ast.Return(ast.Constant(None))
+
+
+def _of_expression(node: ast.expr, members: Members) -> Iterator[tuple[str, ast.AST]]:
+    match node:
+        case ast.Compare(ops=[operator]):
+            yield "swap a comparison", ast.Compare(node.left, [_COMPARED[type(operator)]()], node.comparators)
+        case ast.BoolOp(op=operator, values=values):
+            other = ast.Or() if isinstance(operator, ast.And) else ast.And()
+            yield "swap and, or", ast.BoolOp(other, values)
+            for number in range(len(values)):
+                kept = [*values[:number], *values[number + 1 :]]
+                yield "drop an operand", kept[0] if len(kept) == 1 else ast.BoolOp(operator, kept)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "drop a not", operand
+        case ast.Constant(value=bool() as value):
+            yield "change a constant", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield "change a constant", ast.Constant(value + 1 if abs(value) < 10 else value * 10)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield "swap the branches", ast.IfExp(test, orelse, body)
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _COMPUTED:
+            yield "swap an operation", ast.BinOp(left, _COMPUTED[type(operator)](), right)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in _CALLED:
+            yield "swap a function", ast.Call(ast.Name(_CALLED[name], ast.Load()), args, keywords)
+        case ast.Attribute(value=ast.Name(id=name), attr=member) if member in members.get(name, ()):
+            named = members[name]
+            next_one = named[(named.index(member) + 1) % len(named)]
+            yield "swap a member", ast.Attribute(ast.Name(name, ast.Load()), next_one, ast.Load())
+
+
+def _is_text(value: ast.expr) -> bool:
+    """A constant, or the text of a message."""
+    if isinstance(value, ast.IfExp):
+        return _is_text(value.body) and _is_text(value.orelse)
+    return isinstance(value, ast.Constant | ast.JoinedStr)

@@ -1,0 +1,102 @@
+"""Results: what became of each drawn mutant, as JSON that is replayed, and as a table that is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.mutants.drawn.draw import AREAS
+from tests.mutants.drawn.operators import Mutation
+from tests.mutants.table import HERE, ROOT
+
+RECORD: Final = HERE / "drawn.json"
+TABLE: Final = ROOT / "tests" / "nights" / "RESULTS.md"
+COMMAND: Final = "make mutants"
+_BEGIN, _END = "<!-- mutants: made by `make mutants` -->", "<!-- mutants: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """`night` killed it, as JSON, and `said` is what it broke; None = it survived."""
+
+    area: str
+    mutation: Mutation
+    night: dict[str, Any] | None
+    said: str | None
+    nights: int
+    seconds: float
+
+    def __str__(self) -> str:
+        told = f"killed: {self.said}" if self.said is not None else "SURVIVED"
+        return (
+            f"{self.area:9} {self.nights:5} nights {self.seconds:6.1f} s  {self.mutation.name}\n          {told[:150]}"
+        )
+
+
+def write(found: Sequence[Judged], budget_s: float, engine: dict[str, Any]) -> None:
+    """Both files, each in its place; the rest of RESULTS.md stays."""
+    record = {"budget_s": budget_s, "mutants": [asdict(each) for each in found]}
+    RECORD.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+    before = TABLE.read_text(encoding="utf-8") if TABLE.is_file() else "# What the nights come to\n"
+    head, _, rest = before.partition(_BEGIN)
+    tail = rest.partition(_END)[2]
+    section = "\n".join([_BEGIN, *_section(found, budget_s, engine), _END])
+    TABLE.write_text(f"{head.rstrip()}\n\n{section}\n{tail.lstrip()}".rstrip() + "\n", encoding="utf-8")
+
+
+def read() -> tuple[Judged, ...]:
+    """What was written last. Raises FileNotFoundError."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return tuple(Judged(**{**each, "mutation": Mutation(**each["mutation"])}) for each in record["mutants"])
+
+
+def _section(found: Sequence[Judged], budget_s: float, engine: dict[str, Any]) -> list[str]:
+    killed = [each for each in found if each.said is not None]
+    lines = [
+        "## Mutants judged by nights alone",
+        "",
+        f"{len(killed)} of {len(found)} mutants are killed by nights alone: no unit test is asked.",
+        f"Each is given the same {engine['nights']} nights, {budget_s:.0f} s of one core for the engine as it is.",
+        "`tests/mutants/drawn/` draws them by a fixed rule from all changes that it can think of: `operators.py` says",
+        "which are none, `kinds.py` which nights there are.",
+        f"`{COMMAND}` makes this table and `tests/mutants/drawn.json`; `make long` replays the killing nights.",
+        *(f"Not used, for the engine itself breaks it: {told}" for told in engine["told"]),
+        "",
+        "| Area | Mutants | Killed | CPU s to kill, in the middle | at most |",
+        "|---|---|---|---|---|",
+    ]
+    for area in AREAS:
+        here = [each for each in found if each.area == area]
+        seconds = sorted(each.seconds for each in here if each.said is not None) or [0.0]
+        dead = sum(each.said is not None for each in here)
+        lines.append(f"| {area} | {len(here)} | {dead} | {seconds[len(seconds) // 2]:.1f} | {seconds[-1]:.1f} |")
+    lines += ["", "### Killed", "", "| Where | Change | By | It breaks |", "|---|---|---|---|"]
+    lines += [f"| {_where(each)} | {_change(each)} | {_by(each)} | {_cell(each.said or '', 90)} |" for each in killed]
+    lines += ["", "### Survivors", "", "| Where | Change | Nights |", "|---|---|---|"]
+    lines += [f"| {_where(each)} | {_change(each)} | {each.nights} |" for each in found if each.said is None]
+    return lines
+
+
+def _where(each: Judged) -> str:
+    return f"`{Path(each.mutation.file).relative_to('gpuops')}` `{each.mutation.function}`"
+
+
+def _change(each: Judged) -> str:
+    mutation = each.mutation
+    return f"{mutation.operator}: `{_cell(mutation.before, 70)}` to `{_cell(mutation.after, 70)}`"
+
+
+def _by(each: Judged) -> str:
+    if each.night is None:
+        return "its import"
+    events = each.night["events"]
+    left = "" if events is None else f", {len(events)} events"
+    return f"{each.night['kind']} {each.night['seed']}{left}"
+
+
+def _cell(text: str, most: int) -> str:
+    line = " ".join(text.replace("|", "\\|").replace("`", "'").split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
