@@ -9,6 +9,7 @@
     |  +- HostNotFound
     +- Refused                       exit 3   nothing was changed; every reason is given
     |  +- NoPermission                        the login lacks a privilege
+    |  +- LeaseReverted                       the lock VM carries a lower lease number than was seen before
     +- PartlyDone                    exit 4   some effects happened, some did not; resume is possible
     |  +- StepFailed                          one task ended in a fault
     |  +- OutcomeUnknown                      the reply to a change was lost: re-read, never resubmit
@@ -117,6 +118,10 @@ class Refused(GpuopsError):
 
 class NoPermission(Refused):
     """The login lacks a privilege on an object."""
+
+
+class LeaseReverted(Refused):
+    """The lock VM carries a lower lease number than was seen before: who holds the lease cannot be told."""
 
 
 class PartlyDone(GpuopsError):

@@ -25,6 +25,8 @@ def unlock(
     Nobody has to: a lease that is not renewed runs out after three minutes. Without --id it says who holds it.
     One that was renewed within the last 90 seconds is given back with --force alone: its run is alive, or died just
     now. A run that lives all the same may end what it has in flight, and starts nothing once it looks at the lease.
+    Of a lock VM that was reverted to a snapshot the id is the highest lease number that was seen, as a night that is
+    refused for it says: the lock VM then carries that number again.
 
     \b
     Example:
@@ -43,4 +45,7 @@ def unlock(
     with open_site(common, guarded=True) as site:
         found = rotate_unlock(wanted, site, nonce, force=force)
     document = {"schema_version": SCHEMA_VERSION, "kind": "rotate-unlock", "lease": lease_document(found)}
-    output.show(Text(f"given back: the lease of {visible(found.owner)}"), document)
+    told = f"given back: the lease of {visible(found.owner)}"
+    if not found.nonce:
+        told = f"set right: the lock VM carries lease number {found.epoch} again, and nobody holds it"
+    output.show(Text(told), document)

@@ -113,14 +113,18 @@ class Doer:
 
     def look(self, vms: Collection[str]) -> None:
         """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
+        asked_s = self.passed_s()
         self.inventory = self.vcenter.observe(self.inventory, vms)
+        if self._lease is not None:
+            self._lease.saw(self.inventory, vms, asked_s)
         steered = self._steered.intersection(vms)
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)
 
     def look_before(self, steps: Sequence[Step]) -> None:
-        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of."""
-        vms = {step.vm for step in steps}
+        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of and the lock
+        VM."""
+        vms = {step.vm for step in steps} | ({self._lease.lock_vm} if self._lease is not None else set())
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
@@ -140,12 +144,13 @@ class Doer:
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
         """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before; what
-        takes is looked at once more where that was a while ago.
+        takes is looked at once more where that was a while ago, or where no look vouches for the lease any more.
 
         `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
-        if self._guard is not None and self.passed_s() - self._looked_s > LOOK_S:
+        unvouched = self._lease is not None and not self._lease.vouched
+        if self._guard is not None and (unvouched or self.passed_s() - self._looked_s > LOOK_S):
             self.look_before([step])
         step = as_it_is_now(step, self.inventory)
         reason = hindrance(step, self.planned, self.inventory)
@@ -177,7 +182,7 @@ class Doer:
         if not_ours is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
         try:
-            task = self.vcenter.submit(step, self.inventory, op_id)
+            task = self._send(op_id, step)
         except OutcomeUnknown as lost:
             return self._find(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
         except LoginRefused:
@@ -200,6 +205,11 @@ class Doer:
         if isinstance(step, ShutDownGuest):
             return Underway(op_id, step, None)
         return self._read_back(op_id, step)
+
+    def _send(self, op_id: str, step: Step) -> TaskRef | None:
+        if self._lease is not None:
+            self._lease.sends()
+        return self.vcenter.submit(step, self.inventory, op_id)
 
     def _find(self, op_id: str, step: Step, sent: Inventory, why: str, *, may_repeat: bool) -> Outcome | Underway:
         """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown.

@@ -10,10 +10,12 @@ from functools import partial
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
+from gpuops.execute.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.port import Vcenter
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
+from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.setup import A_LOCK, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 
 TIMEOUT_S: Final = 300.0
@@ -36,6 +38,8 @@ def found(policy: Policy, site: Site, *, apply: bool) -> Setup:
             made.append(f"custom attribute {name}")
         if wanted.lock_vm_missing is not None:
             _make(wanted.lock_vm_missing, vcenter, op_id)
+            made.append(f"VM {wanted.lock_vm_missing.name}")
+            _number(policy, wanted.lock_vm_missing.name, site)
     except (Refused, PartlyDone) as error:
         if not made:
             raise
@@ -81,6 +85,18 @@ def _make(new: NewVm, vcenter: Vcenter, op_id: str) -> None:
             raise error
 
     _made_sure(make)
+
+
+def _number(policy: Policy, name: str, site: Site) -> None:
+    """A lock VM made anew, after one was deleted, carries the highest lease number that was seen."""
+    seen = _seen(policy, site.vcenter)
+    with site.remembering(site.vcenter.uuid, returning=True) as journal:
+        highest = highest_number(name, policy, journal, seen)
+    if highest.number:
+        vm = LockVm(site.vcenter, name, seen)
+        vm.look()
+        if not vm.write(Lease(owner(), "", highest.number, vm.seen.taken_at)):
+            raise Refused(f"lease number {highest.number} could not be written to {name}: {vm.why}")
 
 
 def _made_sure(make: Callable[[], None]) -> None:

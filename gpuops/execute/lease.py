@@ -1,90 +1,42 @@
 """Lease: taken on the lock VM before a run acts, renewed while it goes on, given back at its end.
 
 The state decides, not the reply: whoever wrote reads back, and holds the lease only when its own words are there.
+It is judged by vCenter's time of the latest look and by this machine's monotonic clock, whichever is stricter.
 The local deadline counts from before vCenter's clock was read, so that it never lies after the expiry that others see.
+
+vCenter checks no lease: the one change that was past its check when the lease changed hands may still take effect.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import secrets
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Final
 
-from gpuops.errors import GpuopsError, Locked, NoPermission, NotConnected, Refused
+from gpuops.errors import GpuopsError, LeaseReverted, Locked, Refused
+from gpuops.execute.journal import Journal
+from gpuops.execute.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.nonces import Nonces
-from gpuops.execute.port import Vcenter
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import Vm
+from gpuops.model.rotation import Policy, parse_marker
+from gpuops.plan.command import command
 from gpuops.plan.rotation import lease as rules
-from gpuops.plan.rotation.lease import KEY
-from gpuops.plan.steps import ReconfigureVm, VmChange
+from gpuops.plan.rotation.lease import Numbered
 
 TRIES: Final = 3
 
 
-class LockVm:
-    """The lock VM of one vCenter: its lease as it was read last, and the one way to change it."""
-
-    def __init__(self, vcenter: Vcenter, name: str, seen: Inventory | None = None) -> None:
-        """Raises Refused where there is no such VM, or more than one."""
-        self._vcenter = vcenter
-        self._seen = seen or vcenter.inventory()
-        found = [vm.ref for vm in self._seen.vms.values() if vm.name == name]
-        if len(found) != 1:
-            raise Refused(
-                f"lock_vm: {len(found) or 'no'} VMs are called {name}", hint="one small VM, powered off, is needed"
-            )
-        self._name, self._ref = name, found[0]
-        self.why = "somebody else is at it"
-        """What the latest write that failed was told."""
-
-    @property
-    def seen(self) -> Inventory:
-        """The latest look; its `taken_at` is vCenter's clock."""
-        return self._seen
-
-    def look(self) -> rules.Lease | None:
-        """The lease as it is now. Raises Refused for what gpuops did not write."""
-        self._seen = self._vcenter.observe(self._seen, {self._ref})
-        settings = self._vm.extra_config
-        if settings is None:
-            raise Refused(f"lock_vm: the settings of {self._name} cannot be read")
-        return rules.parse_lease(settings.get(KEY, ""))
-
-    def write(self, lease: rules.Lease) -> bool:
-        """Whether the lease is this one now, unless the VM was changed since the last look. Looks anew."""
-        step = ReconfigureVm(self._ref, VmChange(extra_config={KEY: rules.lease_text(lease)}))
-        try:
-            task = self._vcenter.submit(step, self._seen, f"gpuops-lease-{lease.nonce or 'back'}-{lease.epoch}")
-            ended = list(self._vcenter.wait([task], rules.CALL_TIMEOUT_S)) if task is not None else []
-            self.why = next((end.error.message for end in ended if end.error is not None), self.why)
-        except (NotConnected, NoPermission):
-            raise
-        except GpuopsError as error:  # busy, or overtaken, or its reply was lost: what is there now tells
-            self.why = error.message
-        return self.look() == lease
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the latest look did not find the VM."""
-        return self._ref not in self._seen.vms
-
-    @property
-    def _vm(self) -> Vm:
-        vm = self._seen.vms.get(self._ref)
-        if vm is None:
-            raise Refused(f"lock_vm: {self._name} is gone from vCenter")
-        return vm
-
-
 class Held:
     """A lease that was taken. `lost` says why it is no more.
+
+    Each look at the lock VM that shows it there vouches for one change: the next one needs a look of its own, for the
+    clocks of a machine that was paused do not tell how much time has passed.
 
     `returning`: a lease that cannot be renewed keeps no desktop away as long as nobody else has taken it; `without`
     says why the run went on.
@@ -97,25 +49,62 @@ class Held:
         deadline_s: float,
         passed_s: Callable[[], float],
         *,
+        marker: str = "",
         returning: bool = False,
     ) -> None:
+        """`marker`: the custom attribute that holds the markers of the policy."""
         self._vm = vm
         self._lease = lease
         self._deadline_s = deadline_s
         self._passed_s = passed_s
+        self._marker = marker
         self._returning = returning
         self._again_s = -math.inf
         """Before then a lease that could not be renewed is looked at, not written."""
+        self._told: tuple[datetime, float] = vm.seen.taken_at, deadline_s - rules.TTL_S
+        """vCenter's time at the latest look, and when that was asked for."""
+        self.vouched = False
+        """Whether a look has shown it ours since the last change was sent."""
         self.lost: str | None = None
         self.without = ""
+        self.reverted = ""
+        """Why the number of the lock VM was set anew, when it was."""
+
+    @property
+    def number(self) -> int:
+        return self._lease.epoch
+
+    @property
+    def lock_vm(self) -> str:
+        """The managed object id of the lock VM."""
+        return self._vm.ref
 
     def objection(self) -> str | None:
-        """Why nothing more may be started; None = it is ours for longer than a call may take, or we return and it is
-        nobody's. Renews it when due."""
+        """Why nothing more may be started; None = it is ours for longer than a call may take, by vCenter's clock and by
+        our own, or we return and it is nobody's. Looks at the lock VM unless a look vouches for it; renews it when due.
+        """
+        if self.lost is None and not self.vouched:
+            self._look()
         self.keep()
-        if self.lost is None and not rules.may_act(self._left_s) and not self._returning:
+        if self.lost is None and not self._returning and not (self.vouched and rules.may_act(self._left_s)):
             return f"the lease on the lock VM could not be renewed: {self._vm.why}"
         return self.lost
+
+    def sends(self) -> None:
+        """A change is sent: what vouched for it vouches for no other."""
+        self.vouched = False
+
+    def saw(self, inventory: Inventory, vms: Collection[str], asked_s: float) -> None:
+        """Takes in what a look at these VMs showed: vCenter's time, the lease, and markers of later leases."""
+        self._told = inventory.taken_at, asked_s
+        if self._vm.ref in vms:
+            self._read(partial(self._vm.read, inventory))
+        marked = (
+            parse_marker(inventory.vms[ref].attributes.get(self._marker, "")) for ref in vms if ref in inventory.vms
+        )
+        later = max((each.lease for each in marked if each is not None and each.lease is not None), default=0)
+        if later > self.number and not self._returning and self.lost is None:
+            self.lost = f"the lease was passed on: a marker names lease number {later}, ours is {self.number}"
 
     def keep(self) -> None:
         """Renews it when a heartbeat has passed."""
@@ -136,36 +125,87 @@ class Held:
         if rules.same_holder(there, self._lease):
             self._vm.write(rules.given_back(self._lease, self._vm.seen.taken_at))
 
-    def _renew(self, *, look_only: bool) -> None:
-        began = self._passed_s()
+    def _look(self) -> bool:
+        """Whether the lease could be read."""
+        asked_s = self._passed_s()
+        readable = self._read(self._vm.look)
+        self._told = self._vm.seen.taken_at, asked_s
+        return readable
+
+    def _read(self, read: Callable[[], rules.Lease | None]) -> bool:
+        """Judges the lease in a look; False = it cannot be read."""
+        self.vouched = False
         try:
-            there = self._vm.look()
-            if not rules.same_holder(there, self._lease):
-                who = rules.told(there) if there is not None and there.nonce else "somebody gave it back"
-                self.lost = f"the lease on the lock VM is not ours any more: {who}"
-                return
-            wanted = rules.renewed(self._lease, self._vm.seen.taken_at)
-            if not look_only and self._vm.write(wanted):
-                self._lease, self._deadline_s = wanted, began + rules.TTL_S
+            there = read()
         except Refused as unusable:
             self._vm.why = unusable.message
             if self._vm.is_gone and not self._returning:  # whoever makes another one may take a lease on that
                 self.lost = unusable.message
+            return False
+        if rules.same_holder(there, self._lease):
+            self.vouched = True
+        elif self._returning and self._is_free(there):
+            self._deadline_s = -math.inf  # it was reverted, and nobody else has it: it is written once more
+        elif self.lost is None:
+            self.lost = f"the lease on the lock VM is not ours any more: {self._who(there)}"
+        return True
+
+    def _is_free(self, there: rules.Lease | None) -> bool:
+        """Whether the lock VM was reverted, and nobody has taken the lease since."""
+        older = rules.number_of(there) < self.number
+        return older and rules.holder_of(there, self._vm.seen.taken_at, ()) is None
+
+    def _who(self, there: rules.Lease | None) -> str:
+        if rules.number_of(there) < self.number:
+            return f"the VM was reverted to a snapshot: lease number {rules.number_of(there)}, ours is {self.number}"
+        return rules.told(there) if there is not None and there.nonce else "somebody gave it back"
+
+    def _renew(self, *, look_only: bool) -> None:
+        recent = self.vouched and self._passed_s() - self._told[1] < rules.HEARTBEAT_S
+        if not recent and not self._look():
+            return
+        if self.lost is not None or look_only:
+            return
+        now, asked_s = self._told
+        wanted = rules.renewed(self._lease, now)
+        self.vouched = False  # the write looks anew, and what it finds is not judged here
+        try:
+            self.vouched = self._vm.write(wanted)
+        except Refused as unusable:
+            self._vm.why = unusable.message
+        if self.vouched:
+            self._lease, self._deadline_s = wanted, asked_s + rules.TTL_S
 
     @property
     def _left_s(self) -> float:
-        return self._deadline_s - self._passed_s()
+        """How long it is still ours: by vCenter's clock or by our own, whichever says less."""
+        told, asked_s = self._told
+        left = self._lease.expires - told
+        return min(self._deadline_s - self._passed_s(), left.total_seconds() - (self._passed_s() - asked_s))
 
 
-def take(site: Site, name: str, nonces: Nonces, *, returning: bool = False) -> Held:
-    """The lease, ours. Raises Locked, naming who holds it, and Refused where the lock VM cannot be used.
+def take(
+    site: Site,
+    name: str,
+    nonces: Nonces,
+    *,
+    policy: Policy | None = None,
+    journal: Journal | None = None,
+    returning: bool = False,
+) -> Held:
+    """The lease, ours, with a number above all that were seen. Raises Locked, naming who holds it, and Refused where
+    the lock VM cannot be used.
 
-    One that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is Locked to a night
-    and of no use to a return.
+    A lock VM with a lower number than one that was seen is LeaseReverted to a night; a return writes a higher one.
+    A lease that nobody holds and that cannot be written, because a task hangs on the lock VM perhaps, is Locked to a
+    night and of no use to a return.
 
     Only under the lock of this machine: a lease that a run of this state directory left behind is then known dead.
     """
-    vm, nonce = LockVm(site.vcenter, name), secrets.token_hex(8)
+    seen = site.vcenter.inventory()
+    if policy is not None and policy.needs_tags and not returning:
+        seen = site.vcenter.with_tags(seen)
+    vm, nonce = LockVm(site.vcenter, name, seen), secrets.token_hex(8)
     for number in range(TRIES + 1):
         began = site.passed_s()
         there = vm.look()
@@ -175,27 +215,35 @@ def take(site: Site, name: str, nonces: Nonces, *, returning: bool = False) -> H
             raise Locked(rules.told(holder), hint="wait for it to end; gpuops rotate status shows it")
         if number == TRIES:
             break
+        highest = highest_number(name, policy, journal, vm.seen)
+        wrong = rules.reverted(name, there, highest)
+        if wrong is not None and not returning:
+            raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep({nonce, *({there.nonce} if there is not None and there.nonce in dead else ())})
-        wanted = rules.taken(there, owner(), nonce, vm.seen.taken_at)
+        wanted = rules.taken(there, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(wanted):
-            return Held(vm, wanted, began + rules.TTL_S, site.passed_s, returning=returning)
+            marker = policy.marker if policy is not None else ""
+            held = Held(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
+            held.reverted = wrong or ""
+            return held
     unwritten = Refused if returning else Locked
     raise unwritten(f"the lease on {name} could not be written in {TRIES} tries: {vm.why}", hint="try again")
 
 
-def lease_on(site: Site, name: str, seen: Inventory) -> tuple[rules.Lease | None, str]:
-    """The lease that a VM of this name carries, and why it cannot be told."""
+def when_reverted(highest: Numbered) -> str:
+    """What to do about a lock VM that was reverted."""
+    again = command("rotate unlock", id=str(highest.number))
+    return f"when no gpuops rotates on any machine: {again} --policy FILE; gpuops rotate day brings back in any case"
+
+
+def lease_on(site: Site, name: str, seen: Inventory, highest: Numbered) -> tuple[rules.Lease | None, str]:
+    """The lease that a VM of this name carries, and what is wrong with it."""
     try:
         vm = LockVm(site.vcenter, name, seen)
         found = vm.look()
     except Refused as unusable:
         return None, unusable.message
-    return (found if found is not None and found.nonce else None), ""
-
-
-def owner() -> str:
-    """This machine and process, for people."""
-    return f"pid {os.getpid()} on {socket.gethostname()}"
+    return (found if found is not None and found.nonce else None), rules.reverted(name, found, highest) or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +252,21 @@ class Lease:
 
     held: Held | None = None
     unusable: str = ""
+    lock_vm: str = ""
+    """Name of the VM that it is on."""
+
+    @property
+    def numbered(self) -> tuple[str, int] | None:
+        """Name of the lock VM and number of the lease, for the journal; None = it is not held."""
+        return (self.lock_vm, self.held.number) if self.held is not None else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of a return that went on without it."""
+        """Of a return that went on without it, or that set the number of the lock VM anew."""
         why = self.unusable or (self.held.without if self.held is not None else "")
-        return (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
+        alone = (f"{why}: this machine's lock alone keeps other runs away",) if why else ()
+        anew = self.held.reverted if self.held is not None else ""
+        return (*alone, f"{anew}; its number is right again") if anew else alone
 
     def must_be_ours(self) -> None:
         """Raises Locked when it was lost on the way: what was in flight is finished, the rest was not begun."""
@@ -221,8 +278,11 @@ NO_LEASE: Final = Lease()
 
 
 @contextmanager
-def leased(site: Site, name: str | None, *, returning: bool) -> Iterator[Lease]:
-    """The lease while a run goes on. A run that was cut off keeps it to its end: what is in flight is still its own.
+def leased(
+    site: Site, name: str | None, journal: Journal, policy: Policy | None, *, returning: bool
+) -> Iterator[Lease]:
+    """The lease on the VM of this name while a run goes on; `policy` says whose markers tell numbers of leases too. A
+    run that was cut off keeps it to its end: what is in flight is still its own.
 
     A return goes on without a lock VM that cannot be used: no desktop stays away for that.
     """
@@ -231,14 +291,14 @@ def leased(site: Site, name: str | None, *, returning: bool) -> Iterator[Lease]:
         return
     try:
         nonces = Nonces(site.state_dir, site.vcenter.uuid, returning=returning)
-        held = take(site, name, nonces, returning=returning)
+        held = take(site, name, nonces, policy=policy, journal=journal, returning=returning)
     except Refused as unusable:
         if not returning:
             raise
         yield Lease(unusable=unusable.message)
         return
     try:
-        yield Lease(held)
+        yield Lease(held, lock_vm=name)
     except Refused:
         _freed(held)
         raise

@@ -65,6 +65,7 @@ class Originals:
                 drs=saved.drs,
                 unsure=key in book.lost and now - book.lost[key] < LATE,
                 policy=_parsed(saved.policy) if saved.policy else None,
+                leases=frozenset(book.leases.get(saved.night, ())),
             )
             for key, saved in book.originals.items()
             if saved.returned is None or saved.night == night or returned

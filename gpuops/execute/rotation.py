@@ -62,12 +62,12 @@ def rotate(
         if not returning:
             no_change_open(journal)
         obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
-        lock_vm = next((each.lock_vm for each in (*nights, obeyed) if each.lock_vm is not None), None)
+        leasing = next((each for each in (*nights, obeyed) if each.lock_vm is not None), obeyed)
 
         def turned() -> Report:
             left_open = journal.open_runs(HALVES)
             morning_first(half, left_open)
-            with leased(site, lock_vm, returning=returning) as lease:
+            with leased(site, leasing.lock_vm, journal, leasing, returning=returning) as lease:
                 turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights)
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)

@@ -10,10 +10,12 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.half import Half, left_open_runs
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import lease_on
+from gpuops.execute.lock_vm import highest_number
 from gpuops.execute.originals import Originals
 from gpuops.execute.site import Site
 from gpuops.execute.turn import tagged
 from gpuops.model.rotation import LockHolder, Policy
+from gpuops.plan.rotation.lease import NO_NUMBER
 from gpuops.plan.rotation.ours import RETURN_COMMAND, marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
 
@@ -36,9 +38,10 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())
+        lock_vm = policy.lock_vm if policy else None
+        highest = highest_number(lock_vm, policy, journal, now) if lock_vm else NO_NUMBER
         lost = unreadable or (journal.lost if journal else None)
-    lock_vm = policy.lock_vm if policy else None
-    lease, trouble = lease_on(site, lock_vm, now) if lock_vm else (None, "")
+    lease, trouble = lease_on(site, lock_vm, now, highest) if lock_vm else (None, "")
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
     return RotationStatus(

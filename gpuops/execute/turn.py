@@ -120,7 +120,8 @@ class Turn:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
                 over = journal.over() if journal else frozenset()
-                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over)
+                number = self.lease.numbered[1] if self.lease.numbered is not None else None
+                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over, number)
             case Half.DAY:
                 return RotateDay(self.policy, originals, measured)
             case Half.RESTORE:
@@ -210,6 +211,7 @@ class Turn:
             policy_digest=self.policy.digest,
             vms=self.only,
             steps=len(report.plan.steps) if night is not None else 0,
+            lease=self.lease.numbered,
         )
         if isinstance(request, RotateNight):
             Originals(journal).save(request.saved(report.plan, report.before, self.now), run)

@@ -19,6 +19,8 @@ RETURN_FLOOR: Final = timedelta(minutes=45)
 """The least time that is kept for bringing desktops back, however fast they came back so far."""
 LATE: Final = timedelta(minutes=10)
 """For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
+MOST_LEASES: Final = 999_999_999_999
+"""The highest lease number that is written and read: more than a lease every second for 30,000 years."""
 
 
 class DirectPath(StrEnum):
@@ -215,6 +217,8 @@ class Original:
     """Whether what the night sent for it was lost so lately that it may still happen."""
     policy: Policy | None = field(default=None, repr=False)
     """The policy that its night ran under; None = nothing tells."""
+    leases: frozenset[int] = frozenset()
+    """Numbers of the leases under which this journal's own runs of the night acted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +244,18 @@ class Marker(NamedTuple):
     """What DRS did with the VM before; None = the night left that alone."""
     seen: datetime | None = None
     """When a morning that knows of no night for it first saw it on a VM that is as it was, by vCenter's clock."""
+    lease: int | None = None
+    """Number of the lease under which it was set; None = the policy had no lock VM."""
 
 
-def marker_value(night: str, role: Role, drs: VmDrs | None = None, seen: datetime | None = None) -> str:
-    """The marker as vCenter keeps it: `2026-11-20 ml`, or `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z`."""
+def marker_value(
+    night: str, role: Role, drs: VmDrs | None = None, seen: datetime | None = None, lease: int | None = None
+) -> str:
+    """The marker as vCenter keeps it: `2026-11-20 ml`, or with all that it may hold
+    `2026-11-20 ml drs=cluster seen=2026-11-21T05:00:00Z lease=7`."""
     told = f"{night} {role}" + (f" drs={drs}" if drs is not None else "")
-    return told + (f" seen={seen.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if seen is not None else "")
+    told += f" seen={seen.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if seen is not None else ""
+    return told + (f" lease={lease}" if lease is not None else "")
 
 
 def parse_marker(text: str) -> Marker | None:
@@ -257,14 +267,25 @@ def parse_marker(text: str) -> Marker | None:
         datetime.fromisoformat(words[0])
         night, role, *others = words
         told = dict(word.split("=", 1) for word in others)
-        if len(told) < len(others) or not told.keys() <= {"drs", "seen"}:
+        if len(told) < len(others) or not told.keys() <= {"drs", "seen", "lease"}:
             return None
-        drs, seen = told.get("drs"), told.get("seen")
+        drs, seen, lease = told.get("drs"), told.get("seen"), told.get("lease")
         return Marker(
-            night, Role(role), VmDrs(drs) if drs is not None else None, _moment(seen) if seen is not None else None
+            night,
+            Role(role),
+            VmDrs(drs) if drs is not None else None,
+            _moment(seen) if seen is not None else None,
+            lease_number(lease) if lease is not None else None,
         )
     except ValueError:
         return None
+
+
+def lease_number(text: str) -> int:
+    """Raises ValueError for what is no number of a lease."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_LEASES))):
+        raise ValueError(text)
+    return int(text)
 
 
 def _moment(text: str) -> datetime:

@@ -201,7 +201,8 @@ def test_a_marker_alone_tells_night_and_role() -> None:
                 assert parse_marker(marker_value(night, role, drs)) == Marker(night, role, drs)
             seen = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
             assert parse_marker(marker_value(night, role, seen=seen)) == Marker(night, role, seen=seen)
-            both = Marker(night, role, VmDrs.MANUAL, seen)
+            assert parse_marker(marker_value(night, role, lease=7)) == Marker(night, role, lease=7)
+            both = Marker(night, role, VmDrs.MANUAL, seen, 7)
             assert parse_marker(marker_value(*both)) == both
     for foreign in ("", "maintenance", "2026-11-20", "2026-11-20 king", "soon desktop", "2026-11-20 ml drs=x",
                     "2026-11-20 ml seen=now", "2026-11-20 ml seen=2026-11-21T05:00:00", "2026-11-20 ml by=me",

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
+from gpuops.errors import LeaseReverted, Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
 from gpuops.execute.half import Half
-from gpuops.execute.lease import Held, LockVm, take
+from gpuops.execute.lease import Held, take
+from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
 from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.execute.unlocking import unlock
-from gpuops.model.rotation import LATE, Policy
+from gpuops.model.rotation import LATE, MOST_LEASES, Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, Step, SuspendVm
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, SetAttribute, Step, SuspendVm
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 
@@ -340,6 +341,157 @@ def test_a_lease_that_was_planted_for_years_is_named_and_can_be_taken_away(world
     assert unlock(POLICY, mine, "0123", force=True) == planted
     assert run(world, Half.NIGHT, tmp_path).exit_code == 0
     assert acts(world) != []
+
+
+def ml_ref(world: World) -> str:
+    return next(vm.ref for vm in world.vms.values() if vm.name == "ml-01")
+
+
+def test_a_start_that_failed_and_was_made_by_hand_is_not_stopped_in_the_morning(world: World, tmp_path: Path) -> None:
+    """The marker that it leaves names a lease of this machine's own journal, which knows that nothing came of it."""
+    ref = ml_ref(world)
+    world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
+    assert run(world, Half.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
+    assert world.vms[ref].attributes["gpuops.rotation"] == "2026-11-20 ml lease=1"
+    world.set(ref, power=PowerState.ON)
+    report = run(world, Half.DAY, tmp_path)
+    assert report.exit_code == 0
+    assert world.power("ml-01") is PowerState.ON
+    assert all("gpuops.rotation" not in vm.attributes for vm in world.vms.values())
+
+
+def test_a_start_of_another_machines_night_is_stopped_after_one_of_ours_failed(world: World, tmp_path: Path) -> None:
+    """The other one marked the VM anew, under a lease that this journal does not know."""
+    ref = ml_ref(world)
+    world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == PartlyDone.exit_code
+    world.failing.clear()
+    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    assert (world.power("ml-01"), world.vms[ref].attributes["gpuops.rotation"]) == (
+        PowerState.ON,
+        "2026-11-20 ml lease=2",
+    )
+    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+    assert world.power("ml-01") is PowerState.OFF
+
+
+def revert(world: World) -> None:
+    """The lock VM is as it was before anybody took a lease."""
+    world.set("vm-99", extra_config={}, change_version="reverted")
+
+
+@pytest.mark.parametrize("machine", ["a", "b"], ids=["by its journal", "by the markers"])
+def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_it_right(
+    world: World, tmp_path: Path, machine: str
+) -> None:
+    run(world, Half.NIGHT, tmp_path / "a")
+    revert(world)
+    acted, mine = acts(world), site(world, tmp_path / machine)
+    knows = "this machine's journal" if machine == "a" else r"the marker of \S+"
+    wrong = f"lock_vm: {LOCK} carries no lease, {knows} says 1: the VM was reverted to a snapshot or made anew"
+    with pytest.raises(LeaseReverted, match=wrong) as refused:
+        run(world, Half.NIGHT, tmp_path / machine)
+    assert refused.value.hint.startswith("when no gpuops rotates on any machine: gpuops rotate unlock --id 1 --policy")
+    assert (acts(world), held(world)) == (acted, None)
+    assert "reverted" in status(mine, POLICY).lock_trouble
+    with pytest.raises(LeaseReverted):
+        unlock(POLICY, mine, None)
+    with pytest.raises(LeaseReverted):
+        unlock(POLICY, mine, "2")
+    right = unlock(POLICY, mine, "1")
+    assert (right.nonce, right.epoch) == ("", 1)
+    assert status(mine, POLICY).lock_trouble == ""
+    with pytest.raises(Refused, match="nobody holds the lease"):
+        unlock(POLICY, mine, "1")
+    assert run(world, Half.NIGHT, tmp_path / machine).exit_code == 0
+    now = held(world)
+    assert now is not None
+    assert now.epoch == 2
+
+
+@pytest.mark.parametrize("machine", ["a", "b"], ids=["by its journal", "by the markers"])
+def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_right(
+    world: World, tmp_path: Path, machine: str
+) -> None:
+    run(world, Half.NIGHT, tmp_path / "a")
+    revert(world)
+    report = run(world, Half.DAY, tmp_path / machine)
+    assert report.exit_code == 0
+    assert [text for text in report.plan.warnings if "reverted to a snapshot or made anew; its number" in text] != []
+    now = held(world)
+    assert now is not None
+    assert (now.nonce, now.epoch) == ("", 2)
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+
+
+@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(world: World, tmp_path: Path, half: Half) -> None:
+    if half is Half.DAY:
+        run(world, Half.NIGHT, tmp_path)
+    before = len(acts(world))
+
+    def strike(step: Step) -> None:
+        if not isinstance(step, ReconfigureVm | SetAttribute):
+            world.on_submit = lambda step: None
+            revert(world)
+
+    world.on_submit = strike
+    if half is Half.DAY:
+        assert run(world, half, tmp_path).exit_code == 0
+        assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+        return
+    with pytest.raises(Locked, match="the VM was reverted to a snapshot: lease number 0, ours is 1: nothing more"):
+        run(world, half, tmp_path)
+    assert len(acts(world)) - before == 1, "the one that had passed its check"
+
+
+def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: World, tmp_path: Path) -> None:
+    """The lock VM carries an older lease again, and its holder, who was paused, finds it there."""
+
+    def strike(step: Step) -> None:
+        if isinstance(step, SuspendVm):
+            world.on_submit = lambda step: None
+            for vm in list(world.vms.values()):
+                world.set(vm.ref, attributes={"gpuops.rotation": "2026-11-20 desktop lease=7"})
+
+    world.on_submit = strike
+    with pytest.raises(Locked, match="a marker names lease number 7, ours is 1"):
+        run(world, Half.NIGHT, tmp_path)
+    assert len(acts(world)) <= 1
+
+
+def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(world: World, tmp_path: Path) -> None:
+    """400 seconds of vCenter pass between two steps; another machine has taken the lease and given it back."""
+    began = world.now
+    paused: list[datetime] = []
+    mine = site(world, tmp_path / "a")
+    mine.passed_s = lambda: (min([world.now, *paused]) - began).total_seconds()
+    mine.clock = lambda: min([world.now, *paused])
+
+    def pause(step: Step) -> None:
+        if isinstance(step, SuspendVm) and not paused:
+            paused.append(world.now)
+            world.now += timedelta(seconds=400)
+            world.on_submit = lambda step: None
+            restore(POLICY, site(world, tmp_path / "b"), (), from_markers=True, apply=True, consent=agreed)
+
+    world.on_submit = pause
+    with pytest.raises(Locked, match="nothing more was started"):
+        rotate(Half.NIGHT, POLICY, mine, apply=True, consent=agreed)
+    assert len(acts(world)) == 1
+
+
+def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World, tmp_path: Path) -> None:
+    run(world, Half.NIGHT, tmp_path / "a")
+    vm = next(vm for vm in world.vms.values() if vm.power is PowerState.SUSPENDED)
+    world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
+    with pytest.raises(LeaseReverted, match=f"the marker of {vm.name} says {MOST_LEASES}"):
+        run(world, Half.NIGHT, tmp_path / "a")
+    report = run(world, Half.DAY, tmp_path / "a")
+    assert report.exit_code == 0
+    assert any("no lease number is higher" in text for text in report.plan.warnings)
+    assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
+    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
 
 
 # all interleavings of two runners

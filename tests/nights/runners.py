@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,11 @@ from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from gpuops.plan.steps import Step
 from gpuops.sim.ledger import Entry
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations.recording import recorded
 from gpuops.sim.scenario import build_declared
 from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.direct import DirectVcenter
@@ -93,7 +97,7 @@ class Stepping(DirectVcenter):
         self._lock = next(vm.moid for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        if set(vms) == {self._lock}:
+        if self._lock in vms:
             self._stop("a look at the lease")
         return super().observe(inventory, vms)
 
@@ -148,6 +152,9 @@ class Runner:
         """`done`, or the error it ended with; None = it goes on."""
         self.trouble: BaseException | None = None
         self._world, self._machine, self._act = world, machine, act
+        self.speed = 1.0
+        """How many seconds its machine's clocks count while vCenter's counts one: 0 while the machine is paused."""
+        self._shown = self._counted_at = world.clock.now()
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -160,6 +167,15 @@ class Runner:
             self._thread.join()
         if self.trouble is not None:
             raise self.trouble
+
+    def set_speed(self, speed: float) -> None:
+        """From now on its machine's clocks count so many seconds while vCenter's counts one; 0 = they stand still."""
+        self._shown = self.clock()
+        self._counted_at, self.speed = self._world.clock.now(), speed
+
+    def clock(self) -> datetime:
+        """What the clocks of its machine show."""
+        return self._shown + self.speed * (self._world.clock.now() - self._counted_at)
 
     def finish(self) -> None:
         while self.ended is None:
@@ -189,10 +205,9 @@ class Runner:
     def _act_to_its_end(self) -> None:
         try:
             vcenter = Stepping(self._world, self._stop, self.op_ids.add)
-            clock = self._world.clock.now
-            site = _Site(vcenter, self._machine.state_dir, clock, machine=self._machine, stop=self._stop)
+            site = _Site(vcenter, self._machine.state_dir, self.clock, machine=self._machine, stop=self._stop)
             site.pause = self._world.clock.advance
-            site.passed_s = lambda: (clock() - EVENING).total_seconds()
+            site.passed_s = lambda: (self.clock() - EVENING).total_seconds()
             report = self._act(site)
             vcenter.close()
             self.ended = "done" if report.exit_code == 0 else f"exit code {report.exit_code}"
@@ -243,22 +258,35 @@ def in_order(runners: Sequence[Runner], choose: Callable[[int], int]) -> None:
             going[choose(len(going))].step()
 
 
+def lock_vm(world: World) -> VirtualMachine:
+    return next(vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
+
+
 def lease_of(world: World) -> Lease | None:
     """The lease as it is."""
-    lock = next(vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK)
-    return parse_lease(lock.state.option(KEY) or "")
+    return parse_lease(lock_vm(world).state.option(KEY) or "")
+
+
+def revert(world: World, to: tuple[tuple[str, str], ...]) -> None:
+    """Somebody reverts the lock VM to a snapshot in which it had these settings."""
+    vm = lock_vm(world)
+    with world.lock, recorded(vm, somebody(world, "RevertToSnapshot_Task")):
+        vm.state.extra_config = to
+        vm.state.change, vm.state.changed_at = vm.state.change + 1, world.clock.now()
+        vm.configuration_changed(renamed=False)
 
 
 def strays(world: World, runners: Sequence[Runner]) -> dict[str, list[Entry]]:
-    """By runner: its effects while the lease was another's, from the ledger alone. A lease that was given back, or ran
-    out and was not taken, is nobody else's."""
+    """By runner: its effects after the lease that it had taken was taken by another, or reverted, from the ledger
+    alone; whether that other one has given it back since makes no difference."""
     found: dict[str, list[Entry]] = {runner.name: [] for runner in runners}
     holder: str | None = None
     for entry in world.ledger:
         mine = next((runner.name for runner in runners if entry.operation_id in runner.op_ids), None)
         if entry.name == LOCK:
             lease = parse_lease(entry.after["extra_config"].get(KEY, ""))
-            holder = mine if lease is not None and lease.nonce else None
+            if mine is None or (lease is not None and lease.nonce):
+                holder = mine or entry.user
         elif mine is not None and holder not in (mine, None):
             found[mine].append(entry)
     return found

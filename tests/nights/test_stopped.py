@@ -75,16 +75,17 @@ class Jumps:
 @pytest.mark.timeout(240)
 @pytest.mark.long
 @pytest.mark.parametrize("wakes", ["in the midst of the other", "after the other has ended"])
-def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slept_s", [TTL_S + 1, 0.0], ids=["its clock went on", "its clock stood still"])
+def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, slept_s: float, tmp_path: Path) -> None:
     with SimServer(build("lab")) as server:
         jumps = Jumps(server, tmp_path)
         evening = jumps.running()
-        with jumps.start("a", "night", "SuspendVm", "2") as night:
+        with jumps.start("a", "night", "SuspendVm", "2", str(slept_s)) as night:
             jumps.until_stopped(night)
             held = jumps.holder()
             assert held
             jumps.lease_runs_out()
-            stop = ("ResumeVm", "1") if "midst" in wakes else ()
+            stop = ("ResumeVm", "1", str(slept_s)) if "midst" in wakes else ()
             with jumps.start("b", "return", *stop) as other:
                 if stop:
                     jumps.until_stopped(other)

@@ -27,9 +27,11 @@ from tests.nights.runners import (
     evening,
     in_order,
     lease_of,
+    lock_vm,
     markers,
     orders,
     powers,
+    revert,
     strays,
 )
 
@@ -138,15 +140,31 @@ def steps_of(tmp_path: Path, act: Act, world: World) -> int:
 
 
 @pytest.mark.parametrize(
-    ("second", "pause_s"),
+    ("second", "pause_s", "speed"),
     [
-        pytest.param(by_markers, TTL_S + 1, id="a return, run out"),
-        pytest.param(by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, id="a return, not yet run out", marks=pytest.mark.long),
-        pytest.param(night, TTL_S + 1, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param(by_markers, TTL_S + 1, 1.0, id="a return, run out"),
+        pytest.param(by_markers, TTL_S + 1, 0.0, id="a return, run out, its clock stands still"),
+        pytest.param(by_markers, TTL_S + 1, 0.25, id="a return, run out, its clock is slow", marks=pytest.mark.long),
+        pytest.param(
+            by_markers, HEARTBEAT_S + CALL_TIMEOUT_S, 1.0, id="a return, not yet run out", marks=pytest.mark.long
+        ),
+        pytest.param(night, TTL_S + 1, 1.0, id="a night, run out", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param(
+            night,
+            TTL_S + 1,
+            0.0,
+            id="a night, run out, its clock stands still",
+            marks=[pytest.mark.long, pytest.mark.timeout(900)],
+        ),
     ],
 )
-def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: Act, pause_s: float) -> None:
-    """Stopped before each of its steps for longer than its lease, and woken before each step of who came after."""
+def test_a_zombie_wakes_at_each_step_of_the_new_holder(
+    tmp_path: Path, second: Act, pause_s: float, speed: float
+) -> None:
+    """Stopped before each of its steps for longer than its lease, and woken before each step of who came after.
+
+    `speed`: how its machine's clocks went meanwhile; those of a paused machine stand still.
+    """
     late: list[str] = []
     played = 0
     for stops in range(1, steps_of(tmp_path / "n", night, evening())):
@@ -155,6 +173,7 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: A
             world, machines = evening(), (Machine(tmp_path / f"{played}a"), Machine(tmp_path / f"{played}b"))
             zombie = stopped_at(world, machines[0], stops)
             where = f"stopped at {zombie.at!r}, woken after {wakes} steps"
+            zombie.set_speed(speed)
             with world.lock:
                 world.clock.advance(pause_s)
             other = Runner("b", world, machines[1], second, coarse=True)
@@ -162,6 +181,7 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: A
                 if other.ended is None:
                     other.step()
             all_of_it = other.ended is not None
+            zombie.set_speed(speed or 1.0)
             zombie.finish()
             other.finish()
             found = strays(world, (zombie, other))
@@ -175,6 +195,34 @@ def test_a_zombie_wakes_at_each_step_of_the_new_holder(tmp_path: Path, second: A
     print(f"{played} orders, {len(late)} late effects: {sorted(set(late))}")
     assert played > 20
     assert bool(late) == (pause_s > TTL_S), "the zombie's one effect, and only where its lease had run out"
+
+
+@pytest.mark.parametrize("pause_s", [0.0, TTL_S + 1])
+def test_a_lock_vm_reverted_to_a_snapshot_lets_no_two_nights_act(tmp_path: Path, pause_s: float) -> None:
+    """Reverted before each step of a night, to what it carried before; a night of another machine follows."""
+    ends = set[str | None]()
+    for stops in range(1, steps_of(tmp_path / "n", night, evening())):
+        world, machines = evening(), [Machine(tmp_path / f"{stops}{name}") for name in "ab"]
+        for earlier in (night, day):
+            before = Runner("before", world, machines[0], earlier)
+            before.finish()
+            assert before.ended == "done"
+        with world.lock:
+            world.clock.advance(24 * 3600)
+        snapshot = lock_vm(world).state.extra_config
+        one = stopped_at(world, machines[0], stops)
+        revert(world, snapshot)
+        with world.lock:
+            world.clock.advance(pause_s)
+        other = Runner("b", world, machines[1], night)
+        other.finish()
+        one.finish()
+        found = strays(world, (one, other))
+        assert len(found["a"]) <= 1, f"stopped at {one.at!r}"
+        assert found["b"] == [], f"stopped at {one.at!r}"
+        ends.add(other.ended)
+        mornings(world, *machines)
+    assert ends >= {"LeaseReverted"}
 
 
 def test_the_last_suspend_of_a_machine_that_is_lost_is_brought_back_by_the_other_alone(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 """A process of its own that works on a simulated vCenter and stops itself (SIGSTOP) before its n-th step of a kind.
 
-python -m tests.nights.zombie PORT CA_FILE STATE_DIR WHAT [KIND NTH]     the password comes by stdin
+python -m tests.nights.zombie PORT CA_FILE STATE_DIR WHAT [KIND NTH SLEPT_S]     the password comes by stdin
 
 WHAT is night, day, return (by the markers alone), or later: day, when what was lost can come no more. When it is
-continued, its monotonic clock has gone on by more than a lease lasts, as that of a process that slept for so long;
-vCenter's clock is the caller's. It ends with the exit code of gpuops.
+continued, its monotonic clock has gone on by SLEPT_S: by more than a lease lasts, as that of a process that slept so
+long, or not at all, as that of a machine that was paused; vCenter's clock is the caller's. It ends with the exit code
+of gpuops.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.plan.rotation.lease import TTL_S
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
 from tests.nights.victim import POLICY
@@ -39,17 +39,17 @@ LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
 class Sleeper:
     """Stops the process before a step, and counts the time that passed meanwhile."""
 
-    def __init__(self, kind: str, nth: int) -> None:
+    def __init__(self, kind: str, nth: int, slept_s: float) -> None:
         self._before = f"before {kind} "
         self._left = nth
-        self._slept_s = 0.0
+        self._slept_s, self._sleeps_s = 0.0, slept_s
 
     def __call__(self, what: str) -> None:
         if self._left and what.startswith(self._before):
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGSTOP)
-                self._slept_s = TTL_S + 1
+                self._slept_s = self._sleeps_s
 
     def passed_s(self) -> float:
         return time.monotonic() + self._slept_s
@@ -57,7 +57,7 @@ class Sleeper:
 
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
-    sleeper = Sleeper(stop[0], int(stop[1])) if stop else Sleeper("", 0)
+    sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     try:
         with Connection(target) as connection:

@@ -11,8 +11,11 @@ from gpuops.api import rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
 from gpuops.plan.attach import Attach
+from gpuops.plan.rotation.lease import KEY, parse_lease
+from gpuops.sim.operations import movement
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.trouble.somebody import somebody
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 LOCK = "gpuops-lock"
@@ -40,6 +43,21 @@ def test_it_makes_what_is_missing_once_and_a_night_goes_by_it(lab: SimServer, tm
         assert rotate_night(LEASED, site, apply=True).exit_code == 0
         assert rotate_day(LEASED, site, apply=True).exit_code == 0
         assert run(Attach(LOCK, profile="a100-3-20c"), site, apply=False).exit_code in (0, 3), "it is a VM like others"
+
+
+def test_a_lock_vm_made_anew_carries_the_number_of_the_leases_before_it(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        rotate_init(LEASED, site)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+        with lab.world.lock:
+            [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+            movement.unregister(vm, somebody(lab.world, "UnregisterVM"))
+        assert rotate_init(LEASED, site).made
+        [made] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+        lease = parse_lease(made.state.option(KEY) or "")
+        assert lease is not None
+        assert (lease.nonce, lease.epoch) == ("", 1)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
 
 
 @pytest.mark.parametrize(("name", "whose"), [("vdi-01", "a desktop of pool office"), ("ml-01", "a VM of the ML queue")])

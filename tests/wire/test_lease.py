@@ -10,7 +10,8 @@ import pytest
 from gpuops.api import rotate_day, rotate_init, rotate_night, rotate_restore, rotate_status, rotate_unlock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, Locked, NoPermission
-from gpuops.execute.lease import LockVm, take
+from gpuops.execute.lease import take
+from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
 from gpuops.plan.rotation.lease import taken
 from gpuops.plan.steps import ShutDownGuest

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
-from gpuops.execute.change.exclusion import in_rotation, lock_vm, no_change_open, no_rotation_open, open_change
+from gpuops.execute.change.exclusion import in_rotation, last_policy, no_change_open, no_rotation_open, open_change
 from gpuops.execute.change.history import History, history_of, taken_from
 from gpuops.execute.change.host_doer import HostDoer
 from gpuops.execute.change.order import KIND, Order, dump_order, load_order
@@ -58,8 +58,9 @@ def roll(
         no_change_open(journal)
         no_rotation_open(journal)
         note_who_is_back(journal, report.before)
-        lock = lock_vm(journal)
-        with leased(site, lock, returning=False) as lease:
+        policy = last_policy(journal)
+        lock = policy.lock_vm if policy else None
+        with leased(site, lock, journal, policy, returning=False) as lease:
             # what came to pass while this waited for an answer is seen
             before, report = report, _look(request, verb, rolling, site, journal)
             if not report.plan.feasible or not report.plan.rounds:
@@ -171,7 +172,9 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
         hops, order = moves.load_hops(run.order), None
         if hops is None:
             order = load_order(run.order)
-        with leased(site, order.lock_vm if order else lock_vm(journal), returning=giving_up) as lease:
+        policy = last_policy(journal)
+        lock = order.lock_vm if order is not None else policy.lock_vm if policy is not None else None
+        with leased(site, lock, journal, policy, returning=giving_up) as lease:
             if order is None:
                 finished = Report(None, before, Plan())
                 if giving_up:

@@ -10,6 +10,7 @@ from gpuops.execute.change.order import KIND
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Policy
 from gpuops.plan.plan import Rejection
 
 ROTATION_KINDS = ("rotate night", "rotate day", "rotate restore")
@@ -42,10 +43,10 @@ def no_rotation_open(journal: Journal | None) -> None:
         )
 
 
-def lock_vm(journal: Journal) -> str | None:
-    """The lock VM of the last night's policy: its lease keeps rotations of other machines away."""
+def last_policy(journal: Journal) -> Policy | None:
+    """The last night's policy: the lease on its lock VM keeps rotations of other machines away."""
     text = journal.last_policy(ROTATION_KINDS[0])
-    return parse_policy(text, "the journal", accepted_before=True).lock_vm if text else None
+    return parse_policy(text, "the journal", accepted_before=True) if text else None
 
 
 def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Inventory) -> Iterator[Rejection]:

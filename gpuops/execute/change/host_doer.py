@@ -95,6 +95,10 @@ class HostDoer:
         """Why nothing more may be begun; None = it is ours."""
         return self.lease.objection() if self.lease is not None else None
 
+    def _sends(self) -> None:
+        if self.lease is not None:
+            self.lease.sends()
+
     def tasks(self, steps: Sequence[HostTask]) -> Failures:
         """Has vCenter do these, one for each host, all at once. Raises NotConnected (the intents stay open).
 
@@ -160,6 +164,7 @@ class HostDoer:
         if reason is not None:
             return reason
         op_id, error = self.journal.intend(self.run, step, self.inventory), None
+        self._sends()
         try:
             self.hosts.configure(step, self.inventory, op_id)
         except NotConnected:
@@ -193,6 +198,7 @@ class HostDoer:
         reason = self.objection()
         if reason is not None:
             return _Sent(op_id, step, None, Locked(reason))
+        self._sends()
         try:
             task = self.hosts.submit(step, self.inventory, op_id)
         except OutcomeUnknown as lost:

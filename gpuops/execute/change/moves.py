@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from gpuops.errors import NotConnected, StateDamaged
-from gpuops.execute.change.exclusion import lock_vm, no_change_open, no_rotation_open
+from gpuops.execute.change.exclusion import last_policy, no_change_open, no_rotation_open
 from gpuops.execute.change.history import history_of
 from gpuops.execute.change.order import KIND
 from gpuops.execute.doer import Doer
@@ -92,7 +92,8 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     with site.changing(report.before.vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
-        with leased(site, lock_vm(journal), returning=False) as lease:
+        policy = last_policy(journal)
+        with leased(site, policy.lock_vm if policy else None, journal, policy, returning=False) as lease:
             before, (report, hops) = report, _look(request, site)
             if not report.plan.feasible or not hops:
                 return replace(report, applied=True)

@@ -147,6 +147,10 @@ class Book:
         """By night, how its runs went so far."""
         self.over: set[str] = set()
         """Nights whose return has begun, whether or not anybody has come back yet."""
+        self.lease_numbers: dict[str, int] = {}
+        """By name of the lock VM, the highest number of a lease that a run held."""
+        self.leases: dict[str, set[int]] = {}
+        """By night, the numbers of the leases that its runs held."""
         self.skips: set[tuple[str, str]] = set()
         """Name of the policy and night."""
         self.given_up: dict[str, GivenUp] = {}
@@ -192,6 +196,8 @@ class Book:
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
             self.setbacks[run.night] = self.setbacks.get(run.night, NO_SETBACKS).begun(body.get("steps", 0))
+        if "lease" in body:
+            self._leased(run.night, body["lease"]["vm"], body["lease"]["number"])
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:
@@ -208,6 +214,13 @@ class Book:
         self.skips = {(policy, night) for policy, night in self.skips if night >= since}
         self.setbacks = {night: told for night, told in self.setbacks.items() if night >= since}
         self.over = {night for night in self.over if night >= since}
+        kept = {night for night, _ in self.originals}
+        self.leases = {night: held for night, held in self.leases.items() if night >= since or night in kept}
+
+    def _leased(self, night: str | None, lock_vm: str, number: int) -> None:
+        self.lease_numbers[lock_vm] = max(number, self.lease_numbers.get(lock_vm, 0))
+        if night is not None:
+            self.leases.setdefault(night, set()).add(number)
 
     def _skip(self, body: Mapping[str, Any]) -> None:
         skip = (body["policy"], body["night"])

@@ -15,7 +15,7 @@ from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 9
+FOLD: Final = 10
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -35,6 +35,8 @@ def dump_book(book: Book) -> dict[str, Any]:
         "durations": [[*key, *values] for key, values in book.durations.items()],
         "setbacks": {night: asdict(told) for night, told in book.setbacks.items()},
         "over": sorted(book.over),
+        "lease_numbers": book.lease_numbers,
+        "leases": {night: sorted(held) for night, held in book.leases.items()},
         "skips": sorted(book.skips),
         "given_up": [_dump_given_up(each) for each in book.given_up.values()],
         "changed": _moment(book.changed),
@@ -69,6 +71,8 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     }
     book.setbacks = {night: Setbacks(**told) for night, told in body["setbacks"].items()}
     book.over = set(body["over"])
+    book.lease_numbers = dict(body["lease_numbers"])
+    book.leases = {night: set(held) for night, held in body["leases"].items()}
     book.skips = {(policy, night) for policy, night in body["skips"]}
     book.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
     book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None

@@ -143,10 +143,11 @@ class Journal:
         vms: Sequence[str] = (),
         order: str = "",
         steps: int = 0,
+        lease: tuple[str, int] | None = None,
     ) -> Run:
         """A run that is open until `end`. `order` is what a change needs to go on after a crash.
 
-        `steps`: how many its plan has, when it is a night's.
+        `steps`: how many its plan has, when it is a night's. `lease`: name of the lock VM, number of the lease.
         """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
@@ -162,6 +163,8 @@ class Journal:
             body["order"] = order
         if steps:
             body["steps"] = steps
+        if lease is not None:
+            body["lease"] = {"vm": lease[0], "number": lease[1]}
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:
@@ -186,6 +189,10 @@ class Journal:
     def durations(self) -> Mapping[DurationKey, Sequence[float]]:
         """How long the latest steps took, in seconds, by kind of step, profiles of the VM and host."""
         return {key: tuple(values) for key, values in self.book.durations.items()}
+
+    def lease_number(self, lock_vm: str) -> int:
+        """The highest number of a lease on the lock VM of this name that a run held; 0 = none did."""
+        return self.book.lease_numbers.get(lock_vm, 0)
 
     # intents
 

@@ -48,7 +48,9 @@ def noted(found: Iterable[Ours], inventory: Inventory) -> tuple[SetAttribute, ..
         SetAttribute(
             mine.original.vm,
             mine.policy.marker,
-            marker_value(mine.foreign.night, mine.foreign.role, mine.foreign.drs, inventory.taken_at),
+            marker_value(
+                mine.foreign.night, mine.foreign.role, mine.foreign.drs, inventory.taken_at, mine.foreign.lease
+            ),
         )
         for mine in found
         if mine.foreign is not None and mine.foreign.seen is None

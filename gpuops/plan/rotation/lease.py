@@ -2,6 +2,9 @@
 
 All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
 changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
+
+The number of a lease (`epoch`) is higher than every one before it. It is on the lock VM, in the journal of its holder,
+and in each marker that was set under it, so that a lock VM that was reverted to a snapshot shows.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuops.errors import Refused
+from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import entry_of
+from gpuops.model.rotation import MOST_LEASES, Policy, parse_marker
 
 KEY: Final = "gpuops.lease"
 """The extraConfig key of the lock VM."""
@@ -37,11 +43,21 @@ class Lease:
     nonce: str
     """Of this one run; empty = given back."""
     epoch: int
-    """One more with each new holder."""
+    """The number of the lease: higher with each new holder."""
     expires: datetime
 
     def held_at(self, now: datetime) -> bool:
         return bool(self.nonce) and now < self.expires
+
+
+class Numbered(NamedTuple):
+    """A lease number that was seen, and where."""
+
+    number: int
+    where: str
+
+
+NO_NUMBER: Final = Numbered(0, "nothing")
 
 
 def parse_lease(text: str) -> Lease | None:
@@ -60,6 +76,8 @@ def parse_lease(text: str) -> Lease | None:
             f"the lock VM holds in {KEY} what this gpuops did not write: {text[:80]!r}",
             hint=f"when no other gpuops is at work, take {KEY} out of the VM's settings",
         ) from error
+    if not 0 <= lease.epoch <= MOST_LEASES:
+        raise Refused(f"the lock VM holds in {KEY} a lease number that no gpuops writes: {text[:80]!r}")
     if lease.expires.tzinfo is None:
         raise Refused(f"the lock VM holds in {KEY} an expiry without a zone: {text[:80]!r}")
     return lease
@@ -82,9 +100,42 @@ def holder_of(lease: Lease | None, now: datetime, dead: Collection[str]) -> Leas
     return lease
 
 
-def taken(before: Lease | None, owner: str, nonce: str, now: datetime) -> Lease:
-    """The lease of a new holder."""
-    return Lease(owner, nonce, (before.epoch if before else 0) + 1, now + timedelta(seconds=TTL_S))
+def number_of(lease: Lease | None) -> int:
+    """0 where nobody ever held it."""
+    return lease.epoch if lease is not None else 0
+
+
+def number_in_markers(policy: Policy, inventory: Inventory) -> Numbered:
+    """The highest lease number in the markers of the VMs that the policy covers: nights of other policies may have a
+    lock VM of their own."""
+    highest = NO_NUMBER
+    for vm in inventory.vms.values():
+        marked = parse_marker(vm.attributes.get(policy.marker, ""))
+        if marked is None or marked.lease is None or marked.lease <= highest.number:
+            continue
+        if policy.pool_of(vm) is not None or entry_of(policy.ml, vm) is not None:
+            highest = Numbered(marked.lease, f"the marker of {vm.name}")
+    return highest
+
+
+def reverted(name: str, there: Lease | None, highest: Numbered) -> str | None:
+    """What is wrong with a lock VM that carries a lower number than was seen elsewhere; None = nothing."""
+    if number_of(there) >= highest.number:
+        return None
+    carries = f"lease number {there.epoch}" if there is not None else "no lease"
+    return (
+        f"lock_vm: {name} carries {carries}, {highest.where} says {highest.number}: "
+        "the VM was reverted to a snapshot or made anew"
+    )
+
+
+def taken(before: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
+    """The lease of a new holder. Raises Refused where there is no higher number."""
+    number = max(number_of(before), highest.number) + 1
+    if number > MOST_LEASES:
+        where = highest.where if highest.number >= number_of(before) else f"{KEY} on the lock VM"
+        raise Refused(f"no lease number is higher than {number - 1}", hint=f"somebody wrote it by hand: mend {where}")
+    return Lease(owner, nonce, number, now + timedelta(seconds=TTL_S))
 
 
 def renewed(lease: Lease, now: datetime) -> Lease:

@@ -62,6 +62,8 @@ class RotateNight:
     """How far vCenter's clock is ahead of this machine's; None = the two do not compare."""
     over: frozenset[str] = frozenset()
     """Nights whose return has begun."""
+    lease: int | None = None
+    """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -105,7 +107,9 @@ class RotateNight:
         unknown = tuple(unreadable(self.policy, served.starts, inventory))
         drs = self._drs(night, ((start.vm, start.host.ref) for start in served.starts), inventory)
         overrides = kept_off(drs, served.starts, inventory)
-        return Prospect(self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides)
+        return Prospect(
+            self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides, lease=self.lease
+        )
 
     def _queue(self, night: str, inventory: Inventory) -> tuple[Waiting, ...]:
         """Who waits. A VM that this night has started and that is off again waits no more: whoever stopped it, or its

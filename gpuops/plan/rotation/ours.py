@@ -6,7 +6,8 @@ anybody's: it is believed of a desktop inside a folder that the policy names, an
 is named, and not touched unless somebody asks for it by name.
 
 Where several machines rotate under one lock VM, each with a journal of its own, a journal that knows of no start or
-suspend is no proof that there was none: the marker that is still there stands for what another one did.
+suspend is no proof that there was none: the marker that is still there stands for what another one did, unless it was
+set under a lease of this journal's own runs.
 """
 
 from __future__ import annotations
@@ -257,13 +258,13 @@ def _taken_elsewhere(original: Original, vm: Vm) -> bool:
     """Whether the night of another machine may have taken it, which this journal cannot know.
 
     Without a lock VM nights are of one machine: its journal knows them all, and the marker of a step that never came is
-    no reason to touch a VM that somebody else has started since.
+    no reason to touch a VM that somebody else has started since. Nor is a marker that this journal's own run has set.
     """
     policy = original.policy
     if policy is None or policy.lock_vm is None:
         return False
     marked = parse_marker(vm.attributes.get(policy.marker, ""))
-    return marked is not None and marked.role is original.role
+    return marked is not None and marked.role is original.role and marked.lease not in original.leases
 
 
 def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:

@@ -38,6 +38,8 @@ class Prospect:
     drs: Mapping[str, VmDrs] = field(default_factory=dict)
     """ML VM ref -> what DRS does with it now, where DRS is kept off it for the night."""
     overrides: tuple[SetVmDrs, ...] = ()
+    lease: int | None = None
+    """Number of the lease under which it is taken; None = the policy has no lock VM, or nothing is to be done."""
 
     def plan(self) -> Plan:
         """The steps: mark, make room, move, start."""
@@ -109,7 +111,7 @@ class Prospect:
             *((start.vm, Role.ML) for start in self.served.starts),
         ]
         for vm, role in taken:
-            value = marker_value(self.night, role, self.drs.get(vm.ref))
+            value = marker_value(self.night, role, self.drs.get(vm.ref), lease=self.lease)
             if vm.attributes.get(self.policy.marker) != value:
                 yield SetAttribute(vm.ref, self.policy.marker, value)
 
