@@ -167,7 +167,8 @@ class Doer:
         return self._submit(op_id, step)
 
     def keep_lease(self) -> None:
-        """Renews the lease while steps are waited for."""
+        """Renews the lease while steps are waited for, and says that the run goes on."""
+        self.journal.alive()
         if self._lease is not None:
             self._lease.keep()
 

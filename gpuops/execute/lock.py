@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -24,44 +25,92 @@ TRIES: Final = 5
 PAUSE_S: Final = 0.02
 """Whoever asks for the holder shares the lock for an instant: a run that meets it tries again before it gives up."""
 
-_HOLDER: Final = re.compile(r"pid (\d+) since (\S+)")
+SIGNS_EVERY: Final = timedelta(seconds=10)
+"""Between two signs of life of a run."""
+
+_HOLDER: Final = re.compile(
+    r"pid (?P<pid>\d+) since (?P<since>\S+)(?: doing (?P<doing>\S+))?(?: seen (?P<seen>\S+))?(?: until (?P<until>\S+))?"
+)
+_WIDTH: Final = 200
+"""Every text is so long, so that one is written over another in one piece."""
+
+
+class LockedBy(Locked):
+    """Another process of this machine holds the lock."""
+
+    def __init__(self, message: str, *, hint: str, holder: LockHolder) -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
+
+
+class LockHold:
+    """The lock, while it is held."""
+
+    def __init__(self, descriptor: int | None, holder: LockHolder, damaged: StateDamaged | None = None) -> None:
+        self._descriptor = descriptor
+        self._holder = holder
+        self.damaged = damaged
+        """Why a run that only brings back goes on without the file of the lock, or without a word in it."""
+
+    def alive(self, now: datetime) -> None:
+        """Writes into the lock's file that its run goes on, for others to read."""
+        seen = self._holder.seen or self._holder.since
+        if seen is None or abs(now - seen) >= SIGNS_EVERY:
+            self._holder = replace(self._holder, seen=now)
+            self.sign()
+
+    def takes_until(self, moment: datetime) -> None:
+        """Writes from when on the night that holds it takes nothing more."""
+        self._holder = replace(self._holder, until=moment)
+        self.sign()
+
+    def sign(self) -> None:
+        """Says who holds it, for others to read. On a full disk it is held all the same: a morning must go on."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.pwrite(self._descriptor, _text(self._holder).ljust(_WIDTH).encode("ascii"), 0)
 
 
 @contextmanager
-def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool) -> Iterator[None]:
-    """Holds the lock of one vCenter on this machine.
+def locked(state_dir: Path, vcenter: str, now: datetime, *, alone: bool, doing: str = "") -> Iterator[LockHold]:
+    """Holds the lock of one vCenter on this machine. `doing` tells others which half of a rotation it is.
 
-    Raises Locked, naming who holds it, without waiting, and StateDamaged where there is nothing to lock.
+    Raises LockedBy, naming who holds it, without waiting, and StateDamaged where there is nothing to lock.
     """
     descriptor = _open(state_dir, vcenter)
     try:
         if not _taken(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            raise Locked(
-                f"{_written_in(descriptor)} is changing this vCenter",
-                hint="wait for it to end; gpuops rotate status shows a rotation",
-            )
-        _sign(descriptor, now)
-        yield
+            raise _held_by(_written_in(descriptor))
+        hold = LockHold(descriptor, LockHolder(os.getpid(), now.replace(microsecond=0), doing))
+        hold.sign()
+        yield hold
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def locked_to_return(state_dir: Path, vcenter: str, now: datetime) -> Iterator[StateDamaged | None]:
-    """The same, alone, for a run that only brings back: it goes on where the lock's file cannot be used.
+def locked_to_return(state_dir: Path, vcenter: str, now: datetime, *, doing: str = "") -> Iterator[LockHold]:
+    """The same, alone, for a run that only brings back: it goes on where the lock's file cannot be used, and says why
+    (`LockHold.damaged`).
 
-    Yields why it cannot, None where it can. On a disk that takes nothing more the file as it is, or the directory
-    itself, keeps other returns of this machine away; where nothing can be locked, nothing does, for no desktop stays
-    away for that. Raises Locked.
+    On a disk that takes nothing more the file as it is, or the directory itself, keeps other returns of this machine
+    away; where nothing can be locked, nothing does, for no desktop stays away for that. Raises Locked.
     """
     with ExitStack() as stack:
-        damaged = None
         try:
-            stack.enter_context(locked(state_dir, vcenter, now, alone=True))
-        except StateDamaged as found:
-            damaged = found
-            stack.enter_context(_locked_as_it_is(_path(state_dir, vcenter), state_dir))
-        yield damaged
+            hold = stack.enter_context(locked(state_dir, vcenter, now, alone=True, doing=doing))
+        except StateDamaged as damaged:
+            stack.enter_context(_locked_as_it_is(lock_path(state_dir, vcenter), state_dir))
+            hold = LockHold(None, LockHolder(os.getpid(), now, doing), damaged)
+        yield hold
+
+
+def _held_by(holder: LockHolder) -> LockedBy:
+    return LockedBy(
+        f"{holder} is changing this vCenter",
+        hint="wait for it to end; gpuops rotate status shows a rotation",
+        holder=holder,
+    )
 
 
 @contextmanager
@@ -80,17 +129,25 @@ def _locked_as_it_is(*paths: Path) -> Iterator[None]:
         yield
 
 
-def _sign(descriptor: int, now: datetime) -> None:
-    """Says who holds it, for others to read. On a full disk it is held all the same: a morning must go on."""
-    holder = f"pid {os.getpid()} since {now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.encode("ascii"), 0)
+def _text(holder: LockHolder) -> str:
+    doing = holder.doing.replace(" ", "-")
+    told = {"doing": doing, "seen": _moment(holder.seen), "until": _moment(holder.until)}
+    others = (f" {word} {value}" for word, value in told.items() if value)
+    return f"pid {holder.pid} since {_moment(holder.since)}" + "".join(others)
+
+
+def _moment(moment: datetime | None) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if moment is not None else ""
+
+
+def lock_path(state_dir: Path, vcenter: str) -> Path:
+    """The file that is locked."""
+    return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
 
 
 def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     """Who rotates this vCenter from this machine now; None = nobody does. Raises StateDamaged."""
-    if not _path(state_dir, vcenter).exists():
+    if not lock_path(state_dir, vcenter).exists():
         return None
     descriptor = _open(state_dir, vcenter)
     try:
@@ -104,13 +161,9 @@ def rotating(state_dir: Path, vcenter: str) -> LockHolder | None:
     return None
 
 
-def _path(state_dir: Path, vcenter: str) -> Path:
-    return state_dir / f"{re.sub(r'[^A-Za-z0-9-]', '_', vcenter)}.lock"
-
-
 def _open(state_dir: Path, vcenter: str) -> int:
     prepare_state_dir(state_dir)
-    path = _path(state_dir, vcenter)
+    path = lock_path(state_dir, vcenter)
     private_file(path)
     return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
@@ -137,8 +190,12 @@ def _unlockable(error: OSError) -> StateDamaged:
 
 
 def _written_in(descriptor: int) -> LockHolder:
-    found = _HOLDER.match(os.pread(descriptor, 200, 0).decode("ascii", "replace"))
+    found = _HOLDER.match(os.pread(descriptor, _WIDTH, 0).decode("ascii", "replace"))
+    if found is None:
+        return LockHolder(None, None)
+    told = ("since", "seen", "until")
     try:
-        return LockHolder(int(found[1]), datetime.fromisoformat(found[2])) if found else LockHolder(None, None)
+        since, seen, until = (datetime.fromisoformat(text) if (text := found[name]) else None for name in told)
     except ValueError:
         return LockHolder(None, None)
+    return LockHolder(int(found["pid"]), since, (found["doing"] or "").replace("-", " "), seen, until)

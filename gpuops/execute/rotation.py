@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, Refused, UsageError
 from gpuops.execute.change.exclusion import no_change_open
+from gpuops.execute.ending import ended
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.half import HALVES, Half, morning_first
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease import leased
-from gpuops.execute.lock import rotating
+from gpuops.execute.lock import LockedBy, rotating
 from gpuops.execute.originals import known_originals, policies_of
 from gpuops.execute.patience import Patience
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.turn import Turn, tagged
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
+from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.outcome import Outcome, Report
 from gpuops.plan.plan import Plan
 from gpuops.plan.rotation.desktops import Survey
+from gpuops.plan.rotation.hung import advice, shown
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.patience import waits_until
 
@@ -58,7 +61,7 @@ def rotate(
             obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
             turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, others=nights)
             return _without_journal(turn.look_only(journal), journal)
-    with site.changing(site.vcenter.uuid, alone=True, returning=returning) as journal:
+    with _changing(site, half) as journal:
         if not returning:
             no_change_open(journal)
         obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
@@ -76,7 +79,7 @@ def rotate(
                 warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
             return replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
 
-        report = _outlasting(turned, _latest((*nights, obeyed), site), site) if returning else turned()
+        report = _outlasting(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
         return _without_journal(report, journal)
 
 
@@ -86,14 +89,44 @@ def _latest(policies: Sequence[Policy], site: Site) -> Policy:
     return max(policies, key=lambda policy: waits_until(policy, now))
 
 
-def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site) -> Report:
+@contextmanager
+def _changing(site: Site, half: Half) -> Iterator[Journal]:
+    """The journal, under the lock. A return ends a run of this machine that hangs, or a night that is over, first.
+
+    Raises Locked with what that run does, and from when on a return ends it.
+    """
+    returning = half is not Half.NIGHT
+    with ExitStack() as stack:
+        for again in (False, True):
+            changing = site.changing(site.vcenter.uuid, alone=True, returning=returning, doing=half.value)
+            try:
+                journal = stack.enter_context(changing)
+                break
+            except LockedBy as held:
+                if again or not returning or not ended(held.holder, site):
+                    raise locked_out(held.holder, site) from held
+        yield journal
+
+
+def locked_out(holder: LockHolder, site: Site) -> Locked:
+    """What is said where another run of this machine holds the lock."""
+    now = site.clock()
+    return Locked(f"{shown(holder, now)}: is at this vCenter", hint=advice(holder, now))
+
+
+def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
     """What a return comes to that waits for a vCenter that is away, and then goes on as one that was cut off does."""
-    patience = Patience(policy, site.clock, site.pause, site.say)
-    watching, ended = site.progress, list[Outcome]()
+
+    def pause(seconds: float) -> None:
+        journal.alive()
+        site.pause(seconds)
+
+    patience = Patience(policy, site.clock, pause, site.say)
+    watching, so_far = site.progress, list[Outcome]()
     before_it_went: tuple[Outcome, ...] = ()
 
     def noted(outcome: Outcome) -> None:
-        ended.append(outcome)
+        so_far.append(outcome)
         watching(outcome)
 
     site.progress = noted
@@ -102,7 +135,7 @@ def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site) -> Rep
             report = turned()
         except NotConnected as away:
             patience.until_back(away, site.vcenter.inventory)
-            before_it_went = tuple(ended)
+            before_it_went = tuple(so_far)
         else:
             site.progress = watching
             return replace(report, outcomes=(*before_it_went, *report.outcomes))
@@ -120,7 +153,7 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
         return Report(None, site.vcenter.inventory(), nothing, applied=apply)
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if holder is not None:
-        raise Locked(f"{holder} is rotating this vCenter: nothing is cut off", hint="gpuops rotate status shows it")
+        raise locked_out(holder, site)
     last = left_open[-1]
     return rotate(
         Half(last.kind),
@@ -183,7 +216,7 @@ def _without_journal(report: Report, journal: Journal | None) -> Report:
 
 
 def _outlived(journal: Journal) -> tuple[str, ...]:
-    unlocked, lost = journal.unlocked, journal.lost
+    unlocked, lost = journal.hold.damaged if journal.hold is not None else journal.unlocked, journal.lost
     warnings = []
     if unlocked is not None and (lost is None or lost.message != unlocked.message):
         warnings.append(f"{unlocked.line}: no lock keeps another gpuops of this machine away for certain")

@@ -91,23 +91,23 @@ class Site:
         return refused_without(plan, {**lacking, **edits}, inventory)
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
-        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged.
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
+        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged. `doing`: see `locked`.
 
         `returning` is for a run that only brings back, alone: it outlives its journal (`Journal.lost`) and the file of
-        its lock (`Journal.unlocked`).
+        its lock (`LockHold.damaged`).
         """
         from gpuops.execute.journal import Journal
         from gpuops.execute.lock import locked, locked_to_return
 
         with ExitStack() as stack:
-            unlocked = None
+            now = self.clock()
             if returning:
-                unlocked = stack.enter_context(locked_to_return(self.state_dir, vcenter, self.clock()))
+                hold = stack.enter_context(locked_to_return(self.state_dir, vcenter, now, doing=doing))
             else:
-                stack.enter_context(locked(self.state_dir, vcenter, self.clock(), alone=alone))
+                hold = stack.enter_context(locked(self.state_dir, vcenter, now, alone=alone, doing=doing))
             journal = Journal.open(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
-            journal.unlocked = unlocked
+            journal.hold = hold
             with closing(journal):
                 yield journal
 

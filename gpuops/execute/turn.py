@@ -163,6 +163,8 @@ class Turn:
         run = self._begin(report, journal)
         self._end(left_open, journal)
         plan, night = report.plan, self.half is Half.NIGHT
+        if plan.not_after and journal.hold is not None:
+            journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_SETBACKS)
         guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
         doer = Doer(

@@ -228,6 +228,12 @@ class LockHolder:
     pid: int | None
     """None = it has only just taken the lock."""
     since: datetime | None
+    doing: str = ""
+    """`rotate night`, `rotate day` or `rotate restore`; empty for what is no rotation, or not known."""
+    seen: datetime | None = None
+    """Its last sign of life; None = it gives none, or has given none yet."""
+    until: datetime | None = None
+    """From then on a night takes nothing more, for its return must begin; None = it has no such time."""
 
     def __str__(self) -> str:
         if self.pid is None or self.since is None:

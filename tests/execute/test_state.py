@@ -201,12 +201,12 @@ def test_two_returns_are_kept_apart_on_a_disk_that_takes_nothing_more(
         pass
     befalls(tmp_path, mocker)
     with (
-        locked_to_return(tmp_path, "vc-uuid", NOW) as damaged,
+        locked_to_return(tmp_path, "vc-uuid", NOW) as hold,
         pytest.raises(Locked, match="another gpuops is changing this vCenter"),
         locked_to_return(tmp_path, "vc-uuid", NOW),
     ):
         pass
-    assert damaged is not None
+    assert hold.damaged is not None
     with locked_to_return(tmp_path, "vc-uuid", NOW):
         pass
 

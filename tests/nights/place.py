@@ -29,7 +29,7 @@ class NightPlace(Site):
         self._locks = locks
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
         with ExitStack() as stack:
             if self._locks is not None:
                 stack.enter_context(locked(self._locks, vcenter, self.clock(), alone=alone))

@@ -124,7 +124,7 @@ class _Site(Place):
         self._machine, self._stop = machine, stop
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False) -> Iterator[Journal]:
+    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
         self._stop("the lock of the machine")
         with locked(self.state_dir, vcenter, self.clock(), alone=alone):
             yield Journal(self._machine.store, vcenter, self.clock)

@@ -18,6 +18,7 @@ from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
+from gpuops.execute.lock import LockHold
 from gpuops.execute.step_json import Recorded, dump_step, load_step
 from gpuops.model.given_up import GivenUp
 from gpuops.model.inventory import Inventory
@@ -60,8 +61,10 @@ class Journal:
         self._book: Book | None = None
         self.vcenter = vcenter
         self.clock = clock
+        self.hold: LockHold | None = None
+        """The lock of this machine that its run holds; None = it does not know of one."""
         self.unlocked: StateDamaged | None = None
-        """Why a returning run goes on without the lock that keeps other runs of this machine away."""
+        """Why a return that is only looked at would go on without the lock."""
 
     @classmethod
     def open(
@@ -91,6 +94,11 @@ class Journal:
 
     def close(self) -> None:
         self._store.close()
+
+    def alive(self) -> None:
+        """Tells others of this machine that its run goes on."""
+        if self.hold is not None:
+            self.hold.alive(self.clock())
 
     @property
     def lost(self) -> StateDamaged | None:
