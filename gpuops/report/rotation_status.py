@@ -37,7 +37,9 @@ def status_text(status: RotationStatus) -> RenderableType:
         lines.append(Text(f"{visible(status.journal_lost)}: this is what vCenter's markers say", "bold red"))
         lines.append(Text("next: gpuops rotate day --policy FILE brings back what they name"))
     if status.under_way is not None:
-        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}", "bold cyan"))
+        seen = status.under_way.seen
+        last = f", last sign of life {seen:%Y-%m-%d %H:%M:%S %Z}" if seen is not None else ""
+        lines.append(Text(f"{status.doing or 'a rotation'} is under way: {status.under_way}{last}", "bold cyan"))
     if status.cut_off is not None:
         lines.append(Text(f"{status.cut_off} began {_since(status)}and did not end", "bold red"))
         lines.append(Text("next: gpuops rotate resume finishes it"))

@@ -93,7 +93,7 @@ def test_a_hung_night_keeps_no_desktop_away(
         assert hung.wait(10) == -signals[-1]
     assert len(said) == len(signals)
     assert said[0].startswith(
-        f"pid {hung.pid} since 2026-11-20 21:00:00 UTC, rotate night, last sign of life 496 min ago"
+        f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life 496 min ago"
     )
     audited = (night.state_dir / "audit.jsonl").read_text(encoding="ascii").splitlines()
     assert ["SIGTERM" in line or "SIGKILL" in line for line in audited] == [True] * len(signals)
@@ -106,7 +106,7 @@ def test_before_its_time_a_night_is_left_alone_and_named(night: Night) -> None:
         with pytest.raises(Locked) as said:
             day(night)
         assert hung.poll() is None
-        assert f"pid {hung.pid} since 2026-11-20 21:00:00 UTC, rotate night, last sign of life" in said.value.message
+        assert f"pid {hung.pid} since 2026-11-20 21:00:00 UTC (rotate night, last sign of life" in said.value.message
         assert "from 2026-11-21 05:15 UTC on gpuops rotate day ends it" in said.value.hint
         hung.terminate()  # as it advises for whoever cannot wait
         hung.wait(10)

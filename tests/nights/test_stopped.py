@@ -112,3 +112,19 @@ def test_a_stopped_night_wakes_after_its_lease_changed_hands(wakes: str, slept_s
         assert jumps.effects() == before, "a second morning did something"
         assert jumps.running() == evening
         assert server.world.bugs == []
+
+
+@pytest.mark.timeout(120)
+def test_a_night_that_hangs_is_ended_by_the_morning_of_its_machine(tmp_path: Path) -> None:
+    """A real process that is stopped between two suspends holds the lock; the morning ends it and takes its lease."""
+    with SimServer(build("lab")) as server:
+        jumps = Jumps(server, tmp_path)
+        evening = jumps.running()
+        with jumps.start("a", "night", "SuspendVm", "2") as night:
+            jumps.until_stopped(night)
+            assert jumps.run("a", "day") == Locked.exit_code
+            assert jumps.run("a", "much later") == 0
+            assert night.wait(timeout=10) == -signal.SIGKILL
+        assert jumps.running() == evening
+        assert jumps.run("a", "day") == 0
+        assert server.world.bugs == []

@@ -2,7 +2,8 @@
 
 python -m tests.nights.zombie PORT CA_FILE STATE_DIR WHAT [KIND NTH SLEPT_S]     the password comes by stdin
 
-WHAT is night, day, return (by the markers alone), or later: day, when what was lost can come no more. When it is
+WHAT is night, day, return (by the markers alone), later: day, when what was lost can come no more; or much later: day,
+when a night that has given no sign of life meanwhile hangs. When it is
 continued, its monotonic clock has gone on by SLEPT_S: by more than a lease lasts, as that of a process that slept so
 long, or not at all, as that of a machine that was paused; vCenter's clock is the caller's. It ends with the exit code
 of gpuops.
@@ -21,12 +22,14 @@ from pathlib import Path
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
+from gpuops.execute import ending
 from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
+from gpuops.plan.rotation.hung import SILENT
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
 from tests.nights.victim import POLICY
@@ -34,6 +37,9 @@ from tests.nights.wire import Watched
 
 LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
 """`bare` is a VM without GPU."""
+
+
+AHEAD = {"later": LATE, "much later": SILENT}
 
 
 class Sleeper:
@@ -58,10 +64,11 @@ class Sleeper:
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
+    ending.GRACE_S = 1.0  # type: ignore[misc]  # a process that is stopped takes any that it is given
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     try:
         with Connection(target) as connection:
-            on = LATE if what == "later" else timedelta()
+            on = AHEAD.get(what, timedelta())
             site = Site(Watched(connection, sleeper), Path(state_dir), lambda: wall_clock() + on)
             site.passed_s = sleeper.passed_s
             if what == "night":

@@ -35,11 +35,12 @@ def ends_at(holder: LockHolder) -> datetime | None:
 
 
 def shown(holder: LockHolder, now: datetime) -> str:
-    """Who it is, what it does, and when it last gave a sign of life."""
-    doing = f", {holder.doing}" if holder.doing else ""
+    """Who it is, and in brackets what it does and when it last gave a sign of life, as far as that is known."""
     last = holder.seen or holder.since
-    silent = f", last sign of life {int((now - last).total_seconds()) // 60} min ago" if holder.doing and last else ""
-    return f"{holder}{doing}{silent}"
+    if not holder.doing or last is None:
+        return f"{holder}"
+    minutes = int((now - last).total_seconds()) // 60
+    return f"{holder} ({holder.doing}, last sign of life {minutes} min ago)"
 
 
 def advice(holder: LockHolder, now: datetime) -> str:
