@@ -120,7 +120,7 @@ def test_a_night_that_hangs_is_ended_by_the_morning_of_its_machine(tmp_path: Pat
     with SimServer(build("lab")) as server:
         jumps = Jumps(server, tmp_path)
         evening = jumps.running()
-        with jumps.start("a", "night", "SuspendVm", "2") as night:
+        with jumps.start("a", "night", "SuspendVm", "2", "0") as night:
             jumps.until_stopped(night)
             assert jumps.run("a", "day") == Locked.exit_code
             assert jumps.run("a", "much later") == 0
