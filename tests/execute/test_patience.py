@@ -72,7 +72,9 @@ def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
     first, *still, last = watched.said
     assert first == "nothing answers: waiting for vCenter until 2026-11-21 07:00 UTC"
     assert still == [first, first]
-    assert re.fullmatch("vCenter answers again after 2[56] min: going on", last)  # each look at the clock takes a second
+    assert re.fullmatch(
+        "vCenter answers again after 2[56] min: going on", last
+    )  # each look at the clock takes a second
     assert watched.pauses[:4] == [10, 20, 40, 60]
     assert max(watched.pauses) == 60
 
