@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -36,6 +35,7 @@ from gpuops.cli.roles import roles
 from gpuops.cli.rotate import rotate
 from gpuops.cli.scheduler import scheduler
 from gpuops.cli.sim import sim
+from gpuops.config import core_files
 
 
 class Gpuops(Once):
@@ -110,7 +110,7 @@ app.command()(help)
 
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
-    _leave_no_core()
+    core_files.forbid()
     signal.signal(signal.SIGTERM, _ended)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
         signal.signal(signal.SIGHUP, _ended)
@@ -119,11 +119,6 @@ def main() -> None:
         # a name that the terminal's encoding lacks must not end a night
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     app(prog_name="gpuops")
-
-
-def _leave_no_core() -> None:
-    """A crash of a C library must not write the password to a disk. Programs that we start inherit it."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _open_missing_streams() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
+from gpuops.hostshell.ssh import Ssh, unusable_address
 from gpuops.model.task import TaskEnd, TaskRef
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class GuestSsh:
         assert hook.ssh is not None
         if find_spec("asyncssh") is None:
             return "asyncssh is not installed: pip install 'gpuops[ssh]'"
+        if (why := unusable_address(hook.ssh.host)) is not None:
+            return f"{hook.ssh.host[:80]!r} cannot be entered by SSH: {why}"
         if not _knows(self._known, hook.ssh.host):
             return f"no SSH key of {hook.ssh.host} is in {self._known}"
         return None
@@ -80,8 +83,6 @@ class GuestSsh:
                 self._changed.notify_all()
 
     def _ran(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
-        from gpuops.hostshell.ssh import Ssh
-
         door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
         ssh = Ssh(door.user, self._known, self._key, door.port, self._address_of, *VARIABLES)

@@ -7,7 +7,7 @@ MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending.
 from __future__ import annotations
 
 import csv
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +32,7 @@ class NvidiaSmi:
         reply = self.ssh.run(host, QUERY)
         if reply.exit_status:
             raise Refused(f"{host}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
-        return tuple(_state(row, host) for row in csv.reader(reply.stdout.splitlines()) if row)
+        return tuple(_states(reply.stdout, host))
 
     def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
         """Asks for the mode, GPU by GPU. Raises Refused, naming what nvidia-smi said, and OutcomeUnknown."""
@@ -42,16 +42,38 @@ class NvidiaSmi:
                 raise Refused(f"{host} {gpu}: nvidia-smi ends with {reply.exit_status}: {_first(reply)}")
 
 
+def _states(told: str, host: str) -> Iterator[SmiState]:
+    """One state a GPU. Raises Refused for an answer that nobody can read, or that contradicts itself."""
+    seen: dict[PciAddress, SmiState] = {}
+    for line in filter(str.strip, told.splitlines()):
+        try:
+            [row] = csv.reader([line])
+        except (csv.Error, ValueError) as error:
+            raise _unreadable(line, host) from error
+        state = _state(row, host)
+        if seen.setdefault(state.address, state) != state:
+            raise Refused(f"{host}: nvidia-smi names {state.address} twice, and not alike: {_cut(line)!r}")
+    yield from seen.values()
+
+
 def _state(row: list[str], host: str) -> SmiState:
     try:
         address, *modes = (cell.strip().lower() for cell in row)
         current, pending, ecc, ecc_pending = (_MODES.get(mode) for mode in modes)
         return SmiState(PciAddress.parse(address), current, pending, ecc, ecc_pending)
     except (ValueError, UsageError) as error:
-        line = ",".join(row)[:80]
-        raise Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {line!r}") from error
+        raise _unreadable(",".join(row), host) from error
+
+
+def _unreadable(line: str, host: str) -> Refused:
+    return Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {_cut(line, 80)!r}")
 
 
 def _first(reply: Reply) -> str:
     """The first line of what it said."""
-    return next((line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip()), "")
+    said = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
+    return _cut(next(said, ""))
+
+
+def _cut(line: str, most: int = 200) -> str:
+    return line if len(line) <= most else f"{line[:most]}… ({len(line)} characters)"

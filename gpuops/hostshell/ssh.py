@@ -6,6 +6,7 @@ A host that is not in the known-hosts file is refused, not learned: whoever answ
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ COMMAND_S: Final = 120.0
 MOST_BYTES: Final = 1 << 20
 """No answer of nvidia-smi is longer: who says more is not read on."""
 CHUNK_BYTES: Final = 1 << 14
+_LONGEST_NAME: Final = 253
+_LONGEST_LABEL: Final = 63
+_LONGEST_USER: Final = 256
+_LONGEST_SHOWN: Final = 80
+_UNSENDABLE: Final = re.compile("[\x00\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,8 @@ class Ssh:
     def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> Reply:
         """The reply to a command; not `heard`: its exit status alone, whatever it writes.
 
-        Raises Refused where the host cannot be entered, and OutcomeUnknown where it broke off after the command was
-        sent, has not ended within `limit_s`, or answers more than a megabyte.
+        Raises Refused where the host cannot be entered or the command cannot be sent, and OutcomeUnknown where it broke
+        off after the command was sent, has not ended within `limit_s`, or answers more than a megabyte.
         """
         try:
             import asyncssh
@@ -63,6 +69,7 @@ class Ssh:
             raise Refused(f"{known} is not there: no host's key is known", hint=hint)
         self._must_be_ours(known)
         self._must_be_readable(asyncssh, known)
+        self._must_be_sendable(host, command)
         try:
             return asyncio.run(self._run(asyncssh, host, command, known, limit_s, heard))
         except asyncssh.HostKeyNotVerifiable as error:
@@ -71,9 +78,20 @@ class Ssh:
         except asyncssh.PermissionDenied as error:
             hint = f"use a key that the host accepts: an agent, ~/.ssh, or {self.key_named_by}"
             raise Refused(f"{host}: SSH does not let {self.username} in", hint=hint) from error
-        except (OSError, asyncssh.Error, TimeoutError) as error:
+        except (OSError, ValueError, asyncssh.Error, TimeoutError) as error:
             hint = "switch the host's SSH service on, and let this machine reach it"
             raise Refused(f"{host}: cannot be entered by SSH ({type(error).__name__})", hint=hint) from error
+
+    def _must_be_sendable(self, host: str, command: str) -> None:
+        """Raises Refused for an address, a user or a command that SSH cannot carry: it would fail somewhere inside."""
+        address = self.address_of(host)
+        for each in (host, address):
+            if (why := unusable_address(each)) is not None:
+                raise Refused(f"{_shown(each)}: cannot be entered by SSH: {why}", hint="name it as DNS does")
+        if not self.username.isprintable() or not 0 < len(self.username) <= _LONGEST_USER or " " in self.username:
+            raise Refused(f"{_shown(self.username)} is not the name of a user of {host}", hint="root, for instance")
+        if _UNSENDABLE.search(command):
+            raise Refused(f"{host}: a command with a null character or a line end is not sent: {_shown(command)}")
 
     def _must_be_ours(self, known: Path) -> None:
         """Raises Refused where others could make a host known, or could have taken a key.
@@ -129,7 +147,7 @@ class Ssh:
                 reply = await asyncio.wait_for(_said(asyncssh, connection, command, heard), max(0.0, left_s))
             except TimeoutError as error:
                 raise OutcomeUnknown(f"{host}: {command.split()[0]} had not ended after {limit_s:.0f} s") from error
-            except (OSError, asyncssh.Error) as error:
+            except (OSError, ValueError, asyncssh.Error) as error:
                 kind = type(error).__name__
                 raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]} ({kind})") from error
             except _TooMuch as error:
@@ -138,6 +156,22 @@ class Ssh:
         if reply is None:
             raise OutcomeUnknown(f"{host}: SSH broke off in the middle of {command.split()[0]}")
         return reply
+
+
+def unusable_address(address: str) -> str | None:
+    """Why this is no name or address of a host; None = it may be one (RFC 1123: labels of 63 characters)."""
+    if not address.isascii() or not address.isprintable() or " " in address or not address:
+        return "it is no name of a host"
+    if len(address) > _LONGEST_NAME:
+        return f"its name has more than {_LONGEST_NAME} characters"
+    labels = address.removesuffix(".").split(".")
+    if ":" not in address and not all(0 < len(label) <= _LONGEST_LABEL for label in labels):
+        return f"a part of its name is empty, or has more than {_LONGEST_LABEL} characters"
+    return None
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 class _TooMuch(Exception):

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from gpuops.sim.remote import Remote
 BEGIN_S: Final = 120.0
 """The largest fleet is built in less."""
 END_S: Final = 60.0
+_OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
+"""Variables with passwords among them, for this tool, Ansible's collections, govc and PostgreSQL's clients."""
 
 
 def serving(path: Path) -> Ready | None:
@@ -46,18 +49,30 @@ def start(path: Path, options: list[str]) -> Ready:
     command = [sys.executable, "-m", "gpuops", "sim", "serve", "--ready-file", str(path), *options]
     with log:
         process = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env=_without_secrets(os.environ),
         )
         assert process.stdout is not None
         # its first line says that it listens, and is written after the ready file; without one it has ended
-        heard, _, _ = select.select([process.stdout], [], [], BEGIN_S)
-        if heard and process.stdout.readline():
+        with process.stdout:
+            heard, _, _ = select.select([process.stdout], [], [], BEGIN_S)
+            begun = bool(heard and process.stdout.readline())
+        if begun:
             return ready.read(path)
         process.kill()
         process.wait()
         log.seek(0)
         said = log.read().strip().splitlines()
     raise UsageError(f"the simulated vCenter did not start: {said[0] if said else 'it said nothing'}")
+
+
+def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what speaks of real vCenters and journals: a simulated one lives long, and uses none."""
+    return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
 
 
 def stop(path: Path, found: Ready) -> None:

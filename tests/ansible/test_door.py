@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,3 +98,16 @@ def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypat
     module = ended(door, lambda _: Answer({}))
     assert module.failed
     assert "(gpuops)" in module.said["msg"]
+
+
+def test_a_crash_of_a_module_leaves_no_core() -> None:
+    """The process holds the password from its first line on."""
+    code = (
+        "import importlib.util, resource, sys; spec = importlib.util.spec_from_file_location('door', sys.argv[1]);"
+        " door = importlib.util.module_from_spec(spec); spec.loader.exec_module(door);"
+        " resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]));"
+        " door.finish(None, lambda module: (print(resource.getrlimit(resource.RLIMIT_CORE)), sys.exit()))"
+    )
+    path = COLLECTION / "plugins" / "module_utils" / "door.py"
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert told.stdout == "(0, 0)\n"

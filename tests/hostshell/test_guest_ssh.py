@@ -167,3 +167,16 @@ def test_a_morning_runs_it_and_every_desktop_is_back(
     assert guest.asked == ["/opt/keep"]
     assert day.exit_code == 4
     assert ({powers[name] for name in DESKTOPS}, {powers[name] for name in ML}) == ({Power.ON}, {Power.OFF})
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "a..b", "a\0b", "-oProxyCommand=x y"])
+def test_a_vm_whose_name_no_host_can_have_ends_with_a_reason(
+    enter: Callable[[Answer], ShellHost], capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Nobody sees the traceback of a thread in an unattended morning."""
+    guest = enter(lambda command: ("", 0))
+    hook = replace(hook_of(guest), ssh=SshDoor("keeper", name, guest.ssh.port))
+    assert "cannot be entered by SSH" in (shell_of(guest).no_way_in(hook) or "")
+    error = error_of(guest, hook)
+    assert isinstance(error, Refused)
+    assert "Traceback" not in "".join(capfd.readouterr())

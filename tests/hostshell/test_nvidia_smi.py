@@ -224,3 +224,37 @@ def mig_of(bench: Bench) -> tuple[SmiState, ...]:
     [host] = mig_show(bench.site, Scope(host=NAME))[1]
     assert host.settings is not None
     return host.settings.mig or ()
+
+
+ROW = "00000000:3B:00.0, Enabled, Enabled, Enabled, Enabled"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"00000000:3B:00.0, {'x' * 200_000}, Enabled, Enabled, Enabled\n", "cannot read"),
+        ("x" * 900_000 + "\n", "cannot read"),
+        (f'"{ROW}\n', "cannot read"),
+        ("9" * 5000 + ", Enabled, Enabled, Enabled, Enabled\n", "cannot read"),
+        (f"{ROW}\n{ROW.replace('Enabled', 'Disabled')}\n", f"names {FIRST} twice, and not alike"),
+    ],
+    ids=["a long field", "a long line", "an open quote", "a long address", "a contradiction"],
+)
+def test_a_strange_answer_is_one_short_line(enter: Callable[[Answer], ShellHost], text: str, said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        NvidiaSmi(enter(lambda command: (text, 0)).ssh).mig(NAME)
+    assert len(refused.value.message) < 400
+
+
+def test_a_gpu_named_twice_alike_is_one(enter: Callable[[Answer], ShellHost]) -> None:
+    assert len(NvidiaSmi(enter(lambda command: (f"{ROW}\n{ROW}\n", 0)).ssh).mig(NAME)) == 1
+
+
+def test_a_long_error_is_cut(enter: Callable[[Answer], ShellHost]) -> None:
+    host = enter(lambda command: ("no " * 300_000, 9))
+    for ask in (lambda smi: smi.mig(NAME), lambda smi: smi.set_mig(NAME, [PciAddress.parse(FIRST)], on=True)):
+        with pytest.raises(
+            Refused, match=r"ends with 9: no no .*… \(900000 characters\)|ends with 9: no no"
+        ) as refused:
+            ask(NvidiaSmi(host.ssh))
+        assert len(refused.value.message) < 400

@@ -81,3 +81,26 @@ def test_known_hosts_in_a_directory_that_others_can_write_are_refused(known: Pat
 
 def _nobody(host: str) -> str:
     raise AssertionError(f"{host} was called")
+
+
+@pytest.mark.parametrize(
+    "host", ["a" * 64, "a..b", ".a", "a\0b", "a b", "a\nb", "", "\u00fc" * 64, "x." * 200, "\ud800", "a" * 5000]
+)
+def test_a_name_that_no_host_has_is_refused(known: Path, key: Path, host: str) -> None:
+    with pytest.raises(Refused, match="cannot be entered by SSH") as refused:
+        Ssh(known_hosts=known, key=key).run(host, "nvidia-smi")
+    assert len(refused.value.message) < 300
+    with pytest.raises(Refused, match="cannot be entered by SSH"):
+        Ssh(known_hosts=known, key=key, address_of=lambda _: host).run("esx-01", "nvidia-smi")
+
+
+@pytest.mark.parametrize("user", ["a\nb", "", "a\0", "a b", "x" * 300, "\ud800"])
+def test_a_user_that_is_none_is_refused(known: Path, key: Path, user: str) -> None:
+    with pytest.raises(Refused, match="is not the name of a user"):
+        Ssh(user, known_hosts=known, key=key).run("esx-01", "nvidia-smi")
+
+
+@pytest.mark.parametrize("command", ["nvidia-smi\nreboot", "a\0b"])
+def test_a_command_of_several_lines_is_not_sent(known: Path, key: Path, command: str) -> None:
+    with pytest.raises(Refused, match="is not sent"):
+        Ssh(known_hosts=known, key=key).run("esx-01", command)

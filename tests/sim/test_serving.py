@@ -1,0 +1,26 @@
+"""A simulated vCenter that outlives whoever started it, and takes no secret of theirs along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.sim import serving
+
+SECRETS = ("GPUOPS_PASSWORD", "VMWARE_PASSWORD", "GOVC_URL", "PGPASSWORD", "GPUOPS_JOURNAL_URL")
+
+
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_it_inherits_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, "https://Cn4ry@vc.example.com")
+    monkeypatch.setenv("KEPT", "yes")
+    path = tmp_path / "ready.json"
+    running = serving.start(path, ["--scenario", "lab"])
+    try:
+        environ = Path(f"/proc/{running.pid}/environ").read_bytes()
+    finally:
+        serving.stop(path, running)
+    assert b"Cn4ry" not in environ
+    assert b"KEPT=yes" in environ
