@@ -1,0 +1,176 @@
+"""The judge of the kill loop: reads the files that were seen, and says what was broken. It shares no code with gpuops.
+
+Only the standard library and a YAML reader are imported here (a test holds it to that). It reads the simulated
+vCenter's ledger as JSON, the policy as it was given, the world as it was declared, and what each process said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+OURS = "gpuops-"
+"""What the operation id of a call of ours begins with."""
+FINE = (0, 3, 4, 5, 6)
+"""How a run may end that nobody killed: done, refused, partly done, no vCenter, somebody else is at it."""
+ENDED = (-9, -15, 143)
+"""And one that was killed, or told to stop."""
+ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+UNDER_WAY_S = 180.0
+"""A look is at most half a minute old and a suspend takes its time: before that a desktop may have become busy."""
+
+
+@dataclass
+class Seen:
+    """What the loop wrote down."""
+
+    evening: dict[str, dict[str, Any]]
+    ledger: list[dict[str, Any]]
+    policy: dict[str, Any]
+    runs: list[dict[str, Any]]
+    used: list[dict[str, Any]]
+    names: dict[str, str] = field(default_factory=dict)
+    """By the name that a VM has now, the one it had in the evening."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Seen:
+        """The files of one world."""
+        evening, ledger, runs, used = (
+            json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            for name in ("evening", "ledger", "runs", "used")
+        )
+        policy = yaml.safe_load((folder / "policy.yaml").read_text(encoding="utf-8"))
+        return cls({vm["name"]: vm for vm in evening}, ledger, policy, runs, used)
+
+    @property
+    def marker(self) -> str:
+        return str(self.policy["marker"])
+
+    @property
+    def queue(self) -> set[str]:
+        return {entry["vm"] for entry in self.policy["ml"]["queue"]}
+
+    def effects(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(the VM by its name of the evening, the effect), in order."""
+        was: dict[str, str] = {}
+        for entry in self.ledger:
+            if entry["object_type"] != "VirtualMachine":
+                continue
+            first = was.setdefault(entry["moid"], entry["before"].get("name", entry["name"]))
+            yield first, entry
+
+    def ours(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        return ((name, entry) for name, entry in self.effects() if entry["operation_id"].startswith(OURS))
+
+    def powers(self) -> dict[str, str]:
+        """How each VM is at the end."""
+        known = {name: {"on": "poweredOn", "off": "poweredOff"}[vm["power"]] for name, vm in self.evening.items()}
+        for name, entry in self.effects():
+            if "power" in entry["after"]:
+                known[name] = entry["after"]["power"]
+        return known
+
+    def marked(self) -> set[str]:
+        """Who carries a marker at the end."""
+        found: dict[str, str] = {}
+        for name, entry in self.effects():
+            if self.marker in entry["after"]:
+                found[name] = entry["after"][self.marker]
+        return {name for name, value in found.items() if value}
+
+
+def broken(seen: Seen) -> list[str]:
+    """Everything that is not as it must be; empty = the night and its morning were good."""
+    checks = (_lost, _busy, _discarded, _foreign, _markers, _codes, _twice)
+    return [said for check in checks for said in check(seen)]
+
+
+def _last(seen: Seen) -> dict[str, Any]:
+    return seen.runs[-1]
+
+
+def _lost(seen: Seen) -> Iterator[str]:
+    """Every desktop that ran in the evening runs, or is named in the last words."""
+    powers = seen.powers()
+    for name, vm in seen.evening.items():
+        if vm["power"] == "on" and powers[name] != "poweredOn" and name not in _last(seen)["said"]:
+            yield f"{name} ran in the evening, is {powers[name]}, and nobody says so"
+
+
+def _busy(seen: Seen) -> Iterator[str]:
+    """Nobody is suspended who works."""
+    limit = min(pool["idle"]["cpu_below_mhz"] for pool in seen.policy["pools"])
+    since = {name: ALWAYS for name, vm in seen.evening.items() if vm["cpu_mhz"] >= limit}
+    for each in seen.used:
+        moment = datetime.fromisoformat(each["from"]) + timedelta(seconds=UNDER_WAY_S)
+        since[each["name"]] = min(since.get(each["name"], moment), moment)
+    for name, entry in seen.ours():
+        at = datetime.fromisoformat(entry["at"])
+        if entry["after"].get("power") == "suspended" and name in since and at > since[name]:
+            yield f"{name} was suspended at {at:%H:%M:%S}, and was busy since {since[name]:%H:%M:%S}"
+
+
+def _discarded(seen: Seen) -> Iterator[str]:
+    """No suspended state is discarded, and no desktop that ran is powered off."""
+    for name, entry in seen.ours():
+        before, after = entry["before"].get("power"), entry["after"].get("power")
+        if before == "suspended" and after == "poweredOff":
+            yield f"{entry['method']} discarded what {name} held while it was suspended"
+        if before == "poweredOn" and after == "poweredOff" and name not in seen.queue:
+            yield f"{entry['method']} powered off {name}"
+        if entry["method"].startswith("Reset"):
+            yield f"{entry['method']} reset {name}"
+
+
+def _foreign(seen: Seen) -> Iterator[str]:
+    """Only desktops of the pools and VMs of the queue are touched."""
+    for name, entry in seen.ours():
+        if not name.startswith("vdi-") and name not in seen.queue:
+            yield f"{entry['method']} touched {name}, which the policy does not name"
+
+
+def _markers(seen: Seen) -> Iterator[str]:
+    """No marker is left but on who is named."""
+    for name in sorted(seen.marked()):
+        if name not in _last(seen)["said"]:
+            yield f"{name} still has its marker, and nobody says so"
+
+
+def _codes(seen: Seen) -> Iterator[str]:
+    """Exit codes agree with what happened."""
+    for run in seen.runs:
+        if run["code"] not in (*FINE, *(ENDED if run["signal"] else ())):
+            yield f"rotate {run['what']} ended {run['code']}: {run['said'][-300:]}"
+        if "Traceback" in run["said"]:
+            yield f"rotate {run['what']} printed a traceback: {run['said'][-300:]}"
+    last, powers = _last(seen), seen.powers()
+    if last["what"] != "day" or last["code"] not in (0, 4):
+        yield f"the last run is rotate {last['what']}, which ended {last['code']}"
+    if last["code"] == 0:
+        for name, vm in seen.evening.items():
+            wanted = {"on": "poweredOn", "off": "poweredOff"}[vm["power"]]
+            if powers[name] != wanted:
+                yield f"the last morning ended 0, and {name} is {powers[name]}"
+        if seen.marked():
+            yield f"the last morning ended 0, and {', '.join(sorted(seen.marked()))} has a marker"
+
+
+def _twice(seen: Seen) -> Iterator[str]:
+    """Each operation id does one thing to one VM: no request was sent twice."""
+    done: dict[str, Sequence[str]] = {}
+    for name, entry in seen.ours():
+        what = (entry["method"], name)
+        if done.setdefault(entry["operation_id"], what) != what or _again(entry):
+            yield f"{entry['operation_id']} did {entry['method']} to {name}, and {done[entry['operation_id']]}"
+
+
+def _again(entry: dict[str, Any]) -> bool:
+    """Whether an effect changed nothing of the power that it is about."""
+    before, after = entry["before"].get("power"), entry["after"].get("power")
+    return before is not None and before == after

@@ -1,0 +1,150 @@
+"""The judge: it shares no code with what it judges, and says of each thing that is broken that it is."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kills.judge import Seen, broken
+
+JUDGE = Path(__file__).with_name("judge.py")
+
+
+def test_the_judge_imports_the_standard_library_and_a_yaml_reader_alone() -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(JUDGE.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a neighbour of its own package"
+            imported.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Name):
+            assert node.id not in ("__import__", "exec", "eval", "import_module")
+    assert imported - set(sys.stdlib_module_names) == {"yaml"}
+    assert "importlib" not in imported
+
+
+def effect(name: str, method: str, before: dict[str, Any], after: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """An entry of the ledger, by us an hour after the evening."""
+    return {
+        "at": "2026-11-02T19:00:00+00:00",
+        "operation_id": f"gpuops-1-{name}-{method}",
+        "method": method,
+        "object_type": "VirtualMachine",
+        "moid": f"vm-{name}",
+        "name": name,
+        "before": before,
+        "after": after,
+        **more,
+    }
+
+
+ON, OFF, SUSPENDED = {"power": "poweredOn"}, {"power": "poweredOff"}, {"power": "suspended"}
+SUSPEND = effect("vdi-01", "SuspendVM_Task", ON, SUSPENDED)
+RESUME = effect("vdi-01", "PowerOnVM_Task", SUSPENDED, ON)
+MARK = effect("vdi-01", "SetField", {"mark": ""}, {"mark": "tonight"})
+UNMARK = {**MARK, "before": {"mark": "tonight"}, "after": {"mark": ""}, "operation_id": "gpuops-2-1"}
+
+
+def good() -> Seen:
+    """One desktop that was suspended and resumed, one that is busy, an ML VM that was not started, a stranger."""
+    evening = {
+        name: {"name": name, "power": power, "cpu_mhz": cpu}
+        for name, power, cpu in (("vdi-01", "on", 60), ("vdi-02", "on", 5200), ("ml-01", "off", 0), ("bare", "on", 0))
+    }
+    policy = {"marker": "mark", "pools": [{"idle": {"cpu_below_mhz": 500}}], "ml": {"queue": [{"vm": "ml-01"}]}}
+    runs = [
+        {"what": "night", "signal": "SIGKILL", "code": -9, "said": ""},
+        {"what": "day", "signal": "", "code": 0, "said": "done"},
+    ]
+    return Seen(evening, [MARK, SUSPEND, RESUME, UNMARK], policy, runs, [])
+
+
+def test_a_good_night_is_good() -> None:
+    assert broken(good()) == []
+
+
+def forgotten(seen: Seen) -> None:
+    seen.ledger.remove(RESUME)
+    seen.runs[-1]["code"] = 4
+
+
+def named_but_fine(seen: Seen) -> None:
+    seen.runs[-1]["code"] = 0
+    seen.ledger.remove(RESUME)
+    seen.runs[-1]["said"] = "vdi-01 is not back"
+
+
+def busy(seen: Seen) -> None:
+    seen.ledger[:0] = [effect("vdi-02", "SuspendVM_Task", ON, SUSPENDED), effect("vdi-02", "Resume", SUSPENDED, ON)]
+
+
+def became_busy(seen: Seen) -> None:
+    seen.used.append({"name": "vdi-01", "from": "2026-11-02T18:50:00+00:00"})
+
+
+def discarded(seen: Seen) -> None:
+    seen.ledger.insert(2, effect("vdi-01", "PowerOffVM_Task", SUSPENDED, OFF))
+
+
+def stopped(seen: Seen) -> None:
+    seen.ledger.insert(0, effect("vdi-01", "PowerOffVM_Task", ON, OFF))
+
+
+def touched(seen: Seen) -> None:
+    seen.ledger.append(effect("bare", "ReconfigVM_Task", {"memory": 1}, {"memory": 2}))
+
+
+def left_marked(seen: Seen) -> None:
+    seen.ledger.remove(UNMARK)
+    seen.runs[-1]["code"] = 4
+
+
+def crashed(seen: Seen) -> None:
+    seen.runs[0] |= {"code": 1, "said": "internal error"}
+
+
+def traced(seen: Seen) -> None:
+    seen.runs[0]["said"] = "Traceback (most recent call last)"
+
+
+def killed_by_nobody(seen: Seen) -> None:
+    seen.runs[0]["signal"] = ""
+
+
+def never_ended(seen: Seen) -> None:
+    seen.runs[-1]["code"] = 5
+
+
+def two_for_one(seen: Seen) -> None:
+    seen.ledger.append(effect("vdi-03", "SetField", {}, {"note": "x"}, operation_id=UNMARK["operation_id"]))
+    seen.evening["vdi-03"] = {"name": "vdi-03", "power": "on", "cpu_mhz": 60}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "said"),
+    [
+        (forgotten, "vdi-01 ran in the evening, is suspended, and nobody says so"),
+        (named_but_fine, "the last morning ended 0, and vdi-01 is suspended"),
+        (busy, "vdi-02 was suspended"),
+        (became_busy, "vdi-01 was suspended at 19:00:00, and was busy since 18:53:00"),
+        (discarded, "discarded what vdi-01 held"),
+        (stopped, "PowerOffVM_Task powered off vdi-01"),
+        (touched, "touched bare, which the policy does not name"),
+        (left_marked, "vdi-01 still has its marker"),
+        (crashed, "rotate night ended 1"),
+        (traced, "printed a traceback"),
+        (killed_by_nobody, "rotate night ended -9"),
+        (never_ended, "the last run is rotate day, which ended 5"),
+        (two_for_one, "gpuops-2-1 did SetField to vdi-03"),
+    ],
+)
+def test_each_thing_that_is_broken_is_said(breaks: Callable[[Seen], None], said: str) -> None:
+    seen = good()
+    breaks(seen)
+    assert [each for each in broken(seen) if said in each], broken(seen)

@@ -1,0 +1,43 @@
+"""200 kills of real processes over TLS, 20 worlds of 10 kills each; judged by what shares no code with the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import SystemRandom
+from typing import Final
+
+import pytest
+
+from tests.kills.judge import Seen, broken
+from tests.kills.loop import Loop
+
+WORLDS: Final = 20
+KILLS: Final = 6
+"""Of each half, at the most."""
+
+
+@pytest.fixture(scope="session")
+def first() -> int:
+    """The first seed of this session; each failure says its own."""
+    return SystemRandom().randrange(1 << 30)
+
+
+def check(seed: int, folder: Path, kills: int) -> int:
+    """How often a run of that seed's world was disturbed before it had ended."""
+    loop = Loop(seed, folder)
+    found = broken(Seen.read(loop.play(kills).folder))
+    told = "\n".join(f"{run['what']} {run['signal']} {run['code']}" for run in loop.runs)
+    assert found == [], f"seed {seed}:\n" + "\n".join(found) + f"\n{told}\n{loop.runs[-1]['said']}"
+    return loop.kills
+
+
+def test_a_night_and_its_morning_are_killed_once_each(tmp_path: Path) -> None:
+    assert check(1, tmp_path, 1) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(WORLDS))
+def test_real_processes_are_killed_again_and_again(first: int, number: int, tmp_path: Path) -> None:
+    print(f"seed {first + number}")
+    assert check(first + number, tmp_path, KILLS) > 0
