@@ -10,6 +10,7 @@ from gpuops.execute.site import Consent, Site, agreed
 from gpuops.plan.outcome import Report
 
 if TYPE_CHECKING:
+    from gpuops.errors import PolicyError
     from gpuops.model.audit import Audit
     from gpuops.model.rotation import Policy
     from gpuops.plan.rotation.foresight import Foresight
@@ -38,11 +39,11 @@ def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -
     return foresee(policy, site, at)
 
 
-def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
+def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
     """Stops the ML VMs that the night started and resumes every desktop that it suspended.
 
-    Each under the policy of its night; `policy` speaks for what the journal does not know, None = that of the last
-    night does. Exit code 4 when a desktop could not be returned:
+    Each under the policy of its night. `policy` speaks for what the journal does not know; None, or one that cannot be
+    read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
     """
     from gpuops.execute.half import Half
@@ -52,7 +53,7 @@ def rotate_day(policy: Policy | None, site: Site, *, apply: bool, consent: Conse
 
 
 def rotate_restore(
-    policy: Policy | None,
+    policy: Policy | PolicyError | None,
     site: Site,
     vms: tuple[str, ...] = (),
     *,

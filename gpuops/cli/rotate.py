@@ -110,9 +110,9 @@ def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFil
     """
     from gpuops.api import rotate_day
     from gpuops.cli.running import carry_out, patience_under
-    from gpuops.config.policy import load_policy
+    from gpuops.config.policy import said_policy
 
-    wanted = load_policy(policy) if policy is not None else None
+    wanted = said_policy(policy)
     carry_out(
         lambda site, apply, consent: rotate_day(wanted, site, apply=apply, consent=consent),
         "rotate-day",

@@ -37,9 +37,9 @@ def restore(
     """
     from gpuops.api import rotate_restore
     from gpuops.cli.running import carry_out, patience_under
-    from gpuops.config.policy import load_policy
+    from gpuops.config.policy import said_policy
 
-    wanted = load_policy(policy) if policy is not None else None
+    wanted = said_policy(policy)
     vms = tuple(vm or ())
     carry_out(
         lambda site, apply, consent: rotate_restore(

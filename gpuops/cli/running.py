@@ -13,6 +13,7 @@ from gpuops.cli.options import Acting, Common
 
 if TYPE_CHECKING:
     from gpuops.api import Consent, Site
+    from gpuops.errors import PolicyError
     from gpuops.execute.patience import Patience
     from gpuops.model.rotation import Policy
     from gpuops.plan.outcome import Report
@@ -55,15 +56,17 @@ def carry_out(
         raise typer.Exit(report.exit_code)
 
 
-def patience_under(policy: Policy | None) -> Patience:
+def patience_under(policy: Policy | PolicyError | None) -> Patience:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
     from rich.text import Text
 
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.patience import Patience
+    from gpuops.model.rotation import Policy
     from gpuops.report.visible import visible
 
-    return Patience(policy, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
+    said = policy if isinstance(policy, Policy) else None
+    return Patience(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
 
 
 def _show(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:

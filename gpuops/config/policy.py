@@ -31,6 +31,17 @@ def load_policy(path: Path) -> Policy:
     return parse_policy(read_text(path), str(path))
 
 
+def said_policy(path: Path | None) -> Policy | PolicyError | None:
+    """The policy in this file, or why it cannot be read, for a return: what the journal knows comes back all the same.
+
+    None = no file was said.
+    """
+    try:
+        return load_policy(path) if path is not None else None
+    except PolicyError as unreadable:
+        return unreadable
+
+
 def parse_policy(text: str, name: str, *, accepted_before: bool = False) -> Policy:
     """The policy of a YAML text; `name` is what an error calls it. Raises PolicyError.
 

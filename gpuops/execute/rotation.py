@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.config.policy import parse_policy
-from gpuops.errors import Locked, NotConnected, Refused, UsageError
+from gpuops.errors import Locked, NotConnected, PolicyError, Refused, UsageError
 from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.ending import ended
 from gpuops.execute.founding import must_be_set_up
@@ -38,7 +38,7 @@ NO_JOURNAL: Final = Plan(
 
 def rotate(
     half: Half,
-    policy: Policy | None,
+    policy: Policy | PolicyError | None,
     site: Site,
     *,
     apply: bool,
@@ -50,28 +50,31 @@ def rotate(
     rest, and without one that of the last night in the journal.
 
     `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
+
+    A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
     """
-    if half is Half.NIGHT and policy is not None:
+    unread = policy if isinstance(policy, PolicyError) else None
+    if half is Half.NIGHT and isinstance(policy, Policy):
         must_be_set_up(policy, site.vcenter)
     returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
     if not apply:
         with site.remembering(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
-            obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
-            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, others=nights)
+            obeyed, nights = _obeyed(policy, journal, returning=returning)
+            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread)
             return _without_journal(turn.look_only(journal), journal)
     with _changing(site, half) as journal:
         if not returning:
             no_change_open(journal)
-        obeyed, nights = policy or remembered_policy(journal), policies_of(journal) if returning else ()
+        obeyed, nights = _obeyed(policy, journal, returning=returning)
         leasing = next((each for each in (*nights, obeyed) if each.lock_vm is not None), obeyed)
 
         def turned() -> Report:
             left_open = journal.open_runs(HALVES)
             morning_first(half, left_open)
             with leased(site, leasing.lock_vm, journal, leasing, returning=returning) as lease:
-                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights)
+                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights, unread)
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)
                 outcomes = turn.do(report, journal, left_open, consent)
@@ -81,6 +84,16 @@ def rotate(
 
         report = _outlasting(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
         return _without_journal(report, journal)
+
+
+def _obeyed(
+    said: Policy | PolicyError | None, journal: Journal | None, *, returning: bool
+) -> tuple[Policy, tuple[Policy, ...]]:
+    """The policy that speaks for what the journal does not know, and those of the nights that are returned."""
+    nights = policies_of(journal) if returning else ()
+    if isinstance(said, PolicyError) and not nights:
+        raise said
+    return said if isinstance(said, Policy) else remembered_policy(journal), nights
 
 
 def _latest(policies: Sequence[Policy], site: Site) -> Policy:
@@ -166,14 +179,22 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
 
 
 def restore(
-    policy: Policy | None, site: Site, vms: tuple[str, ...], *, from_markers: bool, apply: bool, consent: Consent
+    policy: Policy | PolicyError | None,
+    site: Site,
+    vms: tuple[str, ...],
+    *,
+    from_markers: bool,
+    apply: bool,
+    consent: Consent,
 ) -> Report:
     """A morning at any hour; with `vms`, of these alone. Raises UsageError for markers alone without a policy."""
+    if from_markers and isinstance(policy, PolicyError):
+        raise policy
     if from_markers and policy is None:
         raise UsageError("--from-markers knows no night's policy", hint="say the policy of that night: --policy FILE")
     if not all(vms):
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
-    if from_markers and policy is not None:
+    if from_markers and isinstance(policy, Policy):
         _markers_can_be_seen(policy, site)
     half = Half.RESTORE if vms else Half.DAY
     return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)

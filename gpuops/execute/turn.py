@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from gpuops.errors import NotConnected, PartlyDone, Refused, StateDamaged
+from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.half import HALVES, Half, left_open_runs, morning_first
@@ -19,7 +19,7 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan
+from gpuops.plan.plan import Plan, Rejection
 from gpuops.plan.privileges import way_back
 from gpuops.plan.rotation.breaker import NO_SETBACKS
 from gpuops.plan.rotation.clocks import ahead_by
@@ -47,6 +47,8 @@ class Turn:
     lease: Lease = NO_LEASE
     others: tuple[Policy, ...] = ()
     """The policies of the nights that are not over: their limits hold as well."""
+    unread: PolicyError | None = None
+    """Why the policy that was said cannot be read."""
 
     def look(self, journal: Journal) -> Report:
         """The plan on what vCenter shows and the journal remembers."""
@@ -99,6 +101,8 @@ class Turn:
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
             plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before)))
+        if self.unread is not None:
+            plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
         # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
         return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
 
@@ -247,6 +251,11 @@ class Turn:
             if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)
         return after
+
+
+def _unread(why: PolicyError) -> Rejection:
+    rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
+    return Rejection("--policy", rule, hint=why.hint)
 
 
 def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:

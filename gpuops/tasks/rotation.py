@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from gpuops.errors import UsageError
+from gpuops.errors import PolicyError, UsageError
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.connection import Said, open_site
 from gpuops.tasks.outcome import answer_of, world_after
@@ -51,9 +51,10 @@ def rotation(
         return rotation_info(said, policy=policy)
     if wanted is State.NIGHT and policy is None:
         raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
-    meant = _policy(policy)
-    returning = apply and wanted in (State.DAY, State.RESTORED)
-    site, warnings = open_site(said, guarded=True, returning=returning, policy=meant)
+    brings_back = wanted in (State.DAY, State.RESTORED)
+    meant = _said_policy(policy) if brings_back else _policy(policy)
+    known = None if isinstance(meant, PolicyError) else meant
+    site, warnings = open_site(said, guarded=True, returning=apply and brings_back, policy=known)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
         after = world_after(report, site, warnings)
@@ -61,13 +62,19 @@ def rotation(
 
 
 def _run(
-    state: State, policy: Policy | None, site: Site, vms: tuple[str, ...], *, from_markers: bool, apply: bool
+    state: State,
+    policy: Policy | PolicyError | None,
+    site: Site,
+    vms: tuple[str, ...],
+    *,
+    from_markers: bool,
+    apply: bool,
 ) -> Report:
     from gpuops import api
 
     match state:
         case State.NIGHT:
-            assert policy is not None, "asked for above"
+            assert policy is not None and not isinstance(policy, PolicyError), "asked for above"
             return api.rotate_night(policy, site, apply=apply)
         case State.DAY:
             return api.rotate_day(policy, site, apply=apply)
@@ -102,6 +109,12 @@ def rotation_info(said: Said, *, policy: str | None = None, at: str | None = Non
             result["night"] = foresight_document(rotate_plan(meant, site, begins))
     message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
     return Answer(result, found.exit_code, message, tuple(warnings))
+
+
+def _said_policy(path: str | None) -> Policy | PolicyError | None:
+    from gpuops.config.policy import said_policy
+
+    return said_policy(Path(path).expanduser() if path else None)
 
 
 def _policy(path: str | None) -> Policy | None:

@@ -72,3 +72,20 @@ def test_the_morning_of_the_manual_needs_no_journal(
     assert running >= {*desktops}
     assert len(desktops) > 0
     assert "no night is open" in lab.run("rotate", "status", "--policy", POLICY).stdout
+
+
+@pytest.mark.parametrize("file", ["deleted", "broken"])
+def test_a_policy_that_cannot_be_read_in_the_morning_keeps_nobody_away(lab: Lab, tmp_path: Path, file: str) -> None:
+    """It speaks only for what the journal does not know: that much is said, and all of the night is back."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text())
+    assert lab.run("rotate", "night", "--policy", str(policy), "--yes").exit_code == 0
+    policy.unlink() if file == "deleted" else policy.write_text("version: 1\npools: [\n")
+    foreseen = lab.run("rotate", "day", "--policy", str(policy), "--dry-run")
+    morning = lab.run("rotate", "day", "--policy", str(policy), "--yes")
+    assert (foreseen.exit_code, morning.exit_code) == (4, 4), morning.output
+    assert f"--policy: {policy}" in "".join(morning.stdout.split("\n"))
+    status = json.loads(lab.run("rotate", "status", "--output", "json").stdout)
+    assert status["away"] == 0
+    nothing_left = lab.run("rotate", "day", "--policy", str(policy), "--yes")
+    assert nothing_left.exit_code == 2, "now there is nothing that is returned without it"

@@ -55,6 +55,29 @@ def test_one_desktop_comes_back(lab: Lab) -> None:
     assert [each["after_header"] for each in back.result["diff"]] == ["ml-01"]
 
 
+def test_a_policy_that_is_gone_by_the_morning_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text())
+    rotation(lab.said, "night", policy=str(policy), apply=True)
+    policy.unlink()
+    assert rotation(lab.said, "day", policy=str(policy), apply=True).exit_code == 4
+    assert rotation_info(lab.said).result["rotation"]["away"] == 0
+    assert rotation(lab.said, "day", apply=True).exit_code == 0
+
+
+def test_an_edited_policy_keeps_nobody_away(lab: Lab, tmp_path: Path) -> None:
+    """An ML VM out of the queue, a narrowed pool, another marker."""
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(Path(POLICY).read_text())
+    rotation(lab.said, "night", policy=str(policy), apply=True)
+    edited = Path(POLICY).read_text().replace("folder: vdi", "folder: vdi\n      name: vdi-07")
+    policy.write_text(edited.replace("    - vm: ml-09\n", "").replace("gpuops.rotation", "site.night"))
+    assert rotation(lab.said, "day", policy=str(policy), apply=True).exit_code == 0
+    assert rotation_info(lab.said).result["rotation"]["away"] == 0
+    keys = [key for key, field in lab.server.world.custom_fields.fields.items() if field.name == NIGHT_MARK]
+    assert not any(vm.attributes.get(key) for vm in lab.server.world.by_type("VirtualMachine") for key in keys)
+
+
 def test_the_status_is_a_state_too(lab: Lab) -> None:
     rotation(lab.said, "night", policy=POLICY, apply=True)
     effects = lab.effects
