@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -208,7 +209,7 @@ class TestGuarded:
 @pytest.mark.parametrize("arguments", ["--help", "sim serve --help"])
 def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m gpuops {arguments} | true; echo ${{PIPESTATUS[0]}}",
+        f"{shlex.quote(sys.executable)} -m gpuops {arguments} | true; echo ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,
@@ -239,7 +240,7 @@ def test_trees_are_drawn_with_what_the_encoding_has(clean: Path) -> None:
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_may_be_closed(closed: str) -> None:
     done = subprocess.run(
-        f"{sys.executable} -m gpuops inventory --vcenter no-such-target {closed}",
+        f"{shlex.quote(sys.executable)} -m gpuops inventory --vcenter no-such-target {closed}",
         shell=True,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from tests.canary import CANARY, require_hidden, require_no_file
 
-ROLES: Final = str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml")
-POLICY: Final = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")
+ROLES: Final = shlex.quote(str(Path(__file__).resolve().parents[2] / "templates" / "roles" / "night.yaml"))
+POLICY: Final = shlex.quote(str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml"))
 SWEPT: Final = (
     "inventory",
     "inventory --vms --output json",
@@ -124,7 +125,7 @@ def typed(environ: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Callabl
     """Types a command: what it prints, on either stream and by any other way, is looked through."""
 
     def run(words: str, **more: str) -> Result:
-        result = CliRunner().invoke(app, words.split(), env={**environ, **more})
+        result = CliRunner().invoke(app, shlex.split(words), env={**environ, **more})
         by_other_ways = capfd.readouterr()
         for shown in (result.stdout, result.stderr, by_other_ways.out, by_other_ways.err):
             require_hidden(f"gpuops {words}", shown)
@@ -143,7 +144,7 @@ def _leaves(command: Any, name: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_swept() -> None:
-    swept = {" ".join(words.split()[:length]) for words in SWEPT for length in (1, 2, 3)}
+    swept = {" ".join(shlex.split(words)[:length]) for words in SWEPT for length in (1, 2, 3)}
     assert set(_leaves(get_command(app))) - swept - WITHOUT_LOGIN == set()
 
 

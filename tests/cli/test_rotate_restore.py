@@ -66,7 +66,7 @@ def test_the_morning_of_the_manual_needs_no_journal(
         kept.write_bytes(b"no database at all")
     manual = (files("gpuops") / "manual" / "cron.md").read_text(encoding="utf-8")
     [line] = re.findall(r"^[*/0-9 -]+gpuops (rotate day .*) --vcenter prod$", manual, re.MULTILINE)
-    result = lab.run(*line.replace("/etc/gpuops/vdi.yaml", POLICY).split())
+    result = lab.run(*(word.replace("/etc/gpuops/vdi.yaml", POLICY) for word in line.split()))
     assert result.exit_code == exit_code, result.output
     running = {vm.name for vm in lab.server.world.by_type("VirtualMachine") if vm.state.power is Power.ON}
     assert running >= {*desktops}
