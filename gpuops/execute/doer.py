@@ -2,6 +2,10 @@
 
 look -> already done? -> anything against it? -> intent on disk -> submit -> (wait) -> look again -> outcome on disk.
 
+What makes a desktop give up its GPUs goes by a look of its own, made when everything before it had been sent. So a
+machine that stands still, its clocks with it, sends at most one such request on what it saw before; and where the lease
+or the journal took long after the look, the desktop is looked at, and judged, once more.
+
 A request whose reply was lost is never sent again blind: first its task is looked for, then the VM is read. Only when
 vCenter shows neither is it sent once more, and only if twice would be the same as once. Of a reconfiguration vCenter
 itself sees to that: it carries the changeVersion of the configuration it was made for, the first of the two to arrive
@@ -27,7 +31,7 @@ from gpuops.plan.hindrance import as_it_is_now, hindrance
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import is_refusal
 from gpuops.plan.rotation.clocks import ahead_by
-from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.guard import TAKING, Guard
 from gpuops.plan.satisfied import satisfied
 from gpuops.plan.steps import (
     PowerOffVm,
@@ -47,7 +51,10 @@ FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""
 
 LOOK_S: Final = 30.0
-"""How old the look may be that a taking step goes by: of several that are sent at once each costs time of its own."""
+"""How old the look may be that a step of a night goes by, when it is sent."""
+
+LOOKS: Final = 2
+"""So often a desktop is looked at anew, where what comes between look and request takes too long."""
 
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
@@ -103,6 +110,7 @@ class Doer:
         self._lease = lease
         self._same_time = same_time
         self._looked_s = passed_s()
+        self._sent_since_look = False
         self._ahead: timedelta | None = None
         """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
         self._company_at: dict[str, datetime] = {}
@@ -129,6 +137,7 @@ class Doer:
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
         asked, self._looked_s = self.journal.clock() if self._same_time else None, self.passed_s()
+        self._sent_since_look = False
         self.look(vms)
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
@@ -144,27 +153,55 @@ class Doer:
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
         """Sends the step unless it is done already or must not be done now. Needs a look at its VM just before; what
-        takes is looked at once more where that was a while ago, or where no look vouches for the lease any more.
+        takes is looked at once more where that was a while ago, or where no look vouches for the lease any more; what
+        takes a desktop, where anything was sent meanwhile.
 
         `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
         unvouched = self._lease is not None and not self._lease.vouched
-        if self._guard is not None and (unvouched or self.passed_s() - self._looked_s > LOOK_S):
+        overtaken = unvouched or (isinstance(step, TAKING) and self._sent_since_look)
+        if self._is_old() or (self._guard is not None and overtaken):
             self.look_before([step])
         step = as_it_is_now(step, self.inventory)
-        reason = hindrance(step, self.planned, self.inventory)
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return Outcome(step, Verdict.ALREADY)
-        if reason is None and self._guard is not None:
-            now = self.journal.clock()
-            reason = self._guard.against(step, self.inventory, now, self._ended, leaving, self._ahead)
-        reason = reason or self._not_ours()
+        judged, reason = self.inventory, self._objection(step, leaving) or self._not_ours()
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
         self._sent_once.add(op_id)
-        return self._submit(op_id, step)
+        return self._submit(op_id, step, leaving, judged)
+
+    def _is_old(self) -> bool:
+        """Whether the look is older than what a night may go by."""
+        return self._guard is not None and self.passed_s() - self._looked_s > LOOK_S
+
+    def _objection(self, step: Step, leaving: Collection[str]) -> str | None:
+        """What speaks against the step on the latest look; None = nothing does."""
+        guard = self._guard
+        rule = guard.idle_rule(step, self.inventory) if guard is not None else None
+        reason = hindrance(step, self.planned, self.inventory, rule)
+        if reason is None and guard is not None:
+            reason = guard.against(step, self.inventory, self.journal.clock(), self._ended, leaving, self._ahead)
+        return reason
+
+    def _last_objection(self, step: Step, leaving: Collection[str], judged: Inventory) -> str | None:
+        """What speaks against the step when all that may take its time has been done: the lease, the journal's disk.
+
+        `judged` is the look on which nothing spoke against it.
+        """
+        for _ in range(LOOKS):
+            if self._is_old():
+                self.look_before([step])
+            reason = self._not_ours()
+            if reason is None and self.inventory is not judged:
+                reason = self._objection(step, leaving)
+            if reason is not None or not self._is_old():
+                return reason
+        if isinstance(step, TAKING):
+            return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
+        return None
 
     def keep_lease(self) -> None:
         """Renews the lease while steps are waited for, and says that the run goes on."""
@@ -176,22 +213,30 @@ class Doer:
         return self._lease.objection() if self._lease is not None else None
 
     def _submit(
-        self, op_id: str, step: Step, *, first: Inventory | None = None, logged_in: bool = False
+        self,
+        op_id: str,
+        step: Step,
+        leaving: Collection[str],
+        judged: Inventory,
+        *,
+        first: Inventory | None = None,
+        logged_in: bool = False,
     ) -> Outcome | Underway:
-        """`first` is what the first request went by, when this is the second."""
-        not_ours = self._not_ours()
-        if not_ours is not None:
-            return self.settle(op_id, Outcome(step, Verdict.FAILED, not_ours), counts=False)
+        """`judged` is the look on which nothing spoke against the step; `first` is what the first request went by, when
+        this is the second."""
+        reason = self._last_objection(step, leaving, judged)
+        if reason is not None:
+            return self._withheld(op_id, step, reason, sent_before=first is not None)
         try:
             task = self._send(op_id, step)
         except OutcomeUnknown as lost:
-            return self._find(op_id, step, first or self.inventory, str(lost), may_repeat=first is None)
+            return self._find(op_id, step, leaving, first or self.inventory, str(lost), may_repeat=first is None)
         except LoginRefused:
             # The session ended: vCenter says so before it does anything, and the next read logs in again.
             if logged_in:
                 raise
             self.look([step.vm])
-            return self._submit(op_id, step, first=first, logged_in=True)
+            return self._submit(op_id, step, leaving, judged, first=first, logged_in=True)
         except NotConnected:
             raise
         except GpuopsError as refused:
@@ -208,11 +253,14 @@ class Doer:
         return self._read_back(op_id, step)
 
     def _send(self, op_id: str, step: Step) -> TaskRef | None:
+        self._sent_since_look = True
         if self._lease is not None:
             self._lease.sends()
         return self.vcenter.submit(step, self.inventory, op_id)
 
-    def _find(self, op_id: str, step: Step, sent: Inventory, why: str, *, may_repeat: bool) -> Outcome | Underway:
+    def _find(
+        self, op_id: str, step: Step, leaving: Collection[str], sent: Inventory, why: str, *, may_repeat: bool
+    ) -> Outcome | Underway:
         """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown.
 
         `sent` is the snapshot that the request went by.
@@ -224,15 +272,23 @@ class Doer:
         self.look([step.vm])
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return self.settle(op_id, Outcome(step, Verdict.DONE, "the reply was lost; found done"))
-        reason = hindrance(step, self.planned, self.inventory) or self._overtaken(step, sent)
+        reason = self._overtaken(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
         if may_repeat and self._twice_is_once(step, sent):
             self._sent_once.discard(op_id)
-            return self._submit(op_id, step, first=sent)
-        return self.settle(
-            op_id, Outcome(step, Verdict.UNKNOWN, f"{why}; vCenter shows neither task nor effect", trouble=Trouble.LOST)
-        )
+            return self._submit(op_id, step, leaving, sent, first=sent)
+        return self._lost(op_id, step, f"{why}; vCenter shows neither task nor effect")
+
+    def _withheld(self, op_id: str, step: Step, reason: str, *, sent_before: bool) -> Outcome:
+        """The end of a step that is not sent, or not once more."""
+        if sent_before:
+            return self._lost(op_id, step, f"the reply was lost; not sent again: {reason}")
+        return self.settle(op_id, Outcome(step, Verdict.FAILED, reason), counts=False)
+
+    def _lost(self, op_id: str, step: Step, reason: str) -> Outcome:
+        """The end of a step whose reply was lost, and whose request may still arrive."""
+        return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, trouble=Trouble.LOST))
 
     def _overtaken(self, step: Step, sent: Inventory) -> str | None:
         """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""

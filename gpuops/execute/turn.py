@@ -170,7 +170,8 @@ class Turn:
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_SETBACKS)
-        guard = Guard(self.policy, before, plan.not_after, self._taken(run, journal)) if night else None
+        taken, catalog = self._taken(run, journal), catalog_of(report.before)
+        guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
         doer = Doer(
             self.site.vcenter,
             journal,

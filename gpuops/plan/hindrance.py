@@ -1,16 +1,17 @@
 """Hindrance: why a planned step would be wrong now, on facts read just before it is sent.
 
 A plan is minutes old when its last step is sent. `satisfied` asks whether a step is done; this asks whether it still
-may be done: that the VM is the one that was planned for, that nobody began to use it, and that the step would not
-destroy what a guest holds in a suspended state.
+may be done: that the VM is the one that was planned for, that a desktop to be suspended is idle, and that the step
+would not destroy what a guest holds in a suspended state.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpuops.advise.idle import in_use
+from gpuops.advise.idle import idleness
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import IdleRule
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.steps import (
     PowerOffVm,
@@ -31,9 +32,10 @@ POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discar
 STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
 
 
-def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
+def hindrance(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
     """Why this step must not be sent now; None = nothing speaks against it.
 
+    `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
     Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
     """
     vm = now.vms.get(step.vm)
@@ -46,7 +48,7 @@ def hindrance(step: Step, planned: Inventory, now: Inventory) -> str | None:
         return "is another VM than the one planned for: its instance uuid changed"
     match step:
         case SuspendVm():
-            return in_use(vm)
+            return idleness(vm, idle).objection
         case ResumeVm():
             return STATE_LOST if vm.power is PowerState.OFF else None
         case PowerOnVm():

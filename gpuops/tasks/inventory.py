@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.advise.idle import busy, in_use
+from gpuops.advise.idle import idleness
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
 from gpuops.plan.rotation.waiting import waiting
@@ -129,13 +129,8 @@ def _roles(policy: Policy | None, seen: Inventory) -> dict[str, str]:
 def _idleness(vm: Vm, policy: Policy | None) -> Document:
     """Idle is what a pool's rule says; without one a VM may show that it is used, and never that it is not."""
     pool = policy.pool_of(vm) if policy is not None else None
-    reason = in_use(vm) if pool is None else busy(vm, pool.idle.cpu_below_mhz)
-    if reason is None and pool is None:
-        return {"gpu_use": "unknown", "gpu_use_because": "no pool of a policy says when it is idle"}
-    return {
-        "gpu_use": "idle" if reason is None else "not_idle",
-        "gpu_use_because": reason or "nothing shows that it is used",
-    }
+    verdict = idleness(vm, pool.idle if pool is not None else None)
+    return {"gpu_use": str(verdict.use), "gpu_use_because": verdict.reason}
 
 
 def _board(gpu: PhysicalGpu, catalog: Catalog) -> Board | None:

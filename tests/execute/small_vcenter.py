@@ -107,6 +107,8 @@ class World:
     in_flight_most: int = 0
     reads: int = 0
     """Bulk reads."""
+    looks: int = 0
+    """Reads of some VMs."""
     attributes: set[str] = field(default_factory=lambda: {"gpuops.rotation"})
     """Custom attributes that are defined."""
     tags: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -285,6 +287,7 @@ class SmallVcenter:
         self._reach()
         if self.world.unreadable is not None:
             raise self.world.unreadable
+        self.world.looks += 1
         now = self.world.snapshot()
         fresh = {ref: now.vms[ref] if ref in vms else vm for ref, vm in inventory.vms.items() if ref in now.vms}
         return replace(inventory, vms=fresh, hosts=now.hosts, taken_at=now.taken_at)

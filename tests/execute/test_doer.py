@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pytest_mock import MockerFixture
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
 from gpuops.execute.doer import FRESH, LOOK_S, Doer, Underway
 from gpuops.execute.executor import execute
-from gpuops.execute.journal import IntentState, Journal
+from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.resume import settle_open
+from gpuops.execute.site import catalog_of
+from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState
@@ -36,6 +39,10 @@ from gpuops.plan.steps import (
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
 LIMITS = Limits()
+CATALOG = catalog_of(small_world().snapshot())
+DESKTOPS = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
+NIGHT = Guard(Policy("small", (DESKTOPS,)), Setbacks(40), CATALOG)
+"""What lets each desktop be taken that is idle."""
 Do = Callable[..., tuple[Outcome, ...]]
 
 
@@ -51,10 +58,10 @@ def journal(tmp_path: Path, world: World) -> Journal:
 
 @pytest.fixture
 def do(world: World, journal: Journal) -> Do:
-    def run(*waves: tuple[Step, ...], limits: Limits = LIMITS) -> tuple[Outcome, ...]:
+    def run(*waves: tuple[Step, ...], limits: Limits = LIMITS, guard: Guard | None = NIGHT) -> tuple[Outcome, ...]:
         plan = Plan(waves=tuple(Wave(str(number), steps) for number, steps in enumerate(waves)))
         run_ = journal.begin("test")
-        doer = Doer(SmallVcenter(world), journal, run_, world.snapshot())
+        doer = Doer(SmallVcenter(world), journal, run_, world.snapshot(), guard=guard)
         return execute(plan, doer, limits, lambda outcome: None)
 
     return run
@@ -368,14 +375,14 @@ def test_a_start_that_hangs_holds_up_a_night_and_no_return(world: World, journal
 
 def test_a_guest_shuts_down_within_its_grace(do: Do, world: World) -> None:
     world.set("vm-1", tools_running=True)
-    [outcome] = do((ShutDownGuest("vm-1", grace_s=60, then_off=True),))
+    [outcome] = do((ShutDownGuest("vm-1", grace_s=60, then_off=True),), guard=None)
     assert outcome == Outcome(ShutDownGuest("vm-1", grace_s=60, then_off=True), Verdict.DONE)
     assert world.requests == [outcome.step]
 
 
 def test_a_stubborn_guest_is_powered_off_only_if_the_plan_says_so(do: Do, world: World) -> None:
     world.stubborn |= {"vm-1", "vm-2"}
-    outcomes = do((ShutDownGuest("vm-1", 60, then_off=True), ShutDownGuest("vm-2", 60, then_off=False)))
+    outcomes = do((ShutDownGuest("vm-1", 60, then_off=True), ShutDownGuest("vm-2", 60, then_off=False)), guard=None)
     assert verdicts(outcomes) == {"vm-1": Verdict.DONE, "vm-2": Verdict.FAILED}
     reasons = {outcome.step.vm: outcome.reason for outcome in outcomes}
     assert reasons == {
@@ -387,7 +394,7 @@ def test_a_stubborn_guest_is_powered_off_only_if_the_plan_says_so(do: Do, world:
 
 def test_a_guest_without_tools_is_powered_off_at_once(do: Do, world: World) -> None:
     world.set("vm-1", tools_running=False)
-    [outcome] = do((ShutDownGuest("vm-1", 60, then_off=True),))
+    [outcome] = do((ShutDownGuest("vm-1", 60, then_off=True),), guard=None)
     assert outcome.verdict is Verdict.DONE
     assert "Tools" in outcome.reason
     assert world.requests[-1] == PowerOffVm("vm-1")
@@ -419,7 +426,7 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
         Pool("first", Selector(name="desktop-0[12]"), IdleRule(500), parked=True, floor=1),
         Pool("second", Selector(name="desktop-0[34]"), IdleRule(500), parked=True, floor=1),
     )
-    guard = Guard(Policy("small", pools), Setbacks(4))
+    guard = Guard(Policy("small", pools), Setbacks(4), CATALOG)
     doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     world.now += 2 * FRESH
     doer.look(["vm-1"])  # vCenter's time is known now
@@ -439,7 +446,7 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
     for ref in taken:
         world.set(ref, power=PowerState.SUSPENDED)
     pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-    guard = Guard(Policy("small", (pool,)), Setbacks(4), taken=taken)
+    guard = Guard(Policy("small", (pool,)), Setbacks(4), CATALOG, taken=taken)
     doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     for ref in taken:
         world.set(ref, power=PowerState.ON)
@@ -455,23 +462,90 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
     assert world.requests == []
 
 
-def test_of_several_that_are_sent_at_once_the_last_is_looked_at_once_more(world: World, journal: Journal) -> None:
-    """A slow machine, or a vCenter that takes its time, makes the one look before all of them an old one."""
-    pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-    passed = [0.0]
-    guard = Guard(Policy("small", (pool,)), Setbacks(4))
-    vcenter, run = SmallVcenter(world), journal.begin("test")
-    doer = Doer(vcenter, journal, run, world.snapshot(), guard=guard, passed_s=lambda: passed[0])
-    doer.look_before([SuspendVm("vm-1"), SuspendVm("vm-2"), SuspendVm("vm-3")])
-    for ref in ("vm-2", "vm-3"):
-        world.set(ref, console_connections=1)
+def test_each_of_several_is_looked_at_when_those_before_it_were_sent(world: World, journal: Journal) -> None:
+    """Whatever the clocks of this machine say: one that stood still in between has sent one request at most."""
+    doer = Doer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: 0)
+    doer.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
+    looks = world.looks
     assert isinstance(doer.begin(SuspendVm("vm-1")), Underway)
-    passed[0] += LOOK_S
-    assert isinstance(doer.begin(SuspendVm("vm-2")), Underway), "what sat down a moment ago is not seen by anybody"
-    passed[0] += 1
-    outcome = doer.begin(SuspendVm("vm-3"))
+    assert world.looks == looks, "one look is enough for one"
+    world.set("vm-2", cpu_usage_mhz=5200)
+    outcome = doer.begin(SuspendVm("vm-2"))
     assert isinstance(outcome, Outcome)
-    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "uses 5200 MHz, idle is below 500")
+
+
+@pytest.mark.parametrize("passed_s", [LOOK_S, LOOK_S + 1])
+def test_a_look_that_grew_old_is_made_again(world: World, journal: Journal, passed_s: float) -> None:
+    passed = [0.0]
+    run = journal.begin("test")
+    doer = Doer(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0])
+    doer.look_before([SuspendVm("vm-1")])
+    world.set("vm-1", cpu_usage_mhz=5200)
+    passed[0] += passed_s
+    outcome = doer.begin(SuspendVm("vm-1"))
+    assert isinstance(outcome, Outcome) is (passed_s > LOOK_S), "what began a moment ago is not seen by anybody"
+
+
+def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
+    world: World, journal: Journal, mocker: MockerFixture
+) -> None:
+    """A disk may take its time, and a PostgreSQL server more of it."""
+    passed = [0.0]
+    doer = Doer(
+        SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0]
+    )
+    written = journal.intend
+
+    def slowly(run: Run, step: Step, inventory: Inventory) -> str:
+        passed[0] += LOOK_S + 1
+        world.set("vm-1", cpu_usage_mhz=5200)
+        return written(run, step, inventory)
+
+    mocker.patch.object(journal, "intend", slowly)
+    doer.look_before([SuspendVm("vm-1")])
+    outcome = doer.begin(SuspendVm("vm-1"))
+    assert isinstance(outcome, Outcome)
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "uses 5200 MHz, idle is below 500")
+    assert world.requests == []
+    assert journal.open_intents(doer.run) == ()
+
+
+def test_a_desktop_that_cannot_be_looked_at_in_time_is_left_alone(
+    world: World, journal: Journal, mocker: MockerFixture
+) -> None:
+    passed = [0.0]
+    vcenter = SmallVcenter(world)
+    doer = Doer(vcenter, journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0])
+    observe = vcenter.observe
+
+    def slowly(inventory: Inventory, vms: Collection[str]) -> Inventory:
+        passed[0] += LOOK_S + 1
+        return observe(inventory, vms)
+
+    mocker.patch.object(vcenter, "observe", slowly)
+    doer.look_before([SuspendVm("vm-1")])
+    outcome = doer.begin(SuspendVm("vm-1"))
+    assert isinstance(outcome, Outcome)
+    assert outcome.reason == "what was read of it was more than 30 s old before it could be sent, 2 times"
+    assert world.requests == []
+
+
+def test_a_request_that_was_lost_is_not_sent_again_to_a_desktop_whose_user_came(
+    world: World, journal: Journal, do: Do
+) -> None:
+    """The first one may still arrive, so nobody knows how it ends."""
+    world.lose_before.add(SuspendVm)
+    world.on_submit = lambda step: world.set("vm-1", cpu_usage_mhz=5200)
+    [outcome] = do((SuspendVm("vm-1"),))
+    assert world.requests == [SuspendVm("vm-1")]
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert outcome.reason == "the reply was lost; not sent again: uses 5200 MHz, idle is below 500"
+
+
+def test_without_a_rule_no_desktop_is_suspended(world: World, do: Do) -> None:
+    [outcome] = do((SuspendVm("vm-1"),), guard=None)
+    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "no pool of a policy says when it is idle")
 
 
 def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:
@@ -486,7 +560,7 @@ def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) 
 
 def test_the_task_of_a_request_is_on_disk_as_soon_as_it_is_known(world: World, journal: Journal) -> None:
     run = journal.begin("test")
-    doer = Doer(SmallVcenter(world), journal, run, world.snapshot())
+    doer = Doer(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT)
     underway = doer.begin(SuspendVm("vm-1"))
     assert isinstance(underway, Underway)
     [intent] = journal.open_intents(run)

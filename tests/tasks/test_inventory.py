@@ -27,7 +27,9 @@ def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
     }
     assert vms["vdi-01"]["gpu_numa_nodes"] == [1]
     assert [vms[name]["gpu_role"] for name in ("vdi-01", "ml-01", "ml-02")] == ["desktop", "ml", None]
-    assert [vms[name]["gpu_use"] for name in ("vdi-01", "vdi-04", "vdi-05", "vdi-11")] == ["idle", *["not_idle"] * 3]
+    used = {name: vms[name]["gpu_use"] for name in ("vdi-01", "vdi-04", "vdi-05", "vdi-11")}
+    assert used == {"vdi-01": "idle", "vdi-04": "busy", "vdi-05": "busy", "vdi-11": "unknown"}
+    assert vms["vdi-11"]["gpu_use_because"] == "is not running (suspended)"
     seen = vm_gpu_info(lab.said, vm=vms["ml-01"]["gpu_vm"]).result["vms"][0]
     named = {key: f"gpu_{key}" for key in seen} | {"power": "gpu_power_state"}
     assert {key: vms["ml-01"][named[key]] for key in seen} == seen, "the same facts as the module's"
@@ -35,7 +37,7 @@ def test_vms_with_their_models_roles_and_use(lab: Lab) -> None:
 
 def test_without_a_policy_nothing_is_called_idle(lab: Lab) -> None:
     vms = machines(lab.said)[0]["vms"]
-    assert {vm["gpu_use"] for vm in vms.values()} == {"unknown", "not_idle"}
+    assert {vm["gpu_use"] for vm in vms.values()} == {"unknown", "busy"}
     assert vms["vdi-01"]["gpu_use"] == "unknown"
     assert {vm["gpu_role"] for vm in vms.values()} == {None}
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.tasks.rotation import rotation, rotation_info
 from tests.tasks.conftest import Lab
 
@@ -47,6 +48,15 @@ def test_a_night_and_a_morning(lab: Lab) -> None:
     assert rotation_info(lab.said).result["rotation"]["away"] == 0
     assert rotation(lab.said, "day", apply=True).result["changed"] is False
     assert rotation(lab.said, "resumed", apply=True).result["changed"] is False
+
+
+def test_a_night_takes_no_desktop_that_somebody_began_to_work_with(lab: Lab) -> None:
+    used = Rule(Effect.HAPPEN, "SetField", happening="vm.used", target="vdi-*")
+    lab.server.world.injector.add(used)
+    night = rotation(lab.said, "night", policy=POLICY, apply=True)
+    assert night.exit_code == 4
+    assert [effect for effect in lab.effects if effect.startswith("SuspendVM_Task")] == []
+    assert any("uses 5200 MHz, idle is below 500" in reason for reason in night.result["reasons"])
 
 
 def test_one_desktop_comes_back(lab: Lab) -> None:

@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.rotation import NOTHING_CUT_OFF
-from gpuops.model.rotation import Policy
+from gpuops.execute.site import agreed
+from gpuops.model.rotation import Limits, Policy
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
@@ -30,6 +32,7 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.scenario import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.sim.trouble.vm_happenings import used
 from gpuops.vsphere.connection import Connection
 from tests.execute.journals import op_ids
 from tests.wire.conftest import target_of
@@ -63,10 +66,16 @@ class Wire:
     state_dir: Path
     policy: Policy
 
-    def night(self, *, apply: bool = True, watch: Callable[[Outcome], None] = lambda outcome: None) -> Report:
+    def night(
+        self,
+        *,
+        apply: bool = True,
+        watch: Callable[[Outcome], None] = lambda outcome: None,
+        consent: Callable[[Report], None] = agreed,
+    ) -> Report:
         def begin(site: Site) -> Report:
             site.progress = watch
-            return rotate_night(self.policy, site, apply=apply)
+            return rotate_night(self.policy, site, apply=apply, consent=consent)
 
         return self._with(begin)
 
@@ -132,6 +141,53 @@ def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:
     lab_wire.check_morning()
     [moved] = [entry for entry in lab_wire.entries() if entry.method == "RelocateVM_Task"]
     assert moved.name == "ml-06", "and the morning leaves it where it was moved to"
+
+
+def busy_reasons(report: Report) -> set[str]:
+    return {outcome.reason.removeprefix("an earlier step failed: ") for outcome in report.outcomes if outcome.reason}
+
+
+def test_desktops_that_somebody_begins_to_work_with_while_the_night_goes_on_are_left_alone(lab_wire: Wire) -> None:
+    """By remote desktop: no console shows it. The one whose suspend was sent before is the last."""
+    lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))
+    lab_wire.trouble(Effect.HAPPEN, "SuspendVM_Task", phase=Phase.AFTER, happening="vm.used", target="vdi-*")
+    report = lab_wire.night()
+    assert lab_wire.to_power("suspended").total() == 1
+    assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)
+    assert report.exit_code == 4
+    lab_wire.day()
+    assert lab_wire.to_power("poweredOn") == lab_wire.to_power("suspended") + lab_wire.to_power("poweredOff")
+    lab_wire.check_ledger()
+    with Connection(target_of(lab_wire.server)) as connection:
+        vms = connection.inventory().vms.values()
+    assert {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")} == set()
+
+
+def test_eight_seconds_into_the_night_everybody_works(lab_wire: Wire) -> None:
+    lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))
+    lab_wire.trouble(Effect.HAPPEN, "*", happening="vm.used", target="vdi-*", at_s=8.0)
+    began = lab_wire.server.world.clock.now()
+    report = lab_wire.night()
+    late = [
+        entry.name
+        for entry in lab_wire.entries()
+        if entry.method == "SuspendVM_Task" and entry.at > began + timedelta(seconds=60)
+    ]
+    assert late == []
+    assert lab_wire.to_power("suspended").total() <= 1, "the one that was in flight"
+    assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)
+
+
+def test_desktops_that_somebody_works_with_when_the_question_is_answered_are_not_even_marked(lab_wire: Wire) -> None:
+    def answered(report: Report) -> None:
+        assert report.plan.steps
+        for vm in lab_wire.server.world.by_type("VirtualMachine"):
+            if vm.name.startswith("vdi-"):
+                used(vm, Rule(Effect.HAPPEN, happening="vm.used"))
+
+    report = lab_wire.night(consent=answered)
+    assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)
+    assert [entry for entry in lab_wire.entries() if entry.name.startswith("vdi-")] == []
 
 
 def test_second_runs_and_dry_runs_leave_no_trace_in_the_ledger(lab_wire: Wire) -> None:

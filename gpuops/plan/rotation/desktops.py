@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuops.advise.idle import busy
+from gpuops.advise.idle import idleness
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -16,7 +16,6 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Choice
 from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.rotation.taking import role_of
-from gpuops.plan.rotation.waiting import waiting
 
 SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
@@ -52,11 +51,8 @@ def survey(
     kept: list[Choice] = []
     candidates: list[tuple[Pool, Vm]] = []
     pooled = [(pool, vm) for vm in inventory.vms.values() if (pool := policy.pool_of(vm)) is not None]
-    queued = {waits.vm.ref for waits in waiting(policy, inventory) if waits.vm is not None}
     for pool, vm in pooled:
-        reason = (
-            left_alone.get(vm.ref) or _kept_by_policy(policy, pool, vm, queued) or _kept_by_state(pool, vm, inventory)
-        )
+        reason = left_alone.get(vm.ref) or reason_to_stay(policy, pool, vm, inventory)
         if reason is None:
             candidates.append((pool, vm))
         else:
@@ -86,7 +82,28 @@ def _disowned(policy: Policy, pooled: Sequence[tuple[Pool, Vm]]) -> tuple[tuple[
     )
 
 
-def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Collection[str]) -> str | None:
+def reason_to_stay(policy: Policy, pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
+    """Why this desktop of the pool may not be taken, whatever the others do; None = nothing speaks against it.
+
+    Asked when the night is planned, and of facts read anew just before the desktop is taken.
+    """
+    return _kept_by_policy(policy, pool, vm) or _kept_by_state(pool, vm, inventory)
+
+
+def no_space_for(vm: Vm, inventory: Inventory, catalog: Catalog, away: Iterable[Vm]) -> str | None:
+    """Why its datastores have no room for what suspending it writes; None = they have, or it is shut down instead.
+
+    `away`: what tonight has suspended, or is suspending.
+    """
+    if role_of(vm) is Role.SHUT_DOWN:
+        return None  # it leaves nothing on a datastore
+    free_mib = _free_mib(inventory, away, catalog)
+    needed_mib = suspend_size_mib(vm, catalog)
+    unknown = "the size of its suspend file is unknown" if needed_mib is None else None
+    return _no_space(vm, needed_mib, free_mib, inventory) or unknown
+
+
+def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm) -> str | None:
     if not pool.parked:
         return f"pool {pool.name} is not declared parked"
     opted_out = policy.opt_out.on(vm)
@@ -94,7 +111,7 @@ def _kept_by_policy(policy: Policy, pool: Pool, vm: Vm, queued: Collection[str])
         return f"opted out ({policy.opt_out})" if opted_out else f"{policy.opt_out} cannot be read"
     if pool.owner is not None and pool.owner.on(vm) is not True:
         return f"its owner has not agreed ({pool.owner})"
-    if vm.ref in queued:
+    if any(queued.names_vm(vm) for queued in policy.ml):
         return "is in the ML queue of the same policy"
     return None
 
@@ -104,7 +121,7 @@ def _kept_by_state(pool: Pool, vm: Vm, inventory: Inventory) -> str | None:
         return "is a template"
     if vm.power is PowerState.OFF:
         return "is powered off"
-    return busy(vm, pool.idle.cpu_below_mhz) or _cannot_be_taken(pool, vm, inventory.host_of(vm))
+    return idleness(vm, pool.idle).objection or _cannot_be_taken(pool, vm, inventory.host_of(vm))
 
 
 def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:

@@ -1,9 +1,9 @@
 """Rotation, the guard: what is asked once more just before each step that takes something.
 
-A plan is minutes old when its last step is sent. `hindrance` asks whether the step still makes sense for its VM; this
-asks whether the night may go on taking at all: that the window is still open by clocks that agree, that the pool keeps
-its floor and stays parked, that nobody withdrew a desktop, and that not too much has failed. It never speaks against
-the morning.
+A plan is minutes old when its last step is sent, hours old in a large night or behind a question that nobody answered.
+`hindrance` asks whether the step still makes sense for its VM; this asks whether the night may go on taking at all:
+that the window is still open by clocks that agree, that not too much has failed, and that of the desktop everything
+still holds that the plan required. It never speaks against the morning.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.advise.idle import in_use
+from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.model.rotation import Policy
+from gpuops.model.rotation import IdleRule, Policy, Pool, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.clocks import apart
+from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
 from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.rotation.restless import WHY, restless
+from gpuops.plan.rotation.taking import taking
 from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 
-_TAKING: Final = (SuspendVm, ShutDownGuest)
+TAKING: Final = (SuspendVm, ShutDownGuest)
 """What makes a desktop give up its GPUs; a night shuts down nothing else."""
 
 
@@ -35,14 +37,21 @@ class Guard:
     policy: Policy
     before: Setbacks
     """How the night went until now, with the plan that is begun."""
+    catalog: Catalog = field(repr=False)
     not_after: Mapping[str, datetime] = field(default_factory=dict)
     """VM ref -> when the return to its host begins: from then on nothing is taken there."""
     taken: frozenset[str] = frozenset()
     """Desktops (refs) that earlier runs of the night have taken."""
 
+    def idle_rule(self, step: Step, inventory: Inventory) -> IdleRule | None:
+        """When the VM of the step is idle; None = it is in no pool."""
+        vm = inventory.vms.get(step.vm)
+        pool = self.policy.pool_of(vm) if vm is not None else None
+        return pool.idle if pool is not None else None
+
     def pools(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
         """Names of the pools that these steps take from."""
-        taken = [inventory.vms[step.vm] for step in steps if isinstance(step, _TAKING) and step.vm in inventory.vms]
+        taken = [inventory.vms[step.vm] for step in steps if isinstance(step, TAKING) and step.vm in inventory.vms]
         return frozenset(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None)
 
     def company(self, pools: Collection[str], inventory: Inventory, ended: Sequence[Outcome]) -> frozenset[str]:
@@ -59,7 +68,7 @@ class Guard:
 
     def _taken(self, ended: Sequence[Outcome]) -> frozenset[str]:
         """The desktops that the night has taken: before this run, and in it."""
-        done = (each for each in ended if each.verdict is Verdict.DONE and isinstance(each.step, _TAKING))
+        done = (each for each in ended if each.verdict is Verdict.DONE and isinstance(each.step, TAKING))
         return self.taken.union(each.step.vm for each in done)
 
     def against(
@@ -90,32 +99,54 @@ class Guard:
         if stopped is not None:
             return f"the night takes nothing more: {stopped}"
         vm = inventory.vms.get(step.vm)
-        if not isinstance(step, _TAKING) or vm is None:
+        marks = isinstance(step, SetAttribute) and _marks_a_desktop(step)
+        if vm is None or not (marks or isinstance(step, TAKING)):
             return None
-        return in_use(vm) or self._withdrawn(vm, inventory, leaving) or self._unparked(vm, inventory, ended)
-
-    def _unparked(self, vm: Vm, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
-        """Whether so many of its pool, taken tonight, run again that the pool is left alone."""
-        taken = (inventory.vms.get(ref) for ref in self._taken(ended))
-        pool = self.policy.pool_of(vm)
-        woken = [each for each in taken if each is not None and stays_running(each)]
-        return WHY if pool is not None and pool.name in restless(woken, self.policy) else None
-
-    def _withdrawn(self, vm: Vm, inventory: Inventory, leaving: Collection[str]) -> str | None:
-        """What the policy, read anew on this desktop, says against taking it."""
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
-        if self.policy.opt_out.on(vm) is not False:
-            return f"opted out ({self.policy.opt_out})"
-        if pool.owner is not None and pool.owner.on(vm) is not True:
-            return f"its owner has not agreed ({pool.owner})"
-        if pool.floor:
-            running = sum(
-                1
-                for other in inventory.vms.values()
-                if stays_running(other) and other.ref not in leaving and self.policy.pool_of(other) == pool
-            )
-            if running <= pool.floor:
-                return f"floor: {pool.floor} of pool {pool.name} stay running"
-        return None
+        reason = reason_to_stay(self.policy, pool, vm, inventory)
+        if reason is not None or marks:
+            return reason
+        return (
+            _otherwise(step, vm)
+            or self._floor(pool, inventory, leaving)
+            or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
+            or self._unparked(pool, inventory, ended)
+        )
+
+    def _unparked(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
+        """Whether so many of its pool, taken tonight, run again that the pool is left alone."""
+        taken = (inventory.vms.get(ref) for ref in self._taken(ended))
+        woken = [each for each in taken if each is not None and stays_running(each)]
+        return WHY if pool.name in restless(woken, self.policy) else None
+
+    def _away(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
+        """What the night has suspended, or is suspending."""
+        suspended = (ref for ref in self._taken(ended) if _is_suspended(inventory.vms.get(ref)))
+        return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
+
+    def _floor(self, pool: Pool, inventory: Inventory, leaving: Collection[str]) -> str | None:
+        """Whether as few of the pool run as must stay running."""
+        if not pool.floor:
+            return None
+        running = sum(
+            1
+            for other in inventory.vms.values()
+            if stays_running(other) and other.ref not in leaving and self.policy.pool_of(other) == pool
+        )
+        return f"floor: {pool.floor} of pool {pool.name} stay running" if running <= pool.floor else None
+
+
+def _marks_a_desktop(step: SetAttribute) -> bool:
+    marked = parse_marker(step.value)
+    return marked is not None and marked.role is not Role.ML
+
+
+def _otherwise(step: Step, vm: Vm) -> str | None:
+    """Whether the desktop would be taken by another step than the one that was planned."""
+    return None if type(taking(vm)) is type(step) else "its devices have changed since the plan was made"
+
+
+def _is_suspended(vm: Vm | None) -> bool:
+    return vm is not None and vm.power is PowerState.SUSPENDED

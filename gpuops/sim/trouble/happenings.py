@@ -46,6 +46,7 @@ HAPPENINGS: Final[Mapping[str, Happening]] = {
     "vm.suspended": Happening("VirtualMachine", vm_happenings.suspended),
     "vm.elsewhere": Happening("VirtualMachine", vm_happenings.elsewhere),
     "vm.busy": Happening("VirtualMachine", vm_happenings.busy),
+    "vm.used": Happening("VirtualMachine", vm_happenings.used),
     "gpu.failed": Happening("HostSystem", host_happenings.gpu_failed),
     "host.crashed": Happening("HostSystem", host_happenings.crashed),
     "host.disconnected": Happening("HostSystem", host_happenings.disconnected),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gpuops.sim.trouble.rule import Rule
 
 ANOTHER_NAME: Final = "{}-renamed"
+WORKING_MHZ: Final = 5200
+"""CPU of a desktop that somebody works with."""
 
 
 def deleted(vm: VirtualMachine, rule: Rule) -> None:
@@ -105,6 +107,19 @@ def busy(vm: VirtualMachine, rule: Rule) -> None:
     """A task of somebody else runs on it for `for_s`: TaskInProgress to everyone."""
     call = somebody(vm.world, "ReconfigVM_Task")
     _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
+
+
+def used(vm: VirtualMachine, rule: Rule) -> None:
+    """Somebody works with it by remote desktop, for `for_s` or for good: its CPU tells, and no console does."""
+    idle_mhz = vm.state.cpu_usage_mhz
+    _uses(vm, WORKING_MHZ)
+    if rule.for_s:
+        vm.world.clock.schedule(rule.for_s, lambda: _uses(vm, idle_mhz), background=True)
+
+
+def _uses(vm: VirtualMachine, mhz: int) -> None:
+    vm.state.cpu_usage_mhz = mhz
+    vm.touch("summary")
 
 
 def _taken_by(vm: VirtualMachine, target: HostSystem) -> Admission | None:

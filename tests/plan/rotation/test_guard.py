@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 import pytest
 
+from gpuops.execute.site import catalog_of
+from gpuops.model.gpu import PciAddress
+from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import PowerState
+from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice
 from gpuops.model.window import Window
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
 from gpuops.plan.rotation.guard import Guard
 from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
-from tests.execute.small_vcenter import small_world
+from tests.execute.small_vcenter import World, small_world
 
+CATALOG = catalog_of(small_world().snapshot())
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 POOL = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True, directpath=DirectPath.SHUT_DOWN_GUEST)
 POLICY = Policy("small", (POOL,), windows=(Window(time(20), time(6), UTC),))
+DIRECT = DirectPathDevice(13000, PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x2235, "esx-01")
 TAKEN: list[Step] = [
     SetAttribute("vm-1", "gpuops.rotation", "x"),
     SuspendVm("vm-1"),
@@ -28,21 +36,31 @@ TAKEN: list[Step] = [
 ]
 
 
+def world_of(*steps: Step) -> World:
+    """The small world, in which a desktop that is asked to shut down cannot be suspended."""
+    world = small_world()
+    for step in steps:
+        if isinstance(step, ShutDownGuest):
+            world.set(step.vm, devices=(DIRECT,))
+    return world
+
+
 @pytest.mark.parametrize("step", TAKEN)
 def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
-    guard = Guard(POLICY, Setbacks(4), {"vm-1": NOW})
-    world = small_world().snapshot()
+    guard = Guard(POLICY, Setbacks(4), CATALOG, {"vm-1": NOW})
+    other = replace(step, vm="vm-2")
+    world = world_of(step, other).snapshot()
     assert guard.against(step, world, NOW - timedelta(seconds=1), (), ()) is None
     assert guard.against(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
-    assert guard.against(replace(step, vm="vm-2"), world, NOW, (), ()) is None, "its host may have more time"
+    assert guard.against(other, world, NOW, (), ()) is None, "its host may have more time"
     assert guard.against(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
 
 
 @pytest.mark.parametrize("step", [SuspendVm("vm-1"), ShutDownGuest("vm-1")])
 def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
-    world = small_world()
+    world = world_of(step)
     owned = replace(POOL, owner=Mark("gpuops.owner"), floor=4)
-    guard = Guard(replace(POLICY, pools=(owned,)), Setbacks(4))
+    guard = Guard(replace(POLICY, pools=(owned,)), Setbacks(4), CATALOG)
     assert guard.against(step, world.snapshot(), NOW, (), ()) == "its owner has not agreed (attribute gpuops.owner)"
     world.set("vm-1", attributes={"gpuops.owner": "cad"})
     assert guard.against(step, world.snapshot(), NOW, (), ()) is None
@@ -55,7 +73,7 @@ def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
 
 def test_what_another_run_is_still_suspending_does_not_count_towards_the_floor() -> None:
     world = small_world()
-    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), Setbacks(4))
+    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), Setbacks(4), CATALOG)
     assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-2", question="Is the disk full?")
     refused = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
@@ -64,8 +82,9 @@ def test_what_another_run_is_still_suspending_does_not_count_towards_the_floor()
 
 @pytest.mark.parametrize("ahead_s", [-61, 61, 3600])
 def test_nothing_is_taken_from_the_look_on_that_finds_the_clocks_apart(ahead_s: int) -> None:
-    guard, world = Guard(POLICY, Setbacks(4)), small_world().snapshot()
+    guard = Guard(POLICY, Setbacks(4), CATALOG)
     for step in TAKEN:
+        world = world_of(step).snapshot()
         said = guard.against(step, world, NOW, (), (), timedelta(seconds=ahead_s))
         assert said is not None
         assert said.startswith("clocks: vCenter's is 1 ")
@@ -76,7 +95,7 @@ def test_nothing_is_taken_from_the_look_on_that_finds_the_clocks_apart(ahead_s: 
 def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
     """Some taken by an earlier run of the night, some by this one: all of them are looked at."""
     world = small_world()
-    guard = Guard(POLICY, Setbacks(4), taken=frozenset({"vm-2", "vm-3"}))
+    guard = Guard(POLICY, Setbacks(4), CATALOG, taken=frozenset({"vm-2", "vm-3"}))
     ended = [Outcome(SuspendVm("vm-4"), Verdict.DONE), Outcome(SuspendVm("vm-5"), Verdict.FAILED)]
     for away in ("vm-2", "vm-3", "vm-4"):
         world.set(away, power=PowerState.SUSPENDED)
@@ -88,3 +107,70 @@ def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
     said = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ())
     assert said == "3 desktops of its pool came back by themselves tonight: no more of it are taken"
     assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, ended, ()) is None, "it takes no desktop"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"cpu_usage_mhz": 500}, "uses 500 MHz, idle is below 500"),
+        ({"cpu_usage_mhz": None}, "its CPU usage cannot be read"),
+        ({"console_connections": 1}, "1 console connection(s) open"),
+        ({"console_connections": None}, "its console connections cannot be read"),
+        ({"question": "Is the disk full?"}, "waits for an answer: Is the disk full?"),
+        ({"tasks": (RunningTask("task-1", "CloneVM_Task", "running"),)}, "a task is running: CloneVM_Task"),
+        ({"unreadable": ("runtime.host",)}, "cannot be read whole: runtime.host"),
+        ({"connected": False}, "is not connected, or does not tell"),
+        ({"template": True}, "is a template"),
+        ({"attributes": {"gpuops.opt-out": "yes"}}, "opted out (attribute gpuops.opt-out)"),
+        ({"name": "renamed"}, "is in no pool of the policy any more"),
+        ({"name": "desktop-ml"}, "is in the ML queue of the same policy"),
+        ({"devices": None}, "its devices cannot be read"),
+        ({"devices": ()}, "has no vGPU: suspending it frees none"),
+        ({"devices": (DIRECT,)}, "its devices have changed since the plan was made"),
+        ({"devices": (VgpuDevice(13000, "nvidia_a40-6q"),)}, "esx-01 does not say that nvidia_a40-6q can be suspended"),
+        ({"datastores": ()}, "its datastore is unknown"),
+        ({"memory_mib": None}, "the size of its suspend file is unknown"),
+    ],
+)
+def test_whatever_the_plan_required_of_a_desktop_is_required_again(change: dict[str, Any], why: str) -> None:
+    world = small_world()
+    policy = replace(POLICY, ml=(QueuedVm("desktop-ml"),))
+    guard = Guard(policy, Setbacks(4), CATALOG)
+    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
+    world.set("vm-1", **change)
+    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) == why
+
+
+def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_their_desktops() -> None:
+    world = small_world()
+    loose = replace(POLICY, pools=(replace(POOL, parked=False),))
+    said = Guard(loose, Setbacks(4), CATALOG).against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    assert said == "pool all is not declared parked"
+    world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=True)
+    said = Guard(POLICY, Setbacks(4), CATALOG).against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    assert said == "esx-01 is in maintenance mode, or does not tell"
+
+
+def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:
+    """What is being suspended meanwhile still needs its room; what is suspended has all but a tenth of it."""
+    world, guard = small_world(), Guard(POLICY, Setbacks(4), CATALOG)
+    needed_mib = suspend_size_mib(world.vms["vm-1"], CATALOG) or 0
+
+    def said(free_mib: int, *leaving: str, ended: Sequence[Outcome] = ()) -> str | None:
+        world.datastores["ds-1"] = replace(world.datastores["ds-1"], free_mib=free_mib)
+        return guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, ended, leaving)
+
+    assert said(needed_mib + SPACE_MARGIN_MIB) is None
+    full = f"datastore ssd: its suspend file needs {needed_mib} MiB, {needed_mib + SPACE_MARGIN_MIB - 1} free"
+    assert said(needed_mib + SPACE_MARGIN_MIB - 1) == full
+    assert said(2 * needed_mib + SPACE_MARGIN_MIB, "vm-2") is None
+    assert said(2 * needed_mib + SPACE_MARGIN_MIB - 1, "vm-2") == full
+    world.set("vm-2", power=PowerState.SUSPENDED)
+    assert said(round(1.1 * needed_mib) + SPACE_MARGIN_MIB, ended=[Outcome(SuspendVm("vm-2"), Verdict.DONE)]) is None
+
+
+def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
+    world, guard = small_world(), Guard(POLICY, Setbacks(4), CATALOG)
+    assert guard.idle_rule(SuspendVm("vm-1"), world.snapshot()) == IdleRule(500)
+    assert guard.idle_rule(PowerOnVm("vm-91"), world.snapshot()) is None
+    assert guard.idle_rule(SuspendVm("vm-404"), world.snapshot()) is None
