@@ -89,5 +89,5 @@ def _untold(vm: Vm, below_mhz: int | None) -> str | None:
     if vm.console_connections is None:
         return "its console connections cannot be read"
     if below_mhz is None:
-        return "no pool of a policy says when it is idle"
+        return "is in no pool of a policy: nothing says when it is idle"
     return "its CPU usage cannot be read" if vm.cpu_usage_mhz is None else None

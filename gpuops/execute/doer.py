@@ -139,6 +139,8 @@ class Doer:
         asked, self._looked_s = self.journal.clock() if self._same_time else None, self.passed_s()
         self._sent_since_look = False
         self.look(vms)
+        if self._guard is not None and self._guard.policy.needs_tags:
+            self.inventory = self.vcenter.with_tags(self.inventory, vms)
         if asked is not None:
             self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
 

@@ -40,8 +40,8 @@ class Vcenter(Protocol):
         """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
         ...
 
-    def with_tags(self, inventory: Inventory) -> Inventory:
-        """The same snapshot with the tags of every VM and host filled in (vSphere Automation API)."""
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        """The same snapshot with the tags of these VMs, or of every VM and host, filled in (vSphere Automation API)."""
         ...
 
     def lacking(
@@ -62,7 +62,8 @@ class Vcenter(Protocol):
         ...
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""
+        """The same snapshot with these VMs, their datastores and their hosts' GPUs read anew; a VM that is gone is
+        dropped. Tags are left as they were."""
         ...
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:

@@ -46,6 +46,16 @@ class _Task:
     running: RunningTask | None
 
 
+_OF_VMS: Final = {
+    "VirtualMachine": paths.VM,
+    "Task": paths.TASK,
+    "Folder": paths.FOLDERS,
+    "Datacenter": paths.FOLDERS,
+    "VirtualApp": paths.VAPP,
+    "Datastore": paths.DATASTORE,
+}
+"""What a look at some VMs reads."""
+
 _Record = _Place | ThinHost | ThinVm | Datastore | _Task
 
 
@@ -86,23 +96,25 @@ def inventory(session: Session) -> Inventory:
 
 
 def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
-    """The same snapshot with these VMs, and the GPUs of their hosts, read anew; a VM that is gone is dropped.
+    """The same snapshot with these VMs, their datastores and the GPUs of their hosts read anew; a VM that is gone is
+    dropped. Each is where it is now, under its name of now.
 
-    A host keeps what QueryConfigTarget told of it.
+    A host keeps what QueryConfigTarget told of it, and a VM its tags.
     """
     with reading(session) as reader:
-        wanted = {"VirtualMachine": paths.VM, "Task": paths.TASK}
-        thin = reader.these(wanted, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
-        fresh = _read_vms(_custom_fields(reader, session), thin)
+        thin = reader.these(_OF_VMS, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
+        places = {each.ref: each for each in thin if isinstance(each, _Place)}
+        fresh = _vms(_custom_fields(reader, session), thin, places)
         detailed = _detailed(reader, session.api_version, fresh.values())
-        known = {ref: _named_as(seen.vms.get(ref), vm) for ref, vm in detailed.items()}
+        known = {ref: _tagged_as(seen.vms.get(ref), vm) for ref, vm in detailed.items()}
         touched = {
             ref for vm in (*known.values(), *(seen.vms[ref] for ref in vms if ref in seen.vms)) if (ref := vm.host)
         }
         hosts = _observed_hosts(reader, session.api_version, seen, touched)
         now = _now(reader)
     kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
-    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, taken_at=now)
+    stores = {**seen.datastores, **{each.ref: each for each in thin if isinstance(each, Datastore)}}
+    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, datastores=stores, taken_at=now)
 
 
 def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
@@ -117,11 +129,9 @@ def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Invento
     return replace(seen, clusters={**seen.clusters, **{cluster.ref: cluster for cluster in fresh}})
 
 
-def _named_as(seen: Vm | None, fresh: Vm) -> Vm:
-    """The VM with what a read of the VM alone does not tell: the names of the places around it, and its tags."""
-    if seen is None:
-        return fresh
-    return replace(fresh, path=seen.path, tags=seen.tags, vapp=fresh.vapp and (seen.vapp or fresh.vapp))
+def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
+    """The VM with its tags, which this API does not tell."""
+    return fresh if seen is None else replace(fresh, tags=seen.tags)
 
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:

@@ -84,9 +84,9 @@ class Connection:
         """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
         return with_config_targets(self._session, inventory, hosts)
 
-    def with_tags(self, inventory: Inventory) -> Inventory:
-        """The same snapshot with the tags of every VM and host filled in."""
-        return with_tags(self._session, inventory)
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        """The same snapshot with the tags of these VMs, or of every VM and host, filled in."""
+        return with_tags(self._session, inventory, vms)
 
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
@@ -103,7 +103,8 @@ class Connection:
         return collect.with_drs(self._session, inventory, vms)
 
     def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
-        """The same snapshot with these VMs and their hosts' GPUs read anew; a VM that is gone is dropped."""
+        """The same snapshot with these VMs, their datastores and their hosts' GPUs read anew; a VM that is gone is
+        dropped."""
         return collect.observe(self._session, inventory, vms)
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:

@@ -32,8 +32,8 @@ MOST_IN_A_PAGE: Final = 20_000
 """Objects in one reply of a server that does not keep to the pages that were asked for."""
 MOST_OBJECTS: Final = 1_000_000
 """In one read of a whole vCenter: ten times the VMs of the largest fleet."""
-MOST_TASKS: Final = 100
-"""Recent tasks of one VM; vCenter lists a few."""
+MOST_AROUND: Final = 200
+"""Recent tasks, places above and datastores of one VM; vCenter lists a few of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,10 @@ class Reader:
         return self._bulk(lambda: self._through_a_view(wanted, decode))
 
     def these(self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[Found], Record]) -> list[Record]:
-        """What `decode` makes of the named (type, id) objects; one that is gone is left out."""
+        """What `decode` makes of the named (type, id) objects; one that is gone is left out.
+
+        With VMs come what of `AROUND_VMS` is wanted too: their recent tasks, the places above them, their datastores.
+        """
         objects = list(refs)
         found: list[Record] = []
         for start in range(0, len(objects), PAGE_OBJECTS):
@@ -131,10 +134,10 @@ class Reader:
         self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
     ) -> list[Record]:
         asked = list(page)
-        objects = "".join(_plain_object(*each, "Task" in wanted) for each in asked)
-        refs, tasks = {ref for _, ref in asked}, "Task" in wanted
-        most = len(refs) * (1 + MOST_TASKS) if tasks else len(refs)
-        return self._pages(wanted, objects, lambda each: decode(_asked_for(each, refs, tasks)), most)
+        refs, around = {ref for _, ref in asked}, AROUND_VMS.intersection(wanted)
+        objects = "".join(_plain_object(*each, around) for each in asked)
+        most = len(refs) * (1 + MOST_AROUND) if around else len(refs)
+        return self._pages(wanted, objects, lambda each: decode(_asked_for(each, refs, around)), most)
 
     def _again_if_ended(self, read: Callable[[], Answer]) -> Answer:
         seen = self._session.logins
@@ -178,9 +181,9 @@ class Reader:
             reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
 
 
-def _asked_for(found: Found, refs: Collection[str], with_tasks: bool) -> Found:
-    """The same, if it is one of these, or a task where tasks were asked for. Raises ProtocolError."""
-    if found.ref not in refs and not (with_tasks and found.type == "Task"):
+def _asked_for(found: Found, refs: Collection[str], around: Collection[str]) -> Found:
+    """The same, if it is one of these, or of a type that is asked for around them. Raises ProtocolError."""
+    if found.ref not in refs and found.type not in around:
         raise ProtocolError(f"vCenter answers with {found.type} {found.ref}, which it was not asked for")
     return found
 
@@ -215,6 +218,22 @@ _TASKS_OF_VM: Final = (
 )
 
 
+_PLACES_ABOVE: Final = (
+    '<selectSet xsi:type="TraversalSpec"><name>above</name><type>ManagedEntity</type><path>parent</path>'
+    "<skip>false</skip><selectSet><name>above</name></selectSet></selectSet>"
+    '<selectSet xsi:type="TraversalSpec"><name>vapp</name><type>VirtualMachine</type><path>parentVApp</path>'
+    "<skip>false</skip><selectSet><name>above</name></selectSet><selectSet><name>folder</name></selectSet></selectSet>"
+    '<selectSet xsi:type="TraversalSpec"><name>folder</name><type>VirtualApp</type><path>parentFolder</path>'
+    "<skip>false</skip><selectSet><name>above</name></selectSet></selectSet>"
+)
+_DATASTORES_OF_VM: Final = (
+    '<selectSet xsi:type="TraversalSpec"><name>datastores</name><type>VirtualMachine</type>'
+    "<path>datastore</path><skip>false</skip></selectSet>"
+)
+AROUND_VMS: Final = frozenset({"Task", "Folder", "Datacenter", "VirtualApp", "Datastore"})
+"""Types of what is around a VM, and read with it where it is wanted."""
+
+
 def _view_object(view: str, with_tasks: bool) -> str:
     tasks = _TASKS_OF_VM if with_tasks else ""
     return (
@@ -224,6 +243,10 @@ def _view_object(view: str, with_tasks: bool) -> str:
     )
 
 
-def _plain_object(type_name: str, ref: str, with_tasks: bool) -> str:
-    tasks = _TASKS_OF_VM if with_tasks and type_name == "VirtualMachine" else ""
-    return f'<objectSet><obj type="{type_name}">{written(ref)}</obj><skip>false</skip>{tasks}</objectSet>'
+def _plain_object(type_name: str, ref: str, around: Collection[str]) -> str:
+    selects = ""
+    if type_name == "VirtualMachine":
+        selects += _TASKS_OF_VM if "Task" in around else ""
+        selects += _PLACES_ABOVE if "Folder" in around else ""
+        selects += _DATASTORES_OF_VM if "Datastore" in around else ""
+    return f'<objectSet><obj type="{type_name}">{written(ref)}</obj><skip>false</skip>{selects}</objectSet>'

@@ -48,7 +48,7 @@ def test_each_sign_of_use_and_each_thing_that_is_not_told(change: dict[str, Any]
 
 
 def test_without_a_rule_a_desktop_may_be_busy_and_is_never_idle() -> None:
-    assert idleness(QUIET, None).objection == "no pool of a policy says when it is idle"
+    assert idleness(QUIET, None).objection == "is in no pool of a policy: nothing says when it is idle"
     assert idleness(replace(QUIET, cpu_usage_mhz=5200), None).use is Use.UNKNOWN
     assert idleness(replace(QUIET, console_connections=1), None).use is Use.BUSY
 

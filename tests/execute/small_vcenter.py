@@ -268,9 +268,12 @@ class SmallVcenter:
     def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
 
-    def with_tags(self, inventory: Inventory) -> Inventory:
-        vms = {ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items()}
-        return replace(inventory, vms=vms)
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        asked = inventory.vms if vms is None else vms
+        told = {
+            ref: replace(vm, tags=self.world.tags.get(ref, ())) for ref, vm in inventory.vms.items() if ref in asked
+        }
+        return replace(inventory, vms={**inventory.vms, **told})
 
     def lacking(
         self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
@@ -289,8 +292,12 @@ class SmallVcenter:
             raise self.world.unreadable
         self.world.looks += 1
         now = self.world.snapshot()
-        fresh = {ref: now.vms[ref] if ref in vms else vm for ref, vm in inventory.vms.items() if ref in now.vms}
-        return replace(inventory, vms=fresh, hosts=now.hosts, taken_at=now.taken_at)
+        fresh = {
+            ref: replace(now.vms[ref], tags=vm.tags) if ref in vms else vm
+            for ref, vm in inventory.vms.items()
+            if ref in now.vms
+        }
+        return replace(inventory, vms=fresh, hosts=now.hosts, datastores=now.datastores, taken_at=now.taken_at)
 
     def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
         world, kind = self.world, type(step)

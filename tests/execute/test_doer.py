@@ -18,7 +18,7 @@ from gpuops.execute.resume import settle_open
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
-from gpuops.model.selector import Selector
+from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Plan, Wave
@@ -543,9 +543,23 @@ def test_a_request_that_was_lost_is_not_sent_again_to_a_desktop_whose_user_came(
     assert outcome.reason == "the reply was lost; not sent again: uses 5200 MHz, idle is below 500"
 
 
+def test_a_tag_that_withdraws_a_desktop_after_the_plan_is_seen(world: World, do: Do) -> None:
+    policy = Policy("small", (DESKTOPS,), opt_out=Mark(tag="gpuops:opt-out"))
+    guard = Guard(policy, Setbacks(4), CATALOG)
+    world.tags["vm-2"] = ("gpuops:opt-out",)
+    outcomes = do((SuspendVm("vm-1"), SuspendVm("vm-2")), guard=guard)
+    assert {outcome.step.vm: outcome.reason for outcome in outcomes} == {
+        "vm-1": "",
+        "vm-2": "opted out (tag gpuops:opt-out)",
+    }
+
+
 def test_without_a_rule_no_desktop_is_suspended(world: World, do: Do) -> None:
     [outcome] = do((SuspendVm("vm-1"),), guard=None)
-    assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "no pool of a policy says when it is idle")
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.SKIPPED,
+        "is in no pool of a policy: nothing says when it is idle",
+    )
 
 
 def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:

@@ -129,7 +129,7 @@ class DirectVcenter:
     def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         return inventory
 
-    def with_tags(self, inventory: Inventory) -> Inventory:
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
         return inventory
 
     def lacking(

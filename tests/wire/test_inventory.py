@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,8 @@ from gpuops.model.target import Target
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.trouble.site_happenings import full
+from gpuops.sim.trouble.vm_happenings import refiled, renamed
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 
@@ -101,6 +104,25 @@ def test_observe_reads_anew_what_it_names_and_drops_what_is_gone(lab: SimServer,
     assert desktop.ref not in (gpu.vms or ())
     assert after.find_host("esx-01").cluster == before.find_host("esx-01").cluster
     assert after.taken_at > before.taken_at
+
+
+def test_what_is_observed_is_where_it_is_now_under_its_name_of_now(lab: SimServer, lab_target: Target) -> None:
+    with Session(lab_target) as session:
+        before = collect.inventory(session)
+        desktop, other = before.find_vm("vdi-01"), before.find_vm("vdi-02")
+        world = lab.world
+        with world.changed:
+            refiled(world.get(desktop.ref), Rule(Effect.HAPPEN))
+            renamed(world.get(other.ref), Rule(Effect.HAPPEN))
+            full(world.get(desktop.datastores[0]), Rule(Effect.HAPPEN))
+        seen = collect.observe(session, before, [desktop.ref, other.ref])
+        assert seen.vm(desktop.ref).path == f"{desktop.path.removesuffix('/vdi/vdi-01')}/vdi-01" != desktop.path
+        assert seen.vm(other.ref).path == f"{other.path}-renamed"
+        assert seen.datastores[desktop.datastores[0]].free_mib == 0
+        everything = collect.observe(session, before, list(before.vms))
+        assert replace(everything, taken_at=before.taken_at) == replace(
+            collect.inventory(session), taken_at=before.taken_at
+        )
 
 
 @pytest.mark.parametrize("method", ["RetrievePropertiesEx", "ContinueRetrievePropertiesEx"])

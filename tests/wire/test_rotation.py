@@ -163,6 +163,20 @@ def test_desktops_that_somebody_begins_to_work_with_while_the_night_goes_on_are_
     assert {vm.name for vm in vms if vm.attributes.get("gpuops.rotation")} == set()
 
 
+@pytest.mark.parametrize("happening", ["vm.refiled", "datastore.full"])
+def test_desktops_that_leave_their_folder_or_whose_datastore_is_filled_are_not_suspended(
+    lab_wire: Wire, happening: str
+) -> None:
+    """The one whose suspend was sent before that is the last."""
+    lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))
+    target = "vdi-*" if happening.startswith("vm") else "*"
+    lab_wire.trouble(Effect.HAPPEN, "SuspendVM_Task", phase=Phase.AFTER, happening=happening, target=target)
+    report = lab_wire.night()
+    assert sum(entry.method == "SuspendVM_Task" for entry in lab_wire.entries()) <= 1
+    why = "is in no pool of" if target == "vdi-*" else ": its suspend file needs "
+    assert any(why in reason for reason in busy_reasons(report)), busy_reasons(report)
+
+
 def test_eight_seconds_into_the_night_everybody_works(lab_wire: Wire) -> None:
     lab_wire.policy = replace(lab_wire.policy, limits=Limits(in_flight=1))
     lab_wire.trouble(Effect.HAPPEN, "*", happening="vm.used", target="vdi-*", at_s=8.0)
