@@ -409,6 +409,15 @@ def sees_V8(lab: Lab) -> None:
     assert lab.power("vdi-11") == "suspended"
 
 
+def sees_V9(lab: Lab) -> None:
+    give(lab, "V9", target="vdi-02")
+    vm = lab.vm("vdi-02")
+    assert vm.summary.quickStats.overallCpuUsage < 500
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert vm.summary.quickStats.overallCpuUsage == 5200
+    assert vm.runtime.numMksConnections == 0
+
+
 def sees_G1(lab: Lab) -> None:
     give(lab, "G1", target="vdi-06")
     lab.vm("vdi-12").PowerOnVM_Task()
