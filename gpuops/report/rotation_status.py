@@ -139,7 +139,7 @@ def _table(status: RotationStatus) -> Table:
             Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
             Text(mine.whereabouts.value, _STYLES[mine.whereabouts]),
             Text(visible(mine.reason)),
-            *((Text(visible(mine.command)),) if idle else ()),
+            *((Text(visible(mine.advice)),) if idle else ()),
         )
     return table
 
@@ -156,5 +156,6 @@ def _vm(mine: Ours, status: RotationStatus) -> Document:
         "profiles": list(original.profiles),
         "whereabouts": mine.whereabouts.value,
         "reason": mine.reason,
+        "first": mine.first,
         "command": mine.command,
     }

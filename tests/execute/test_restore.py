@@ -49,7 +49,7 @@ def test_an_ml_vm_is_stopped_only_when_it_is_named(night: Night) -> None:
     [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
     assert failed.step == ResumeVm("vm-1", "host-1")
     assert "the GPUs of esx-01 are held by desktop-03, desktop-04, desktop-05, ml-01" in failed.reason
-    assert failed.reason.endswith("; try again: gpuops rotate restore --vm desktop-01")
+    assert failed.reason.endswith(", then gpuops rotate restore --vm desktop-01")
     assert report.exit_code == 4
     assert (night.world.power("ml-01"), night.world.power("ml-02")) == (PowerState.ON, PowerState.ON)
     freed = restored(night, "ml-01", "desktop-01")
@@ -199,7 +199,7 @@ def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:
 def test_the_command_that_is_said_of_a_name_with_a_colon_is_one_that_works(night: Night, name: str) -> None:
     night.world.set("vm-1", name="desktop-01:a", path="/dc/vm/desktop-01:a")
     [failed] = [outcome for outcome in restored(night, name).outcomes if outcome.verdict is Verdict.FAILED]
-    assert failed.reason.endswith("; try again: gpuops rotate restore --vm moid:vm-1")
+    assert failed.reason.endswith(", then gpuops rotate restore --vm moid:vm-1")
     assert restored(night, "moid:vm-91", name).exit_code == 0
     assert night.world.vms["vm-1"].power is PowerState.ON
 

@@ -223,7 +223,8 @@ def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: N
     assert failed.step == ResumeVm("vm-2", "host-1")
     assert failed.reason == (
         "not enough graphics resources; "
-        "the GPUs of esx-01 are held by desktop-01, desktop-03, desktop-04, desktop-05; try again: gpuops rotate day"
+        "the GPUs of esx-01 are held by desktop-01, desktop-03, desktop-04, desktop-05: free one, "
+        "then gpuops rotate day"
     )
     assert night.powers()["desktop-01"] is PowerState.ON
     assert night.markers() == {"desktop-02"}

@@ -36,6 +36,7 @@ from tests.nights.night import OVERRIDE, Played
 from tests.nights.others import blockers_are_named, others_are_left
 from tests.nights.overrides import only_the_queue, put_back
 from tests.nights.promises import (
+    advice_gets_further,
     done_was_done,
     failed_for_certain,
     intent_first,
@@ -262,6 +263,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     done_was_done,
     told_is_back,
     told_with_a_command,
+    advice_gets_further,
     marked,
     on_host,
     stays_where_it_is,

@@ -1,16 +1,20 @@
 """Promises: what the journal and the reports say, held against the ledger.
 
 I1 who is named is told why and what to type, I5 the journal keeps what is not back, I10 the markers alone would be
-enough, I15 intent before effect, I16 unknown is never told as known, I24 what is called done was done.
+enough, I15 intent before effect, I16 unknown is never told as known, I24 what is called done was done, I28 whoever does
+what is advised gets further.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
@@ -107,6 +111,24 @@ def told_with_a_command(night: Played) -> Iterator[str]:
     for name, words in sorted(told.items()):
         if name.startswith("desktop-") and not any(way in words for way in ("gpuops ", "the same command")):
             yield f"I1: {name} is named, and nobody is told what to do: {words.strip()!r}"
+
+
+def advice_gets_further(night: Played) -> Iterator[str]:
+    """I28: what is advised as it stands, and not behind what somebody must do first, is not advised again in the same
+    words by a return that then did nothing."""
+    returns = [(report, length) for report, length in night.told if isinstance(report.request, RotateDay)]
+    for (report, length), (again, after) in pairwise(returns):
+        if length == after:
+            for line in sorted(_advised(report) & _advised(again)):
+                yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
+
+
+def _advised(report: Report) -> set[str]:
+    """The lines of a report that advise the return as it stands."""
+    left = {f"{unmet.subject}: {unmet.rule} (next: {unmet.hint})" for unmet in report.plan.unmet}
+    bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
+    left |= {f"{each.step.vm}: {each.reason}" for each in report.outcomes if each.verdict in bad}
+    return {line for line in left if re.search(r"(?<!then )gpuops rotate day\b", line)}
 
 
 def marked(night: Played) -> Iterator[str]:

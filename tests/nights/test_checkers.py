@@ -14,6 +14,7 @@ from pyVmomi import vim
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.plan import Rejection
 from gpuops.plan.steps import ResumeVm, RunInGuest
 from gpuops.sim.ledger import Entry
 from gpuops.sim.trouble.catalogue import rules_of
@@ -204,6 +205,14 @@ def two_evenings(night: Played) -> Played:
     )
 
 
+def advised_in_vain(night: Played) -> Played:
+    """Two returns that name the same desktop, and advise the same return again."""
+    assert night.last is not None
+    left = Rejection("desktop-001", "is away", hint="gpuops rotate day")
+    report = replace(night.last, plan=replace(night.last.plan, unmet=(left,)))
+    return replace(night, told=[(report, 7), (report, 7)])
+
+
 def ended_by_itself(night: Played) -> Played:
     """A night in which nothing goes wrong, and that ends without a report."""
     (name, _, at), *rest = night.calls
@@ -236,6 +245,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
     ("I1", "told_with_a_command", blocked_by_nobody),
+    ("I28", "advice_gets_further", advised_in_vain),
     ("I2", "no_session_is_cut", lambda night: replace(night, cut_sessions=[("vm-1", EVENING, CLOSES)])),
     ("I2", "who_works_is_left", lambda night: replace(night, busy=frozenset(night.names))),
     ("I3", "fits", no_room),

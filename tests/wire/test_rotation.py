@@ -258,7 +258,7 @@ def test_a_desktop_that_finds_no_gpu_is_named_and_comes_back_later(lab_wire: Wir
     assert report.exit_code == 4
     [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
     assert report.before.vm(failed.step.vm).name == "vdi-09"
-    assert "try again: gpuops rotate day" in failed.reason
+    assert ", then gpuops rotate day" in failed.reason
     with Connection(target_of(lab_wire.server)) as connection:
         told = rotate_status(Site(connection, lab_wire.state_dir, wall_clock))
     assert [mine.original.name for mine in told.away] == ["vdi-09"]

@@ -24,6 +24,7 @@ from gpuops.plan.rotation.ours import (
     Whereabouts,
     as_before,
     changing,
+    once_done,
     ours,
     vms_of,
 )
@@ -122,7 +123,7 @@ def _returnable(found: Iterable[Ours]) -> list[Ours]:
 
 
 def _unmet(mine: Ours) -> Rejection:
-    return Rejection(mine.original.name, mine.reason, hint=mine.command)
+    return Rejection(mine.original.name, mine.reason, hint=mine.advice)
 
 
 def _choice(mine: Ours) -> Choice:
@@ -176,6 +177,6 @@ def _explained(outcome: Outcome, after: Inventory, alone: bool) -> Outcome:
         return replace(outcome, reason=f"{outcome.reason}; look: gpuops rotate status")
     on_gpus = {ref for gpu in host.gpus for ref in gpu.vms or ()}
     holders = sorted(after.vms[ref].name if ref in after.vms else ref for ref in on_gpus)
-    held = f"; the GPUs of {host.name} are held by {', '.join(holders)}" if holders else ""
+    held = f"the GPUs of {host.name} are held by {', '.join(holders)}: free one" if holders else "see to that"
     again = command("rotate restore", vm=called(vm)) if alone else RETURN_COMMAND
-    return replace(outcome, reason=f"{outcome.reason}{held}; try again: {again}")
+    return replace(outcome, reason=f"{outcome.reason}; {once_done(held, again)}")

@@ -14,13 +14,13 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LATE, Policy, marker_value
 from gpuops.model.vm import PowerState
 from gpuops.plan.plan import Rejection
-from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, as_before
+from gpuops.plan.rotation.ours import Ours, Whereabouts, as_before, once_done
 from gpuops.plan.steps import SetAttribute
 
 _REASON: Final = (
     "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"
 )
-_AGAIN: Final = "the same command again in ten minutes ends it"
+_AGAIN: Final = once_done("wait ten minutes", "the same command again")
 _MARKERS: Final = "customValue"
 """The property that holds a VM's custom attributes (vSphere API reference, ManagedEntity)."""
 _HIDDEN: Final = "may be away for a night: its marker cannot be read, and there is no other record of one"
@@ -64,7 +64,7 @@ def hidden(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> Itera
         if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue
         if policy.pool_of(vm) is not None:
-            yield Rejection(vm.name, _HIDDEN, hint=RETURN_COMMAND)
+            yield Rejection(vm.name, _HIDDEN, hint=once_done("log in as somebody who may read it"))
 
 
 def unsure(mine: Ours) -> Rejection:

@@ -30,6 +30,9 @@ RETURN_COMMAND: Final = "gpuops rotate day"
 _NO_POLICY: Final = Policy(name="", pools=())
 
 
+_LET_GO: Final = "register it anew if it still exists (else the next night lets it go)"
+
+
 class Whereabouts(StrEnum):
     """Where a VM of a night is now."""
 
@@ -62,6 +65,8 @@ class Ours:
     reason: str
     command: str = ""
     """One safe command for a VM that is not as it was; empty when there is nothing to do."""
+    first: str = ""
+    """What somebody must do, or wait for, before that command gets any further; empty where it does by itself."""
     foreign: Marker | None = None
     """Its marker, where the journal knows of no night for it."""
     doubt: str = ""
@@ -73,6 +78,16 @@ class Ours:
     def policy(self) -> Policy:
         """The policy under which it is returned."""
         return self.original.policy or _NO_POLICY
+
+    @property
+    def advice(self) -> str:
+        """What to do next, for people; a command behind "then" gets no further before."""
+        return once_done(self.first, self.command) if self.first else self.command
+
+
+def once_done(first: str, command: str = RETURN_COMMAND) -> str:
+    """The advice that the command comes after what somebody must do."""
+    return f"{first}, then {command}"
 
 
 def marker_of(policy: Policy | None) -> str:
@@ -159,8 +174,8 @@ def _from_marker(marked: Marker, vm: Vm, policy: Policy | None) -> Original:
 def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, doubt: str) -> Ours:
     vms = vms_of(original, inventory)
     if len(vms) > 1:
-        reason = f"{' and '.join(sorted(vm.path or vm.ref for vm in vms))} have one instance uuid: remove the copy"
-        return Ours(original, None, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
+        reason = f"{' and '.join(sorted(vm.path or vm.ref for vm in vms))} have one instance uuid"
+        return Ours(original, None, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "remove the copy")
     if not vms:
         return _gone(original, under_its_id)
     [vm] = vms
@@ -170,10 +185,11 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         asked = f"{command('rotate restore', vm=called(vm))} --policy FILE"
         return Ours(original, vm, Whereabouts.FOREIGN, f"{doubt}: not touched", asked)
     if vm.power is None or vm.connected is False:
-        return Ours(original, vm, Whereabouts.UNKNOWN, "is not connected, its state cannot be read", RETURN_COMMAND)
+        reason = "is not connected, its state cannot be read"
+        return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "connect its host")
     unsettled = _unsettled(original, vm)
     if unsettled is not None:
-        return Ours(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND)
+        return Ours(original, vm, Whereabouts.CHANGING, unsettled, RETURN_COMMAND, _awaited(vm))
     match original.role:
         case Role.DESKTOP:
             return _desktop(original, vm, taken=original.taken or _taken_elsewhere(original, vm))
@@ -198,15 +214,17 @@ def _gone(original: Original, under_its_id: Vm | None) -> Ours:
         return _without_uuid(original, under_its_id)
     if under_its_id is not None:
         reason = "is another VM now: its instance uuid changed"
-        return Ours(original, None, Whereabouts.GONE, reason, "gpuops rotate status")
+        return Ours(original, None, Whereabouts.GONE, reason, RETURN_COMMAND, _LET_GO)
     if not original.taken:
         return Ours(original, None, Whereabouts.UNTOUCHED, "was gone from vCenter before anything was done to it")
-    return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", "gpuops rotate status")
+    return Ours(original, None, Whereabouts.GONE, "is gone from vCenter", RETURN_COMMAND, _LET_GO)
 
 
 def _without_uuid(original: Original, vm: Vm) -> Ours:
     reason = "its instance uuid cannot be read: it may be another VM"
-    return Ours(original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND)
+    return Ours(
+        original, vm, Whereabouts.UNKNOWN, reason, RETURN_COMMAND, "connect its host, or let this login read it"
+    )
 
 
 def _unsettled(original: Original, vm: Vm) -> str | None:
@@ -215,6 +233,13 @@ def _unsettled(original: Original, vm: Vm) -> str | None:
     if under_way is None and original.unsure and as_before(original, vm):
         return "may still be changed: what the night sent minutes ago was given up, and vCenter shows no effect of it"
     return under_way
+
+
+def _awaited(vm: Vm) -> str:
+    """What a VM whose power is not settled waits for."""
+    if vm.question is not None:
+        return "answer its question in the vSphere Client"
+    return "wait until its task has ended" if changing(vm) is not None else "wait ten minutes"
 
 
 def as_before(original: Original, vm: Vm) -> bool:
@@ -276,7 +301,7 @@ def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:
             return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
         case PowerState.OFF if taken:
             reason = "is powered off: its suspended state was discarded by somebody else"
-            return Ours(original, vm, Whereabouts.LOST, reason, "gpuops rotate status")
+            return Ours(original, vm, Whereabouts.LOST, reason, RETURN_COMMAND, "power it on in the vSphere Client")
         case _:
             return Ours(original, vm, Whereabouts.UNTOUCHED, "has not been suspended by gpuops")
 

@@ -234,7 +234,7 @@ def test_a_discarded_state_is_named_and_never_booted(world: World) -> None:
     found = plan(world, journal(world))
     [named] = found.unmet
     assert str(named) == "desktop-01: is powered off: its suspended state was discarded by somebody else"
-    assert named.hint == "gpuops rotate status"
+    assert named.hint == "power it on in the vSphere Client, then gpuops rotate day"
     assert {step.vm for step in found.steps} == {"vm-2", "vm-91"}
 
 
@@ -330,7 +330,7 @@ def test_two_vms_of_one_instance_uuid_are_named_and_never_touched(world: World) 
         assert {(named.subject, named.rule) for named in found.unmet} == {
             (
                 "desktop-01",
-                "/dc/vm/desktops/copy and /dc/vm/desktops/desktop-01 have one instance uuid: remove the copy",
+                "/dc/vm/desktops/copy and /dc/vm/desktops/desktop-01 have one instance uuid",
             )
         }
     assert not is_returned(originals[0], world.snapshot())
@@ -364,11 +364,19 @@ def test_a_marker_that_was_left_under_the_name_of_its_night_goes_when_the_policy
     assert set(found.steps) == {SetAttribute(ref, "gpuops.rotation", "") for ref in ("vm-1", "vm-2", "vm-91")}
 
 
-@pytest.mark.parametrize("changes", [{"power": None}, {"connected": False}, {"instance_uuid": None}])
-def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"power": None}, "connect its host"),
+        ({"connected": False}, "connect its host"),
+        ({"instance_uuid": None}, "connect its host, or let this login read it"),
+    ],
+)
+def test_what_cannot_be_read_is_named_not_guessed(world: World, changes: dict[str, object], first: str) -> None:
     world.set("vm-1", **changes)
     found = plan(world, journal(world))
-    assert [(named.subject, named.hint) for named in found.unmet] == [("desktop-01", "gpuops rotate day")]
+    [named] = found.unmet
+    assert (named.subject, named.hint) == ("desktop-01", f"{first}, then gpuops rotate day")
     assert "vm-1" not in {step.vm for step in found.steps}
 
 
@@ -379,8 +387,8 @@ def test_a_marker_that_cannot_be_read_is_not_taken_for_none(world: World) -> Non
     world.set("vm-3", power=PowerState.ON)
     found = plan(world)
     assert {(named.subject, named.hint) for named in found.unmet} == {
-        ("desktop-01", "gpuops rotate day"),
-        ("desktop-02", "gpuops rotate day"),
+        ("desktop-01", "log in as somebody who may read it, then gpuops rotate day"),
+        ("desktop-02", "log in as somebody who may read it, then gpuops rotate day"),
     }
     assert all("its marker cannot be read" in named.rule for named in found.unmet)
     assert plan(world, (original(world, "vm-1"),)).unmet == (), "a journal knows who is"
