@@ -112,7 +112,7 @@ def test_nothing_is_unpacked() -> None:
     ("received", "said_of_it"),
     [
         (b"<!DOCTYPE a><a/>", "a document type, which SOAP forbids"),
-        (said("<a/>" * (reply.MOST_MARKS + 1)), "more than 1,500,000 elements"),
+        (said("<a/>" * (reply.MOST_MARKS + 1)), ",000 elements and attributes in one reply"),
     ],
     ids=["document type", "elements"],
 )
@@ -141,3 +141,24 @@ def test_what_lxml_never_has() -> None:
 def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
     with pytest.raises(door.Unreadable, match=said_of_it):
         stub.deserialised(received, datetime, None)
+
+
+@pytest.mark.parametrize(
+    ("inside", "said_of_it"),
+    [
+        ("<a " + " ".join(f'xmlns:b{n}="u"' for n in range(21_000)) + "/>", "more than 20,000 namespaces"),
+        ("<a " + " ".join(f'b{n}=""' for n in range(101_000)) + "/>", "more than 100,000 attributes"),
+        ("<a/>" * 400_001, "more than 400,000 elements and attributes"),
+    ],
+    ids=["namespaces", "attributes", "elements"],
+)
+def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_of_it: str) -> None:
+    with pytest.raises(door.Unreadable, match=said_of_it):
+        stub.deserialised(said(inside), datetime, None)
+
+
+def test_an_answer_about_thousands_of_objects_may_be_longer_than_one_about_none() -> None:
+    small, large = b"<a/>", b"<entity/>" * 3000
+    assert reply.typed_limit(small) == reply.MOST_TYPED + reply.TYPED_PER_MARK
+    assert reply.typed_limit(large) > 3000 * 15 * 8, "15 privileges of each, of eight marks"
+    assert reply.typed_limit(large * 1000) == reply.MOST_MARKS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuops.vsphere import pieces as module
 from gpuops.vsphere.elements import child, children, text
-from gpuops.vsphere.pieces import pieces
+from gpuops.vsphere.pieces import PIECE, pieces
 from gpuops.vsphere.wire import parsed
 
 HEAD = (
@@ -70,3 +70,8 @@ def test_where_a_cut_could_lie_the_reply_stays_whole(objects: list[str]) -> None
     whole = reply(objects)
     assert list(pieces(whole)) == [whole]
     assert [ref for _, part in refs(whole) for ref in part] == re.findall(r"vm-\d", "".join(objects))
+
+
+def test_much_beside_the_objects_is_not_repeated_with_every_piece() -> None:
+    reply = b"<a>" + b"<x/>" * 20_000 + (b"<objects>" + b"y" * PIECE + b"</objects>") * 5 + b"</a>"
+    assert list(pieces(reply)) == [reply]

@@ -1,19 +1,21 @@
-"""A client with 512 MB and 10 s of CPU: it reads from a hostile server, by one of the two parsers.
+"""A client with 256 MB and 5 s of CPU above what it begins with: it reads from a hostile server, by one of two parsers.
 
 python -m tests.wire.hostile_child PORT lxml|pyvmomi USERNAME    (the password on stdin)
 """
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
+from pathlib import Path
 
 from gpuops.cli.failure import guarded
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 
-MEMORY_BYTES = 512 * 1024 * 1024
-CPU_S = 10
+MEMORY_BYTES = 256 * 1024 * 1024
+CPU_S = 5
 PATIENCE_S = 2.0
 
 
@@ -32,8 +34,14 @@ def main() -> None:
         (stub, "CALL_S", PATIENCE_S),
     ]:
         setattr(module, name, seconds)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    import lxml.etree  # noqa: F401 - gpuops imports both parsers where they are used first
+    from pyVmomi import vim  # noqa: F401
+
+    in_use = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + MEMORY_BYTES,) * 2)
+    used_s = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = math.ceil(used_s.ru_utime + used_s.ru_stime) + CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def read() -> None:

@@ -129,6 +129,13 @@ def large() -> dict[str, Hostile]:
         "a flood of objects": Hostile(_objects("<objects/>" * 6 * MIB)),
         "a flood of attributes": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(2_000_000)) + "/>")),
         "attributes as far as allowed": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(700_000)) + "/>")),
+        "namespaces": Hostile(_said("<a " + " ".join(f'xmlns:b{n}="u{n}"' for n in range(700_000)) + "/>")),
+        "a namespace an element": Hostile(_vm("".join(f'<a xmlns:b{n}="u{n}"/>' for n in range(450_000)))),
+        "1.4 million attributes": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(1_400_000)) + "/>")),
+        "honest values without end": Hostile(
+            _vm('<propSet><name>name</name><val xsi:type="xsd:string">x</val></propSet>' * 200_000)
+        ),
+        "much beside the objects": Hostile(_objects("<x/>" * 300_000 + f"<objects>{'x' * 4000}</objects>" * 10_000)),
         "elements as far as allowed": Hostile(_objects("<objects></objects>" * 700_000)),
         "a claim of a terabyte": Hostile(b"<a/>", length=10**12),
         "a chunk of a terabyte": Hostile(b"e8d4a51000\r\n<a/>", headers={"Transfer-Encoding": "chunked"}, length=-1),

@@ -112,9 +112,9 @@ def recorded(target: Target) -> Recorded:
     found = Recorded()
     typed, fetch = stub.deserialised, Wire.fetch
 
-    def kept(received: bytes, result: Any, of: Any) -> Any:
+    def kept(received: bytes, result: Any, of: Any, **more: Any) -> Any:
         found.typed.append((received, result))
-        return typed(received, result, of)
+        return typed(received, result, of, **more)
 
     def fetched(wire: Wire, method: str, *arguments: Any, **more: Any) -> bytes:
         reply = fetch(wire, method, *arguments, **more)

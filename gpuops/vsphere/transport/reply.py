@@ -19,12 +19,40 @@ MOST_MARKS: Final = 1_500_000
 fifth of this."""
 
 
-def checked(received: bytes) -> bytes:
+MOST_TYPED: Final = 400_000
+"""The same for pyVmomi's parser, which takes ten times as long: a second, for any reply to a small request."""
+TYPED_PER_MARK: Final = 100
+"""And so many more for each "<" of a request: whoever asks about thousands of objects is answered about thousands."""
+_MOST_NAMESPACES: Final = 20_000
+_MOST_ATTRIBUTES: Final = 100_000
+
+
+def typed_limit(request: bytes) -> int:
+    """How many marks an answer to this request may have for pyVmomi's parser."""
+    return min(MOST_MARKS, MOST_TYPED + TYPED_PER_MARK * request.count(b"<"))
+
+
+def checked_typed(received: bytes, most: int) -> bytes:
+    """The same bytes, fit for pyVmomi's parser, to which attributes and namespaces cost more than elements do.
+
+    vCenter declares namespaces once a reply; other servers one for each type that they name, and no element has more
+    than two attributes. Raises Unreadable.
+    """
+    checked(received, most)
+    elements = received.count(b"<")
+    if received.count(b"xmlns") > _MOST_NAMESPACES + elements // 2:
+        raise Unreadable(f"more than {_MOST_NAMESPACES:,} namespaces in one reply")
+    if received.count(b"=") > _MOST_ATTRIBUTES + elements:
+        raise Unreadable(f"more than {_MOST_ATTRIBUTES:,} attributes in one reply")
+    return received
+
+
+def checked(received: bytes, most: int = MOST_MARKS) -> bytes:
     """The same bytes, fit for a parser. Raises Unreadable."""
     if b"<!DOCTYPE" in received:
         raise Unreadable("a document type, which SOAP forbids")
-    if received.count(b"<") + received.count(b"=") > MOST_MARKS:
-        raise Unreadable(f"more than {MOST_MARKS:,} elements and attributes in one reply")
+    if received.count(b"<") + received.count(b"=") > most:
+        raise Unreadable(f"more than {most:,} elements and attributes in one reply")
     return received
 
 

@@ -20,7 +20,7 @@ from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.transport.exchange import Reply, exchange
 from gpuops.vsphere.transport.reference import REFERENCE
-from gpuops.vsphere.transport.reply import ENCODING, checked
+from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, typed_limit
 from gpuops.vsphere.transport.written import checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         reply = self._exchange(request)
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
             raise http.client.HTTPException(f"{reply.status} {reply.reason}")
-        answer = deserialised(reply.body, info.result, self)
+        answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
         if reply.status == http.HTTPStatus.OK:
             if answer is None and info.isTask:
                 raise door.Unreadable("no task where one was begun")
@@ -110,13 +110,13 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         return found or door.open_connection(self._target, door.tls_context(self._target))
 
 
-def deserialised(received: bytes, result: Any, stub: Any) -> Any:
-    """pyVmomi's value of a reply, of the type `result` or a fault.
+def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
+    """pyVmomi's value of a reply of at most so many marks, of the type `result` or a fault.
 
     Raises ExpatError for what is cut off or no XML, Unreadable for all else that no vCenter sends.
     """
     try:
-        answer = _Reading(stub).Deserialize(checked(received), result)
+        answer = _Reading(stub).Deserialize(checked_typed(received, most), result)
     except (ExpatError, door.Unreadable):
         raise
     except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
