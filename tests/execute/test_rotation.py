@@ -460,3 +460,31 @@ def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
     night.resume()
     assert status(site).vms == ()
     assert status(site).cut_off is None
+
+
+def test_two_policies_rotate_one_vcenter_and_one_morning_returns_each_under_its_own(night: Night) -> None:
+    """Each night takes its own, whatever the other still has; the morning clears the marker of each."""
+    first = parse_policy(POLICY_TEXT.replace("desktop-*", "desktop-0[12]").replace(", {vm: ml-02}", ""), "first")
+    second = parse_policy(
+        POLICY_TEXT.replace("name: small", "name: other").replace("desktop-*", "desktop-0[345]")
+        .replace("{vm: ml-01}, ", "").replace("grace_s: 60", "grace_s: 7") + "marker: other.marker\n",
+        "second",
+    )  # fmt: skip
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    night.world.attributes.add("other.marker")
+    for policy in (first, second):
+        assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+    powers = night.powers()
+    assert (powers["ml-01"], powers["ml-02"], powers["desktop-01"]) == (
+        PowerState.ON,
+        PowerState.ON,
+        PowerState.SUSPENDED,
+    )
+    morning = rotate(Half.DAY, second, site, apply=True, consent=agreed)
+    assert morning.exit_code == 0
+    stops = {step.vm: step.grace_s for step in morning.plan.steps if isinstance(step, ShutDownGuest)}
+    assert stops == {"vm-91": 60, "vm-92": 7}
+    cleared = {step.vm: step.name for step in morning.plan.steps if isinstance(step, SetAttribute)}
+    assert cleared["vm-91"] == "gpuops.rotation"
+    assert cleared["vm-92"] == "other.marker"
+    morning_is_good(night)

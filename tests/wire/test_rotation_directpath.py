@@ -27,7 +27,7 @@ name: cad-night
 pools:
   - name: cad
     parked: true
-    select: {name: "cad-*"}
+    select: {folder: vdi, name: "cad-*"}
     idle: {cpu_below_mhz: 500}
     owner: {attribute: gpuops.owner, value: office}
     directpath: shut-down-guest
