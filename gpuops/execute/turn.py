@@ -61,7 +61,8 @@ class Turn:
         asked = self.site.clock() if self.site.same_time else None
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
-        return tagged(self.policy, self.site, before), ahead
+        # tags select, and selection is for taking: a vCenter whose tags cannot be read keeps nobody away
+        return tagged(self.policy, self.site, before) if self.half is Half.NIGHT else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""

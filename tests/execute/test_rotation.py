@@ -462,6 +462,19 @@ def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
     assert status(site).cut_off is None
 
 
+def test_tags_that_cannot_be_read_in_the_morning_keep_nobody_away(night: Night, mocker: MockerFixture) -> None:
+    """They select, and selection is for taking."""
+    marks = 'marks: [{tag: "use:night"}], '
+    by_tag = parse_policy(POLICY_TEXT.replace("select: {", f"select: {{{marks}"), "by tag")
+    night.world.tags = {f"vm-{number}": ("use:night",) for number in range(1, 6)}
+    site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
+    assert rotate(Half.NIGHT, by_tag, site, apply=True, consent=agreed).exit_code == 0
+    assert night.powers()["desktop-01"] is PowerState.SUSPENDED
+    mocker.patch.object(SmallVcenter, "with_tags", side_effect=NotConnected("the tags do not answer"))
+    assert rotate(Half.DAY, by_tag, site, apply=True, consent=agreed).exit_code == 0
+    morning_is_good(night)
+
+
 def test_two_policies_rotate_one_vcenter_and_one_morning_returns_each_under_its_own(night: Night) -> None:
     """Each night takes its own, whatever the other still has; the morning clears the marker of each."""
     first = parse_policy(POLICY_TEXT.replace("desktop-*", "desktop-0[12]").replace(", {vm: ml-02}", ""), "first")

@@ -58,12 +58,12 @@ def noted(found: Iterable[Ours], inventory: Inventory) -> tuple[SetAttribute, ..
 
 
 def hidden(found: Iterable[Ours], policy: Policy, inventory: Inventory) -> Iterator[Rejection]:
-    """Desktops of the policy that do not run, and whose marker this login cannot read: they may be of a night."""
+    """What may be desktops of the policy, do not run, and have a marker that this login cannot read."""
     known = {mine.vm.ref for mine in found if mine.vm is not None}
     for vm in inventory.vms.values():
         if vm.ref in known or vm.power is PowerState.ON or _MARKERS not in vm.unreadable:
             continue
-        if policy.pool_of(vm) is not None:
+        if policy.in_folder(vm) or policy.pool_of(vm) is not None:
             yield Rejection(vm.name, _HIDDEN, hint=once_done("log in as somebody who may read it"))
 
 
