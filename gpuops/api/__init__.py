@@ -23,6 +23,7 @@ from gpuops.api.hosts import (
     scheduler_show,
 )
 from gpuops.api.rotation import (
+    rotate_abandon,
     rotate_audit_verify,
     rotate_day,
     rotate_init,
@@ -60,6 +61,7 @@ __all__ = [
     "offline",
     "place",
     "roles",
+    "rotate_abandon",
     "rotate_audit_verify",
     "rotate_day",
     "rotate_init",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.model.audit import Audit
     from gpuops.model.rotation import Policy
+    from gpuops.plan.abandonment import Abandonment
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.setup import Setup
@@ -108,6 +110,18 @@ def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force
     from gpuops.execute.unlocking import unlock
 
     return unlock(policy, site, nonce, force=force)
+
+
+def rotate_abandon(
+    site: Site, vm: str, *, apply: bool = True, consent: Callable[[Abandonment], None] = lambda found: None
+) -> Abandonment:
+    """Gives up one VM that a night holds: no morning waits for it any more; nothing is sent to vCenter.
+
+    Raises Refused where this machine's journal knows of no such VM, Locked while a rotation runs.
+    """
+    from gpuops.execute.abandoning import abandon_vm
+
+    return abandon_vm(site, vm, apply=apply, consent=consent)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:

@@ -10,6 +10,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
 from gpuops.cli.repeated import Once
+from gpuops.cli.rotate_abandon import abandon
 from gpuops.cli.rotate_audit import audit
 from gpuops.cli.rotate_init import init
 from gpuops.cli.rotate_restore import restore
@@ -26,6 +27,7 @@ rotate = typer.Typer(
 )
 rotate.add_typer(audit)
 
+rotate.command()(abandon)
 rotate.command()(init)
 rotate.command()(restore)
 rotate.command()(skip_next)

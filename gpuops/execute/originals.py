@@ -66,6 +66,7 @@ class Originals:
                 unsure=key in book.lost and now - book.lost[key] < LATE,
                 policy=_parsed(saved.policy) if saved.policy else None,
                 leases=frozenset(book.leases.get(saved.night, ())),
+                given_up=saved.returned is not None and saved.vm in book.given_up,
             )
             for key, saved in book.originals.items()
             if saved.returned is None or saved.night == night or returned

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StateDamaged
+from gpuops.execute.given_up import still_given_up
 from gpuops.execute.half import Half, left_open_runs
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import lease_on
@@ -41,6 +42,8 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         lock_vm = policy.lock_vm if policy else None
         highest = highest_number(lock_vm, policy, journal, now) if lock_vm else NO_NUMBER
         lost = unreadable or (journal.lost if journal else None)
+        shown = {mine.original.vm for mine in found}
+        given_up = tuple(each for each in still_given_up(journal, site, now) if each.given.ref not in shown)
     lease, trouble = lease_on(site, lock_vm, now, highest) if lock_vm else (None, "")
     last = left_open[-1] if left_open and holder is None else None
     doing = next((run.kind for run in left_open if holder is not None and run.pid == holder.pid), None)
@@ -57,6 +60,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         lock_vm=lock_vm,
         lease=lease,
         lock_trouble=trouble,
+        given_up=given_up,
         skipped=skipped,
         journal_lost=lost.message if lost else "",
         names={ref: host.name for ref, host in now.hosts.items()},

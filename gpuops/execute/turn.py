@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
+from gpuops.execute.given_up import note_who_is_back
 from gpuops.execute.half import HALVES, Half, left_open_runs, morning_first
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lanes import HUNG_S
@@ -252,6 +253,7 @@ class Turn:
         for original in originals:
             if self.half is Half.DAY and is_returned(original, after):
                 Originals(journal).returned(original)
+        note_who_is_back(journal, after)
         return after
 
 

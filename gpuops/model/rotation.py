@@ -219,6 +219,8 @@ class Original:
     """The policy that its night ran under; None = nothing tells."""
     leases: frozenset[int] = frozenset()
     """Numbers of the leases under which this journal's own runs of the night acted."""
+    given_up: bool = False
+    """Whether a person gave it up: it is named, and neither waited for nor touched, until it is back."""
 
 
 @dataclass(frozen=True, slots=True)

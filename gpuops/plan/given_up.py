@@ -16,6 +16,9 @@ REMEMBERED: Final = timedelta(days=30)
 """So long one that is gone from vCenter is named; what is there is named until it is back."""
 
 
+NAMED_UNTIL_BACK: Final = "gpuops doctor, change status and rotate status name it until it is back"
+
+
 @dataclass(frozen=True, slots=True)
 class Missed:
     """One that is not back, for people."""

@@ -12,6 +12,7 @@ from rich.text import Text
 from gpuops.plan.rotation.lease import Lease, told
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible
@@ -24,6 +25,7 @@ _STYLES = {
     Whereabouts.LOST: "bold red",
     Whereabouts.GONE: "bold red",
     Whereabouts.FOREIGN: "yellow",
+    Whereabouts.GIVEN_UP: "magenta",
     Whereabouts.UNKNOWN: "yellow",
 }
 
@@ -49,6 +51,7 @@ def status_text(status: RotationStatus) -> RenderableType:
         for night in status.skipped
     ]
     heard = [] if status.remembered or status.journal_lost else [Text(_no_journal(status), "dim")]
+    heard += missed_lines(status.given_up)
     if status.policy is not None and status.lock_vm is None:
         heard.append(Text(NO_LOCK_VM, "dim"))
     if not status.vms:
@@ -74,6 +77,7 @@ def status_document(status: RotationStatus) -> Document:
         "lease": lease_document(status.lease) if status.lease else None,
         "lock_trouble": status.lock_trouble or None,
         "skipped": list(status.skipped),
+        "given_up": missed_documents(status.given_up),
         "away": len(status.away),
         "changing": len(status.changing),
         "vms": [_vm(mine, status) for mine in status.vms],

@@ -65,6 +65,7 @@ SWEPT: Final = (
     "change resume --yes",
     "change abort --yes",
     "change abandon --host esx-01 --yes",
+    "rotate abandon --vm vdi-01 --yes",
 )
 READING: Final = (
     "inventory --vms --output json",

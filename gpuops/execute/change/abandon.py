@@ -22,12 +22,11 @@ from gpuops.execute.site import Site
 from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.inventory import Inventory
 from gpuops.plan.abandonment import Abandonment
-from gpuops.plan.given_up import host_now, state_of
+from gpuops.plan.given_up import NAMED_UNTIL_BACK, host_now, state_of
 
 Agreed = Callable[[Abandonment], None]
 """Called just before anything is written; what it raises ends the run with nothing changed."""
 
-NAMED_UNTIL_BACK: Final = "gpuops doctor, change status and rotate status name it until it is back"
 STATUS: Final = "gpuops change status shows what is open"
 
 

@@ -239,7 +239,7 @@ class RotateNight:
         if night in self.over:
             return True
         tonight = [original for original in self.originals if original.night == night and original.taken]
-        return any(original.returned for original in tonight)
+        return any(original.returned and not original.given_up for original in tonight)
 
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
         """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""

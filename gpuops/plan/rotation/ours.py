@@ -49,6 +49,8 @@ class Whereabouts(StrEnum):
     """Deleted, or another VM under the same id."""
     FOREIGN = "foreign"
     """Marked, unknown to the journal, and nowhere that the policy names: not touched unless it is asked for by name."""
+    GIVEN_UP = "given up"
+    """A person gave it up, and it is not back: not waited for, and touched only when it is asked for by name."""
     UNKNOWN = "unknown"
     """Its state cannot be read, or which VM it is cannot be told."""
 
@@ -101,7 +103,7 @@ def ours(
     """Every VM of nights that are not over, desktops first. `policy` speaks for what the journal does not know; None
     asks only where they are. `believed`: VMs (refs) whose marker is believed wherever they are."""
     entries = [(replace(each, policy=each.policy or policy), vms_of(each, inventory)) for each in originals]
-    still_open = [(original, vms) for original, vms in entries if not original.returned]
+    still_open = [(original, vms) for original, vms in entries if not original.returned or original.given_up]
     known = {_ref(original, vms): original for original, vms in still_open}
     spoken_for = known.keys() | {vm.ref for _, vms in still_open for vm in vms}
     closed = {(original.night, _ref(original, vms)): original for original, vms in entries}
@@ -123,8 +125,18 @@ def ours(
         vm_then = inventory.vms.get(ref)
         doubt = _doubt(original, vm_then) if ref in foreign and vm_then is not None else ""
         mine = _judge(original, inventory, vm_then, "" if ref in believed else doubt)
+        if original.given_up and ref not in believed:
+            mine = _given_up(mine)
         found.append(replace(mine, foreign=foreign.get(ref), doubt=doubt, markers=tuple(sorted(markers[ref]))))
     return tuple(sorted(found, key=lambda mine: (mine.original.role, mine.original.name)))
+
+
+def _given_up(mine: Ours) -> Ours:
+    """One that a person gave up: named until it is back, whatever it is now."""
+    if mine.whereabouts in (Whereabouts.BACK, Whereabouts.UNTOUCHED):
+        return mine
+    again = command("rotate restore", vm=called(mine.vm)) if mine.vm is not None else "gpuops rotate status"
+    return replace(mine, whereabouts=Whereabouts.GIVEN_UP, reason=f"was given up; {mine.reason}", command=again)
 
 
 def _marked(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Vm, str, Marker]]:

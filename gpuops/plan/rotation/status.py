@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpuops.errors import StateDamaged
 from gpuops.model.rotation import LockHolder
+from gpuops.plan.given_up import Missed
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 
@@ -44,6 +45,8 @@ class RotationStatus:
     """Why that cannot be told."""
     journal_lost: str = ""
     """Why the journal of this machine cannot be read: then all of this is by vCenter's markers alone."""
+    given_up: tuple[Missed, ...] = ()
+    """Hosts and VMs that a person gave up and that are not back, those of `vms` left out."""
     skipped: tuple[str, ...] = ()
     """Nights of the policy, to come or open, that somebody said are not to be taken."""
 

@@ -1,0 +1,82 @@
+"""A desktop on a host that never comes back: given up by name, named until it is back; over real SOAP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuops.api import (
+    Site,
+    doctor,
+    rotate_abandon,
+    rotate_day,
+    rotate_init,
+    rotate_night,
+    rotate_restore,
+    rotate_status,
+)
+from gpuops.config.policy import parse_policy
+from gpuops.errors import Refused
+from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.scope import Scope
+from gpuops.sim.server import SimServer
+from gpuops.sim.vm_state import Power
+from tests.nights.victim import POLICY
+from tests.wire.test_least_privilege import site_of
+
+LAB = parse_policy(POLICY, "lab")
+
+
+def given_up(site: Site) -> tuple[list[str], list[str]]:
+    """What status, and what doctor, names as given up."""
+    shown = [mine.original.name for mine in rotate_status(site).vms if mine.whereabouts is Whereabouts.GIVEN_UP]
+    found = doctor(site, Scope()).findings
+    return shown, [each.subject for each in found if "was given up" in each.reason]
+
+
+def connected(lab: SimServer, name: str, state: str) -> None:
+    [host] = [each for each in lab.world.by_type("HostSystem") if each.display_name == name]
+    with lab.world.lock:
+        host.state.connection = state
+        host.runtime_changed()
+
+
+def runs(lab: SimServer, name: str) -> bool:
+    return any(vm.name == name and vm.state.power is Power.ON for vm in lab.world.by_type("VirtualMachine"))
+
+
+def test_a_desktop_on_a_dead_host_is_given_up_and_named_until_it_is_back(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        rotate_init(LAB, site)
+        assert rotate_night(LAB, site, apply=True).exit_code == 0
+        taken = {mine.original.name: mine for mine in rotate_status(site).vms}
+        there = sorted(name for name, mine in taken.items() if mine.vm is not None and mine.vm.host == _ref(lab))
+        connected(lab, "esx-02.lab", "notResponding")
+        for _ in range(2):
+            assert rotate_day(LAB, site, apply=True).exit_code == 4
+        for name in there:
+            found = rotate_abandon(site, name)
+            assert found.means[0].endswith("no morning waits for it")
+        assert rotate_abandon(site, there[0]).already
+        assert rotate_day(LAB, site, apply=True).exit_code == 0
+        assert tuple(map(sorted, given_up(site))) == (there, there)
+        connected(lab, "esx-02.lab", "connected")
+        desktops = [name for name in there if name.startswith("vdi-")]
+        rotate_day(LAB, site, apply=True)
+        assert not any(runs(lab, name) for name in desktops), "a person brings back what a person gave up"
+        assert rotate_restore(LAB, site, tuple(there), apply=True).exit_code == 0
+        assert all(runs(lab, name) for name in desktops)
+        assert rotate_day(LAB, site, apply=True).exit_code == 0
+        assert given_up(site) == ([], [])
+        key = lab.world.custom_fields.define("gpuops.rotation")
+        assert [vm.name for vm in lab.world.by_type("VirtualMachine") if vm.state.attributes.get(key)] == []
+
+
+def _ref(lab: SimServer) -> str:
+    return next(str(each.moid) for each in lab.world.by_type("HostSystem") if each.display_name == "esx-02.lab")
+
+
+def test_what_no_night_holds_is_not_given_up(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site, pytest.raises(Refused, match="vdi-01: no night in this machine's journal"):
+        rotate_abandon(site, "vdi-01")
