@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer, start
+from tests.cli.advice import Advice, fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,16 @@ class Lab:
 
     server: SimServer
     ready: Path
+    advice: list[Advice] = field(default_factory=list)
+    """What its commands advised, to be played when the test is over."""
 
     def run(self, *arguments: str, **more: Any) -> Result:
+        result = self.typed(*arguments, **more)
+        for each in self.advice:
+            each.note(arguments, result)
+        return result
+
+    def typed(self, *arguments: str, **more: Any) -> Result:
         return CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"], **more)
 
     @property
@@ -45,11 +54,16 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
+    """The scenario `lab`. What the test's last command advised is played when the test is over."""
     with start("lab") as server:
         path = tmp_path / "ready.json"
         ready_file.write(path, ready_file.of(server))
-        yield Lab(server, path)
+        lab = Lab(server, path)
+        advice = Advice(lab.typed, lambda: fingerprint(len(server.world.ledger), clean))
+        lab.advice.append(advice)
+        yield lab
+        assert advice.play() == []
 
 
 @pytest.fixture
