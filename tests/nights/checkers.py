@@ -32,6 +32,7 @@ from tests.nights.limits import (
     second_night_is_empty,
     stays_where_it_is,
 )
+from tests.nights.machines import one_holder
 from tests.nights.night import OVERRIDE, Played
 from tests.nights.others import blockers_are_named, others_are_left
 from tests.nights.overrides import only_the_queue, put_back
@@ -280,6 +281,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     work_is_kept,
     asked_to_keep,
     nothing_on_a_wrong_clock,
+    one_holder,
 )
 
 

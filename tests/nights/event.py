@@ -19,7 +19,7 @@ class Event:
     point: int = 0
     """K1, K2, K5: at which boundary of the run, counted from where the last one was, and with a `target` only of runs
     of that half; K3: at which append of the night, for `at_s` seconds; K10: where memory runs out, 0 = nowhere, each
-    boundary taking `at_s` seconds."""
+    boundary taking `at_s` seconds; K6, K11: at which boundary, K6 for `at_s` seconds."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "rules": [rule.to_json() for rule in self.rules]}

@@ -38,10 +38,11 @@ from gpuops.sim.world import World
 from tests.nights.cron import evening_of, patience_of
 from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
+from tests.nights.machines import Machines, leases_of_a_seed
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.schedule import ENDS, schedule_of
 from tests.nights.showing import Showing
-from tests.nights.worlds import EVENING, Site, policies_read_quickly, site_of
+from tests.nights.worlds import EVENING, LOCK, Site, policies_read_quickly, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
 DEADLINE: Final = EVENING + timedelta(hours=11)
@@ -78,6 +79,8 @@ class Played:
     """Desktops (refs) that the policy and their owner both allow to take."""
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when its user sat down, when we suspended it)."""
+    sent_by: dict[str, tuple[int, str, int]] = field(default_factory=dict)
+    """op id -> number and half of the run that sent it, and how long the ledger was; -1 is the other machine's run."""
     asked: dict[str, datetime] = field(default_factory=dict)
     """op id -> when the engine sent it last, by the world's clock: what its journal says of that is not asked."""
     calls: list[tuple[str, str, datetime]] = field(default_factory=list)
@@ -138,6 +141,7 @@ class Nightly:
         self._ends += [self._slow] if self._slow is not None and self._slow.point else []
         self._apart_since: datetime | None = None
         self._locks: Path | None = None
+        self._states = Path("/nowhere")
         self._points = 0
         self._logged_in = 0
         """Sessions that were there before it."""
@@ -150,10 +154,11 @@ class Nightly:
         self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
         self._armed: list[tuple[str, Any]] = []
         self._showing = Showing(world)
+        self._machines = Machines(self.site, world)
 
     def play(self) -> Played:
         """The whole night, in one thread that holds the world's lock all the time."""
-        with self.world.lock, policies_read_quickly():
+        with self.world.lock, policies_read_quickly(), leases_of_a_seed(self.played.seed):
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
@@ -162,12 +167,16 @@ class Nightly:
 
     def _asked(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
+        run = (-1, Half.DAY.value) if self._machines.other_acts else (len(self.played.calls), self._running)
+        self.played.sent_by[op_id] = *run, len(self.world.ledger)
 
     def _play(self) -> Played:
-        if not any(event.fault == "K5" for event in self.played.events):
+        locking = any(event.fault == "K5" for event in self.played.events)
+        if not locking and self.site.policy.lock_vm is None:
             return self._played()
         with TemporaryDirectory(prefix="gpuops-night-", dir=MEMORY if MEMORY.is_dir() else None) as locks:
-            self._locks = Path(locks)
+            self._states = Path(locks)
+            self._locks = self._states if locking else None
             return self._played()
 
     def _played(self) -> Played:
@@ -190,7 +199,9 @@ class Nightly:
         self._half(Half.DAY)
         before = len(self.world.ledger)
         self._half(Half.DAY)
-        self.played.second = sum(1 for entry in list(self.world.ledger)[before:] if entry.operation_id)
+        self.played.second = sum(
+            1 for entry in list(self.world.ledger)[before:] if entry.operation_id and entry.name != LOCK
+        )
         self._tally()
         return self.played
 
@@ -257,10 +268,10 @@ class Nightly:
         self.played.calls.append((name, ended, self.world.clock.now()))
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
-        place = NightPlace(vcenter, Path("/nowhere"), self.world.clock.now, store=self._store, locks=self._locks)
+        place = NightPlace(vcenter, self._states / "own", self.world.clock.now, store=self._store, locks=self._locks)
         place.same_time = True
         place.pause = self._pause
-        place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds()
+        place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds() - self._machines.stood_s
         return place
 
     def _pause(self, seconds: float) -> None:
@@ -311,7 +322,7 @@ class Nightly:
         due = self._due() if self._ends else None
         if due is not None and self._points == due.point:
             self._ends.remove(due)
-            self._meet(due.fault, what)
+            self._meet(due, what)
 
     def _take_time(self, pause_s: float) -> None:
         """K10: a processor so slow that each step costs time of its own, and the plan before the first a lot of it."""
@@ -335,17 +346,29 @@ class Nightly:
         ends = sorted(self._ends, key=lambda event: not event.target)
         return next((event for event in ends if event.target in ("", self._running)), None)
 
-    def _meet(self, fault: str, what: str) -> None:
-        """What befalls the process itself."""
-        match fault:
+    def _meet(self, event: Event, what: str) -> None:
+        """What befalls the process itself, or its machine."""
+        match event.fault:
             case "K1":
                 raise Killed(what)
             case "K2":
                 raise KeyboardInterrupt
             case "K10":
                 raise MemoryError(what)
+            case "K6":
+                self._stands_still(event)
+            case "K11":
+                self._machines.revert()
+                self.played.struck["K11"] = self.played.struck.get("K11", 0) + 1
             case _:
                 self._beside()
+
+    def _stands_still(self, event: Event) -> None:
+        before = self._sessions()
+        connect = partial(self._connect, lambda what: None)
+        self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
+        self._logged_in += self._sessions() - before  # what it left behind is not this one's
+        self.played.struck["K6"] = self.played.struck.get("K6", 0) + 1
 
     def _count_in_flight(self) -> None:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
@@ -357,7 +380,10 @@ class Nightly:
         ours = [
             task
             for task in unfinished
-            if task.call.operation_id and task.queued_at > given_up and not _asks(task.entity)
+            if task.call.operation_id
+            and task.queued_at > given_up
+            and not _asks(task.entity)
+            and task.entity.name != LOCK
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
         elsewhere = ("RelocateVM_Task", OVERRIDE)
@@ -445,7 +471,9 @@ class Nightly:
         )
         steps: dict[str, str] = {}
         states: dict[str, str] = {}
-        played.kept = list(zip(self._store.read(0), self._store.lengths, strict=True))
+        stores = (self._store, self._machines.store)
+        both = [each for store in stores for each in zip(store.read(0), store.lengths, strict=True)]
+        played.kept = sorted(both, key=lambda each: each[1])
         for record, _ in played.kept:
             if record.kind is Kind.INTENT:
                 steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]

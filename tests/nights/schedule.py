@@ -13,6 +13,7 @@ from typing import Any, Final
 from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.epidemics import epidemics_of
 from tests.nights.event import Event
+from tests.nights.machines import leases_of
 
 EFFECTS: Final = ("SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task", "SetField", "*_Task")
 READS: Final = ("RetrievePropertiesEx", "WaitForUpdatesEx")
@@ -32,8 +33,10 @@ USERS: Final = ("H1", "H2", "H3")
 KILLS: Final = ("K1",)
 DISKS: Final = ("K3",)
 """The journal cannot be written."""
-ENDS: Final = ("K1", "K2", "K5")
-"""What a process meets at a boundary: a kill, an interrupt, another process."""
+MACHINES: Final = ("K6", "K11")
+"""Where there is a lock VM: the machine is paused while another one acts; the lock VM is reverted."""
+ENDS: Final = ("K1", "K2", "K5", *MACHINES)
+"""What a process meets at a boundary: a kill, an interrupt, another process, a pause, a lock VM that is reverted."""
 SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
 OF_THE_PROCESS: Final = ("K2", *DISKS, "K5", "K10")
 """In nights of their own, beside whatever else there is."""
@@ -41,7 +44,7 @@ OF_GPUS: Final = ("G3", "G10")
 """In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
 NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
 """In a few nights, beside whatever else there is."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN)
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -53,7 +56,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     """The trouble of a seed in a world with these VMs and hosts, by name; one night in eight has none."""
     rng = random.Random(f"{seed}:trouble")
     if rng.randrange(8) == 0:
-        return ()
+        return tuple(leases_of(seed))
     kinds = rng.sample(SWARM, rng.choice([1, 1, 2, 2, 3, 4, 6]))
     kinds += rng.choices(RARE, k=rng.choice([0, 0, 0, 1]))
     vms = [*desktops, *ml]
@@ -61,7 +64,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
     beside = (*_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
-    return (*swarm, *beside, *_now_and_then(seed, hosts))
+    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed))
 
 
 def _of_the_process(seed: int) -> list[Event]:

@@ -24,7 +24,7 @@ from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
 from tests.nights.event import Event
 from tests.nights.hooks import RUN
 from tests.nights.night import OVERRIDE, Played, play
-from tests.nights.worlds import CLOSES, EVENING
+from tests.nights.worlds import CLOSES, EVENING, LOCK
 
 SEED = 106
 """Of a night with desktops suspended, ML VMs moved, started, shut down and powered off."""
@@ -241,6 +241,13 @@ def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
     return with_ledger(night, [*away, *back, late])
 
 
+def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
+    taken = first(night, SUSPEND, desktop=True)
+    reverted = replace(taken, name=LOCK, operation_id="", method="RevertToSnapshot_Task", after={"extra_config": {}})
+    later = {op_id: (run, half, length + 1) for op_id, (run, half, length) in night.sent_by.items()}
+    return with_ledger(night, [reverted, *night.world.ledger], sent_by=later)
+
+
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
@@ -256,6 +263,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I5", "journal_keeps", closed_at_once),
     ("I6", "one_at_a_time", lambda night: replace(night, beside=[("done", 0)])),
     ("I6", "one_at_a_time", lambda night: replace(night, beside=[("Locked", 1)])),
+    ("I6", "one_holder", acts_under_a_lease_that_was_reverted),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),

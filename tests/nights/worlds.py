@@ -31,6 +31,9 @@ FULL: Final = 50
 _ADDRESSES: Final = ("0000:3b:00.0", "0000:5e:00.0", "0000:af:00.0", "0000:d8:00.0")
 _DESKTOPS: Final = ("nvidia_a40-8q", "nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q")
 _SIZES: Final = ("nvidia_a40-24q", "nvidia_a40-8q")
+LOCK: Final = "gpuops-lock"
+LEASED: Final = 4
+"""One world in so many has a lock VM."""
 BY_TURNS: Final = 12
 """In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
@@ -76,7 +79,11 @@ class Site:
     policy: Policy
 
     def world(self, seed: int) -> World:
-        return build_declared(self.declared, seed=seed)
+        world = build_declared(self.declared, seed=seed)
+        if self.policy.lock_vm is not None:  # `rotate init` has been at it
+            for name in (self.policy.marker, "gpuops.opt-out", "gpuops.owner"):
+                world.custom_fields.define(name)
+        return world
 
 
 def size_of(seed: int, rng: random.Random) -> Size:
@@ -97,7 +104,20 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     scenario = _scenario(size, rng, hooks if kept else None)
     if random.Random(f"{seed}:sizes").randrange(BY_TURNS) == 0:
         scenario = _by_turns(scenario)
-    return Site(size, ScenarioFile.model_validate(scenario), _policy(size, rng, hooked=kept))
+    leased = is_leased(seed)
+    if leased:
+        scenario["vms"].append(_lock_vm(scenario))
+    return Site(size, ScenarioFile.model_validate(scenario), _policy(size, rng, hooked=kept, leased=leased))
+
+
+def is_leased(seed: int) -> bool:
+    """Whether the world of a seed has a lock VM."""
+    return random.Random(f"{seed}:lease").randrange(LEASED) == 0
+
+
+def _lock_vm(scenario: dict[str, Any]) -> dict[str, Any]:
+    group = scenario["clusters"][0]["hosts"][0]["group"]
+    return {"name": LOCK, "folder": "ops", "on": group, "guest": "linux", "cpus": 1, "memory_gib": 1, "disk_gib": 1}
 
 
 def _scenario(size: Size, rng: random.Random, hooks: random.Random | None) -> dict[str, Any]:
@@ -198,7 +218,7 @@ def _ml(size: Size, groups: list[str], rng: random.Random, hooks: random.Random 
     ]  # fmt: skip
 
 
-def _policy(size: Size, rng: random.Random, *, hooked: bool) -> Policy:
+def _policy(size: Size, rng: random.Random, *, hooked: bool, leased: bool) -> Policy:
     return _parsed(
         floor=rng.choice([0, 0, 1, 3]),
         owner=rng.random() < 0.7,
@@ -210,6 +230,7 @@ def _policy(size: Size, rng: random.Random, *, hooked: bool) -> Policy:
         zone=rng.choice(list(_WINDOWS)),
         drs=rng.choice(["none", "none", "none", "manual"]),
         hooked=hooked,
+        leased=leased,
     )
 
 
@@ -226,6 +247,7 @@ def _parsed(
     zone: str,
     drs: str,
     hooked: bool,
+    leased: bool,
 ) -> Policy:
     pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
                             "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
@@ -241,6 +263,7 @@ def _parsed(
         "window": {"opens": _WINDOWS[zone][0], "closes": _WINDOWS[zone][1], "zone": zone},
         "limits": {"in_flight": in_flight, "per_host": per_host},
         "drs_override": drs,
+        **({"lock_vm": LOCK} if leased else {}),
     })  # fmt: skip
     with policies_read_quickly():
         return policy.parse_policy(text, "night")

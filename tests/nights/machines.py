@@ -1,0 +1,126 @@
+"""Machines: a second one beside the night's own, with a journal of its own, under one lock VM; and what it may see.
+
+One world in four has a lock VM. In most of their nights the machine at work is paused at some boundary: its monotonic
+clock stands still, vCenter's goes on, and the other machine brings back what it finds. In some, somebody reverts the
+lock VM to what it was in the evening.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
+
+from gpuops.errors import GpuopsError
+from gpuops.execute import lease
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import rotate
+from gpuops.execute.site import agreed
+from gpuops.plan.rotation.lease import KEY, parse_lease
+from gpuops.sim.operations.recording import recorded
+from gpuops.sim.trouble.somebody import somebody
+from tests.nights.event import Event
+from tests.nights.place import NightPlace, NightStore
+from tests.nights.worlds import LOCK, Site, is_leased
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.world import World
+    from tests.nights.night import Played
+
+PAUSED, REVERTED = "K6", "K11"
+PAUSES_S: Final = (90, 200, 400, 900)
+
+
+def leases_of(seed: int) -> list[Event]:
+    """What befalls the machine and the lock VM of a seed that has one."""
+    if not is_leased(seed):
+        return []
+    rng = random.Random(f"{seed}:machines")
+    paused = Event(PAUSED, point=rng.randint(1, 60), at_s=float(rng.choice(PAUSES_S)))
+    reverted = Event(REVERTED, point=rng.randint(1, 60))
+    return rng.choice([[], [paused], [paused], [paused], [reverted], [reverted, paused]])
+
+
+@contextmanager
+def leases_of_a_seed(seed: int) -> Iterator[None]:
+    """The owner and the ids of leases are the same each time that the night of this seed is played."""
+    rng = random.Random(f"{seed}:ids")
+    ids = SimpleNamespace(token_hex=lambda length: rng.randbytes(length).hex())
+    with patch.object(lease, "secrets", ids), patch.object(lease, "owner", lambda: "a run of the night"):
+        yield
+
+
+class Machines:
+    """The other machine, and the lock VM."""
+
+    def __init__(self, site: Site, world: World) -> None:
+        self._site, self._world = site, world
+        self.store = NightStore(lambda what: None, lambda: len(world.ledger), lambda: False)
+        self.stood_s = 0.0
+        """How long the night's own machine was paused."""
+        self.other_acts = False
+        """Whether it is the other one that is at work."""
+        found = [vm for vm in world.by_type("VirtualMachine") if vm.name == LOCK]
+        self._lock_vm: VirtualMachine | None = found[0] if found else None
+        self._evening = found[0].state.extra_config if found else ()
+
+    def pause(self, seconds: float, states: Path, connect: Callable[[], Any], wait: Callable[[float], None]) -> None:
+        """The night's own machine stands still for so long, and then the other one has its morning."""
+        wait(seconds)
+        self.stood_s += seconds
+        try:
+            vcenter = connect()
+        except GpuopsError:
+            return
+        place = NightPlace(vcenter, states, self._world.clock.now, store=self.store)
+        place.pause = wait
+        place.passed_s = lambda: self._world.clock.now().timestamp()
+        self.other_acts = True
+        try:
+            rotate(Half.DAY, self._site.policy, place, apply=True, consent=agreed)
+        except GpuopsError:
+            return
+        finally:
+            self.other_acts = False
+            vcenter.close()
+
+    def revert(self) -> None:
+        """The lock VM is as it was in the evening."""
+        vm = self._lock_vm
+        if vm is None:
+            return
+        with recorded(vm, somebody(self._world, "RevertToSnapshot_Task")):
+            vm.state.extra_config = self._evening
+            vm.state.change, vm.state.changed_at = vm.state.change + 1, self._world.clock.now()
+            vm.configuration_changed(renamed=False)
+
+
+def one_holder(night: Played) -> Iterator[str]:
+    """I6: a night whose lease was taken by another run, or reverted, sends at most the one change that had passed its
+    check; a lease that was given back since is still not its own. What was in flight before that may end."""
+    passed_on = list(_passed_on(night))
+    late: Counter[int] = Counter()
+    for entry in night.world.ledger:
+        run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
+        if run is None or half != Half.NIGHT or entry.name == LOCK:
+            continue
+        holder = next((each for sequence, each in reversed(passed_on) if sequence <= length), run)
+        late[run] += holder != run
+        if holder != run and late[run] == 2:
+            yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
+
+
+def _passed_on(night: Played) -> Iterator[tuple[int, int | None]]:
+    """(number of the entry in the ledger, the run that has the lease from then on), None = it was reverted."""
+    for entry in night.world.ledger:
+        if entry.name == LOCK:
+            run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
+            there = parse_lease(entry.after.get("extra_config", {}).get(KEY, ""))
+            if run is None or (there is not None and there.nonce):
+                yield entry.sequence, run
