@@ -21,6 +21,8 @@ from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
+    failures_stop_it,
+    first_night_is_whole,
     fits,
     fits_back,
     grace_is_kept,
@@ -39,6 +41,7 @@ from tests.nights.overrides import only_the_queue, put_back
 from tests.nights.promises import (
     advice_gets_further,
     done_was_done,
+    each_step_is_told,
     failed_for_certain,
     intent_first,
     journal_keeps,
@@ -262,6 +265,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     intent_first,
     failed_for_certain,
     done_was_done,
+    each_step_is_told,
     told_is_back,
     told_with_a_command,
     advice_gets_further,
@@ -274,6 +278,8 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     fits,
     fits_back,
     second_night_is_empty,
+    first_night_is_whole,
+    failures_stop_it,
     one_night,
     grace_is_kept,
     only_the_queue,

@@ -7,11 +7,16 @@ host, I23 when all is well again everybody comes back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from gpuops.execute.half import Half
+from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import RETURN_FLOOR
+from gpuops.plan.outcome import Verdict
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.doings import MOVE, OFF, START, SUSPEND, effects, is_desktop, not_back
@@ -19,6 +24,7 @@ from tests.nights.machines import PAUSED
 from tests.nights.night import Played
 from tests.nights.worlds import CLOSES
 
+FEWEST_FAILED: Final = 3
 NO_ROOM: Final = ("InsufficientGraphicsResourcesFault", "InsufficientMemoryResourceFault", "NoCompatibleHost")
 
 
@@ -114,6 +120,38 @@ def second_night_is_empty(night: Played) -> Iterator[str]:
         again = [entry for entry in effects(night) if since < entry.at <= at]
         if name == before == "rotate night" and again:
             yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
+
+
+def first_night_is_whole(night: Played) -> Iterator[str]:
+    """I4: where nothing goes wrong, the evening does each step that it planned."""
+    if night.events:
+        return
+    begun = (name for name, ended, _ in night.calls if ended in ("done", "refused"))
+    for name, (report, _) in zip(begun, night.told, strict=False):
+        undone = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
+        if name == Half.NIGHT and undone:
+            yield f"I4: nothing had gone wrong, and {undone[0].step} was {undone[0].verdict}: {undone[0].reason}"
+
+
+def failures_stop_it(night: Played) -> Iterator[str]:
+    """I25: when a tenth of what a night planned has failed, and three steps at least, nothing more is taken in it."""
+    nights: dict[str, str] = {}
+    of: dict[str, str] = {}
+    planned, ended, failed = Counter[str](), Counter[str](), Counter[str]()
+    for record, _ in night.kept:
+        body, mine = record.body, nights.get(record.run)
+        if record.kind is Kind.BEGUN and body["night"] is not None:
+            mine = nights[record.run] = body["night"]
+            planned[mine] = max(planned[mine], ended[mine] + body.get("steps", 0))
+        elif record.kind is Kind.INTENT and mine is not None:
+            of[body["op"]] = mine
+            if "SuspendVm" in body["step"] and failed[mine] >= max(FEWEST_FAILED, planned[mine] / 10):
+                yield f"I25: {body['step']} was asked for when {failed[mine]} of {planned[mine]} steps had failed"
+        elif record.kind is Kind.SETTLED and body["op"] in of:
+            mine = of.pop(body["op"])
+            ended[mine] += 1
+            # what a killed run had not sent yet is no failure of the night
+            failed[mine] += body["state"] in (IntentState.FAILED, IntentState.UNKNOWN) and body.get("counts", True)
 
 
 def one_night(night: Played) -> Iterator[str]:

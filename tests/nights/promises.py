@@ -89,6 +89,13 @@ def done_was_done(night: Played) -> Iterator[str]:
                 yield f"I24: {night.names.get(outcome.step.vm)} is told to be {power}, and never was"
 
 
+def each_step_is_told(night: Played) -> Iterator[str]:
+    """I24: a report has an outcome for each step that it planned."""
+    for report, _ in night.told:
+        if len(report.outcomes) < len(report.plan.steps):
+            yield f"I24: {len(report.plan.steps)} steps were planned, and {len(report.outcomes)} have an outcome"
+
+
 def told_is_back(night: Played) -> Iterator[str]:
     """I24: a morning that ends with 0 leaves no desktop that we suspended behind."""
     ledger = list(night.world.ledger)

@@ -213,6 +213,22 @@ def advised_in_vain(night: Played) -> Played:
     return replace(night, told=[(report, 7), (report, 7)])
 
 
+def not_wholly_done(night: Played) -> Played:
+    """An evening whose first step was left out."""
+    report, length = night.told[0]
+    left_out = replace(report.outcomes[0], verdict=Verdict.SKIPPED, reason="the window has closed")
+    return replace(night, told=[(replace(report, outcomes=(left_out, *report.outcomes[1:])), length), *night.told[1:]])
+
+
+def failed_and_gone_on(night: Played) -> Played:
+    """All that settled before the last suspend was asked for had failed."""
+    kept = [
+        (replace(record, body={**record.body, "state": "failed"}) if record.kind is Kind.SETTLED else record, length)
+        for record, length in night.kept
+    ]
+    return replace(night, kept=kept)
+
+
 def ended_by_itself(night: Played) -> Played:
     """A night in which nothing goes wrong, and that ends without a report."""
     (name, _, at), *rest = night.calls
@@ -259,6 +275,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I4", "second_is_empty", lambda night: replace(night, second=1)),
     ("I4", "second_night_is_empty", two_evenings),
     ("I4", "second_night_is_empty", ended_by_itself),
+    ("I4", "first_night_is_whole", not_wholly_done),
+    ("I25", "failures_stop_it", failed_and_gone_on),
     ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
     ("I5", "journal_keeps", closed_at_once),
     ("I6", "one_at_a_time", lambda night: replace(night, beside=[("done", 0)])),
@@ -302,6 +320,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I21", "nothing_on_a_wrong_clock", lambda night: replace(
         night, on_a_wrong_clock=[("before SuspendVm desktop-001", EVENING)])),
     ("I23", "put_back", kept_off(desktop=False)),
+    ("I24", "each_step_is_told", lambda night: replace(
+        night, told=[(replace(report, outcomes=()), length) for report, length in night.told])),
     ("I24", "done_was_done", told_before),
     ("I24", "told_is_back", morning_told_too_early),
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from tests.nights.test_returns import CutShort
 FIRST: Final = 7_000_000
 """Seeds that no other suite plays, fixed before any mutant was drawn."""
 CYCLE: Final = (
-    *("night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "return", "night"),
+    *("night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "quiet", "night"),
     *("filed", "night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "soap"),
 )  # fmt: skip
 """The order in which kinds take turns. A night over SOAP takes as long as ten without."""
@@ -87,6 +87,11 @@ def _night(seed: int, events: Events) -> list[str]:
     return violations(play(seed, events))
 
 
+def _quiet(seed: int, _events: Events) -> list[str]:
+    """A night in which nothing goes wrong but the engine."""
+    return violations(play(seed, ()))
+
+
 def _soap(seed: int, events: Events) -> list[str]:
     return violations(SoapNightly(seed, events).play())
 
@@ -108,6 +113,7 @@ def _pair(seed: int, _events: Events) -> list[str]:
 _KINDS: Final[Mapping[str, Callable[[int, Events], list[str]]]] = {
     "night": _night,
     "large": _night,
+    "quiet": _quiet,
     "return": _return,
     "pair": _pair,
     "soap": _soap,
