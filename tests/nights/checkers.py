@@ -100,6 +100,13 @@ def no_session_is_cut(night: Played) -> Iterator[str]:
             yield f"I2: {night.names.get(moid)} was suspended {at - since} after its user sat down"
 
 
+def what_is_withdrawn_stays(night: Played) -> Iterator[str]:
+    """I7: a desktop that was opted out, or whose owner's mark was taken off, is not taken from the next look on."""
+    for moid, since, at in night.in_spite:
+        if at - since > timedelta(seconds=60):
+            yield f"I7: {night.names.get(moid)} was suspended {at - since} after it had been withdrawn"
+
+
 def who_works_is_left(night: Played) -> Iterator[str]:
     """I2: a desktop that was used in the evening, and is all night, is never suspended, whatever can be read of it."""
     for entry in effects(night, SUSPEND):
@@ -250,6 +257,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     blockers_are_named,
     desktops_back,
     no_session_is_cut,
+    what_is_withdrawn_stays,
     who_works_is_left,
     second_is_empty,
     one_at_a_time,

@@ -1,11 +1,15 @@
-"""Cron: when the evening's runs of a seed begin, and begin again. Most evenings have one, on time."""
+"""Cron: when the evening's runs of a seed begin, and begin again, and which policy the morning names. Most evenings
+have one run, on time, and the file of the morning is mostly that of the evening."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gpuops.execute.half import Half
+from gpuops.model.rotation import Policy
+from gpuops.model.selector import Mark, Selector
 from tests.nights.worlds import EVENING
 
 
@@ -36,3 +40,23 @@ def returns_early(seed: int) -> bool:
 def patience_of(seed: int) -> timedelta:
     """How long it takes until somebody, or something, finishes a half that was cut off."""
     return timedelta(seconds=random.Random(f"{seed}:patience").choice([0, 10, 60, 300]))
+
+
+def policy_in_the_morning(seed: int, policy: Policy) -> Policy:
+    """The file that the morning names: in one night of twenty somebody has edited it since the evening.
+
+    A queue without the VMs that were served is an everyday edit; pools may be narrowed, or renamed, or be others.
+    """
+    rng = random.Random(f"{seed}:edited")
+    if rng.randrange(20):
+        return policy
+    pool = policy.pools[0]
+    match rng.randrange(4):
+        case 0:
+            return replace(policy, ml=policy.ml[len(policy.ml) // 2 :])
+        case 1:
+            return replace(policy, pools=(replace(pool, select=replace(pool.select, name="desktop-*[13579]")),))
+        case 2:
+            return replace(policy, pools=(replace(pool, name="cad", select=Selector(folder="cad")),), ml=())
+        case _:
+            return replace(policy, pools=(replace(pool, parked=False, floor=100, owner=Mark("gpuops.owner", "cad")),))

@@ -21,10 +21,14 @@ READ_FOR_IDLE: Final = ("summary.quickStats.overallCpuUsage", "runtime.numMksCon
 """What tells whether a desktop is used."""
 
 
-def epidemics_of(seed: int, desktops: Sequence[str]) -> tuple[Event, ...]:
+def epidemics_of(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> tuple[Event, ...]:
     """What befalls many desktops, and the return that is cut off, of a seed."""
     return (
         *_crowd(seed, desktops),
+        *_working_from_afar(seed, desktops),
+        *_withdrawn(seed, desktops),
+        *_moved_out(seed, desktops),
+        *_thieves(seed, ml),
         *_boomerangs(seed, desktops),
         *_unseen(seed),
         *_recreated(seed, desktops),
@@ -42,6 +46,46 @@ def _crowd(seed: int, desktops: Sequence[str]) -> list[Event]:
     """One user after the other sits down while desktops are taken."""
     rng = _dice(seed, "crowd")
     return [Event("H1", target=desktop, at_s=float(rng.randint(1, 300))) for desktop in desktops] if rng else []
+
+
+def _working_from_afar(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Users work by remote desktop from some moment of the evening on: all from the same, or each from one of his."""
+    rng = _dice(seed, "from afar")
+    if rng is None:
+        return []
+    at_s = float(rng.randint(1, 300)) if rng.randrange(2) else None
+    return [Event("H4", target=desktop, at_s=at_s or float(rng.randint(1, 600))) for desktop in desktops]
+
+
+def _withdrawn(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Desktops are opted out, or lose their owner's mark, while they are taken or when they are away."""
+    rng = _dice(seed, "withdrawn")
+    if rng is None:
+        return []
+    last_s, fault = rng.choice([300, MORNING_S]), rng.choice(["H5", "H6"])
+    return [Event(fault, target=desktop, at_s=float(rng.randint(1, last_s))) for desktop in desktops]
+
+
+def _moved_out(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """Desktops are moved out of the folder that the policy names, and renamed, before they are taken or afterwards."""
+    rng = _dice(seed, "moved out")
+    if rng is None:
+        return []
+    last_s = rng.choice([300, MORNING_S])
+    return [
+        Event(fault, rules_of(fault, {"target": desktop, "at_s": float(rng.randint(1, last_s))}))
+        for desktop in desktops
+        for fault in rng.choice([("V10",), ("V6",), ("V10", "V6")])
+    ]
+
+
+def _thieves(seed: int, ml: Sequence[str]) -> list[Event]:
+    """Somebody starts the ML VMs that still wait, on the GPUs of desktops that are away."""
+    rng = _dice(seed, "thieves")
+    if rng is None:
+        return []
+    at_s = float(rng.randint(900, MORNING_S + 600))
+    return [Event("G1", rules_of("G1", {"target": each, "at_s": at_s})) for each in ml]
 
 
 def _boomerangs(seed: int, desktops: Sequence[str]) -> list[Event]:

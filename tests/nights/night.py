@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 from unittest.mock import patch
 
-from pyVmomi import vmodl
+from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import lock
@@ -32,10 +32,12 @@ from gpuops.plan.rotation.clocks import APART
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.trouble.somebody import somebody
+from gpuops.sim.trouble.vm_happenings import used
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
-from tests.nights.cron import evening_of, patience_of
+from tests.nights.cron import evening_of, patience_of, policy_in_the_morning
 from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
 from tests.nights.machines import Machines, leases_of_a_seed
@@ -78,7 +80,9 @@ class Played:
     takeable: frozenset[str] = frozenset()
     """Desktops (refs) that the policy and their owner both allow to take."""
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
-    """(desktop, when its user sat down, when we suspended it)."""
+    """(desktop, when its user sat down or began to work from afar, when we suspended it)."""
+    in_spite: list[tuple[str, datetime, datetime]] = field(default_factory=list)
+    """(desktop, when it was opted out or its owner's mark was taken off, when we suspended it)."""
     sent_by: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     """op id -> number and half of the run that sent it, and how long the ledger was; -1 is the other machine's run."""
     asked: dict[str, datetime] = field(default_factory=dict)
@@ -134,6 +138,8 @@ class Nightly:
             busy=frozenset(vm.moid for vm in vms if vm.state.console_connections or self._works(vm)),
         )
         self._seated: dict[str, datetime] = {}
+        self._withdrawn: dict[str, datetime] = {}
+        self._in_the_morning = policy_in_the_morning(seed, self.site.policy)
         self._ends = [event for event in chosen if event.fault in ENDS]
         self._full = next((event for event in chosen if event.fault == "K3"), None)
         self._full_since: datetime | None = None
@@ -246,7 +252,8 @@ class Nightly:
             if half is None:
                 report = resume(place, apply=True, consent=agreed)
             else:
-                report = rotate(half, self.site.policy, place, apply=True, consent=agreed)
+                policy = self.site.policy if half is Half.NIGHT else self._in_the_morning
+                report = rotate(half, policy, place, apply=True, consent=agreed)
             ended = "done" if report.exit_code in (0, 4) else "refused"
             self.played.told.append((report, len(self.world.ledger)))
             if half is Half.DAY:
@@ -392,8 +399,11 @@ class Nightly:
 
     def _cut(self, name: str) -> None:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
-        if vm is not None and vm.moid in self._seated and self.world.tasks.running(vm) is not None:
-            self.played.cut_sessions.append((vm.moid, self._seated[vm.moid], self.world.clock.now()))
+        if vm is None or self.world.tasks.running(vm) is None:
+            return
+        for since, found in ((self._seated, self.played.cut_sessions), (self._withdrawn, self.played.in_spite)):
+            if vm.moid in since:
+                found.append((vm.moid, since[vm.moid], self.world.clock.now()))
 
     # --- the world beside it ------------------------------------------------------------------------------------
 
@@ -421,8 +431,35 @@ class Nightly:
         self._seated[vm.moid] = self.world.clock.now()
         return True
 
+    def _works_from_afar(self, vm: VirtualMachine) -> bool:
+        """By remote desktop: CPU, and no console."""
+        if vm.state.power is not Power.ON or not vm.is_registered:
+            return False
+        used(vm, Rule(Effect.HAPPEN, happening="vm.used"))
+        self._seated[vm.moid] = self.world.clock.now()
+        return True
+
+    def _withdraws(self, vm: VirtualMachine, event: Event) -> bool:
+        """Whoever owns the desktop does not want it taken any more."""
+        if not vm.is_registered or (event.fault == "H6" and self.site.policy.pools[0].owner is None):
+            return False
+        fields = self.world.custom_fields
+        call = somebody(self.world, "SetField")
+        name, value = ("gpuops.opt-out", "yes") if event.fault == "H5" else ("gpuops.owner", "")
+        fields.SetField(call, vim.VirtualMachine(vm.moid), fields.define(name), value)
+        self._withdrawn[vm.moid] = self.world.clock.now()
+        return True
+
     def _strike(self, event: Event, vm: VirtualMachine) -> None:
-        happened = self._sits_down(vm) if event.fault == "H1" else _wakes(vm)
+        match event.fault:
+            case "H1":
+                happened = self._sits_down(vm)
+            case "H4":
+                happened = self._works_from_afar(vm)
+            case "H5" | "H6":
+                happened = self._withdraws(vm, event)
+            case _:
+                happened = _wakes(vm)
         if happened:
             self.played.struck[event.fault] = self.played.struck.get(event.fault, 0) + 1
 

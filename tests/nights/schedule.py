@@ -30,6 +30,9 @@ SITES: Final = ("T12", "T13", "N7", "N8", "C5", "K7")
 MISSING: Final = ("A10", "N2")
 USERS: Final = ("H1", "H2", "H3")
 """A user sits down at a desktop that is running; wakes up one that is suspended; or wakes it each time anew."""
+WITHDRAWN: Final = ("H4", "H5", "H6", "V10")
+"""In epidemics alone: a user works from afar, a desktop is opted out, its owner's mark is taken off, or it is moved to
+another folder."""
 KILLS: Final = ("K1",)
 DISKS: Final = ("K3",)
 """The journal cannot be written."""
@@ -44,7 +47,7 @@ OF_GPUS: Final = ("G3", "G10")
 """In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
 NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
 """In a few nights, beside whatever else there is."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES)
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES, *WITHDRAWN)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -63,7 +66,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
     swarm = [
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
-    beside = (*_of_the_process(seed), *epidemics_of(seed, desktops), *_of_gpus(seed, hosts))
+    beside = (*_of_the_process(seed), *epidemics_of(seed, desktops, ml), *_of_gpus(seed, hosts))
     return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed))
 
 

@@ -284,6 +284,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I6", "one_holder", acts_under_a_lease_that_was_reverted),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
+    ("I7", "what_is_withdrawn_stays", lambda night: replace(night, in_spite=[("vm-1", EVENING, CLOSES)])),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),
     ("I7", "stays_where_it_is", after(START, desktop=True, after={"host": "host-0", "power": Power.ON})),
     ("I8", "grace_is_kept", powered_off_in_its_grace),

@@ -409,6 +409,14 @@ def sees_V8(lab: Lab) -> None:
     assert lab.power("vdi-11") == "suspended"
 
 
+def sees_V10(lab: Lab) -> None:
+    give(lab, "V10", target="vdi-02")
+    vm = lab.vm("vdi-02")
+    before = vm.parent.name
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert vm.parent.name != before
+
+
 def sees_V9(lab: Lab) -> None:
     give(lab, "V9", target="vdi-02")
     vm = lab.vm("vdi-02")
