@@ -56,21 +56,24 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
         return ()
     # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
     tasks = {intent.op_id: _task_of(doer, intent) for intent in intents}
+    settled: dict[str, Outcome] = {}
+    # What has no task is judged before the others are waited for: by then somebody else may have done the same.
+    without = [intent for intent in intents if tasks[intent.op_id] is None]
+    if without:
+        doer.look_before([intent.step for intent in without])
+        settled = {intent.op_id: _by_state(doer, intent) for intent in without}
     flight = [task for task in tasks.values() if task is not None]
-    ended = doer.vcenter.wait(flight, timeout_s) if flight else ()
-    ends = {end.task: end for end in ended}
-    doer.look_before([intent.step for intent in intents])
-    outcomes = []
+    ends = {end.task: end for end in doer.vcenter.wait(flight, timeout_s)} if flight else {}
+    if flight:
+        doer.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
         task = tasks[intent.op_id]
         if task is not None and task not in ends:
             late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
-            outcomes.append(doer.settle(intent.op_id, late))
+            settled[intent.op_id] = doer.settle(intent.op_id, late)
         elif task is not None:
-            outcomes.append(doer.finish(Underway(intent.op_id, intent.step, task), ends[task]))
-        else:
-            outcomes.append(_by_state(doer, intent))
-    return tuple(outcomes)
+            settled[intent.op_id] = doer.finish(Underway(intent.op_id, intent.step, task), ends[task])
+    return tuple(settled[intent.op_id] for intent in intents)
 
 
 @dataclass(frozen=True, slots=True)

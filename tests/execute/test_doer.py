@@ -413,6 +413,27 @@ def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world:
     assert journal.open_intents(run) == ()
 
 
+def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(world: World, journal: Journal) -> None:
+    """A task that hangs takes half an hour of waiting: whoever starts the other VM meanwhile is not the cut-off run."""
+    run = journal.begin("test")
+    doer = Doer(SmallVcenter(world), journal, run, world.snapshot())
+    assert isinstance(doer.begin(PowerOnVm("vm-91", "host-1")), Underway)
+    journal.intend(run, PowerOnVm("vm-92", "host-2"), world.snapshot())
+
+    def somebody_starts_it(name: str) -> None:
+        if name.startswith("before the effect of"):
+            world.set("vm-92", power=PowerState.ON)
+
+    vcenter = SmallVcenter(world, somebody_starts_it)
+    outcomes = settle_open(Doer(vcenter, journal, run, world.snapshot()), timeout_s=1800)
+    assert world.power("ml-02") is PowerState.ON
+    [never] = [outcome for outcome in outcomes if outcome.step.vm == "vm-92"]
+    assert (never.verdict, never.reason) == (
+        Verdict.FAILED,
+        "it did not reach vCenter before the run was cut off",
+    )
+
+
 def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
     told: list[Outcome] = []
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))
