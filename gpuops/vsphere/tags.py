@@ -6,6 +6,7 @@ tagging bindings, for the whole of it takes longer to load than to answer.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -116,7 +117,8 @@ def _names(service: Any, tags: Collection[str]) -> Mapping[str, str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings that tell a user nothing."""
+    """Without the warnings and log lines that tell a user nothing; our own error says what they say."""
+    logging.getLogger("vmware").addHandler(logging.NullHandler())
     with warnings.catch_warnings():
         # the SDK loads its messages in a way that newer Pythons have another name for
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(vmware|com)\.")

@@ -1,6 +1,6 @@
 """Our simulator's replies with a few bytes changed: a value, a fault, or an error of the transport, and nothing else.
 
-vcsim's are in tests/peers/test_fuzzed_vcsim.py.
+Thousands of them, decoder by decoder, are in test_fuzzed_decoders.py; vcsim's in tests/peers/test_fuzzed_vcsim.py.
 """
 
 from __future__ import annotations
@@ -42,13 +42,6 @@ def test_a_number_that_is_none_is_unknown(lab_target: Target, key: str) -> None:
     found = reread(lab_target, strange)
     assert found.vms
     assert all(vm.attributes == {} for vm in found.vms.values())
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(1, 11))
-def test_a_hundred_thousand_in_ten_parts(lab_target: Target, seed: int) -> None:
-    fuzz_both(recorded(lab_target).replies, 10_000, seed=seed)
 
 
 @pytest.mark.long

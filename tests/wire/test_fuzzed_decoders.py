@@ -1,0 +1,67 @@
+"""200,000 mutated replies and files for every decoder (`make long`), and whatever once broke one, in every run."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wire.fuzz import CORPUS, FILES, ROOT, Decoder, broken, decoders
+
+NAMES = ("parsed", "typed", "pages", "tags", *FILES)
+PARTS = [
+    *(("parsed", 20_000, seed) for seed in range(4)),
+    *(("typed", 20_000, seed) for seed in range(4)),
+    *(("pages", 5_000, seed) for seed in range(4)),
+    *(("tags", 2_500, seed) for seed in range(2)),
+    ("snapshot", 5_000, 0),
+    *((name, 8_000, 0) for name in ("ready", "configuration", "requests-csv")),
+    *((name, 1_000, 0) for name in ("policy", "roles", "scenario", "faults")),
+]
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[dict[str, Decoder]]:
+    with decoders(*NAMES) as found:
+        yield found
+
+
+def test_every_decoder_has_cases_and_takes_part(made: dict[str, Decoder]) -> None:
+    assert {name for name, _, _ in PARTS} == set(NAMES) == set(made)
+    assert sum(turns for _, turns, _ in PARTS) >= 200_000
+    assert {path.name.rpartition("-")[0] for path in CORPUS.iterdir()} <= set(NAMES)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name)
+def test_what_once_broke_a_decoder_does_so_no_more(made: dict[str, Decoder], path: Path) -> None:
+
+    assert broken(made[path.name.rpartition("-")[0]], path.read_bytes()) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_few(made: dict[str, Decoder], name: str) -> None:
+    decoder, rng = made[name], random.Random(0)
+    for example in decoder.examples[:5]:
+        assert broken(decoder, example) is None
+        assert broken(decoder, decoder.change(example, rng)) is None
+
+
+def test_an_error_that_is_not_ours_is_found() -> None:
+    def play(case: bytes) -> None:
+        raise OverflowError(case)
+
+    assert "OverflowError: b'x'" in (broken(Decoder([b"x"], play), b"x") or "")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "turns", "seed"), PARTS)
+def test_thousands(name: str, turns: int, seed: int) -> None:
+    """In a process of its own, for its memory is judged too."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.wire.fuzz", name, str(turns), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
