@@ -337,7 +337,8 @@ def test_a_suspend_that_outlasts_its_time_is_named_and_not_forgotten(lab_wire: W
         report = lab_wire.day()
         assert report.exit_code == 4
         [left] = [refusal for refusal in report.plan.unmet if refusal.subject == "vdi-08"]
-        assert (left.rule, left.hint) == ("is being suspended", "gpuops rotate day")
+        assert left.rule == "is being suspended"
+        assert left.hint == "wait until its task has ended, then gpuops rotate day"
     while lab_wire.to_power("suspended")["vdi-08"] == 0:
         lab_wire.server.world.clock.advance(600)
     assert [mine.original.name for mine in lab_wire.status().away] == ["vdi-08"]
