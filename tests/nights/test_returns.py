@@ -51,9 +51,9 @@ class CutShort(Nightly):
         if self.ends[-1].exit_code:  # what was under way as it was killed may come late, and is named until then
             self._wait_until(self.world.clock.now() + LATE)
             self._return()
-        self.back_at, done = self.world.clock.now(), len(self.world.ledger)
+        self.back_at, done = self.world.clock.now(), len(effects(self.played))
         self._return()
-        self.more = len(self.world.ledger) - done
+        self.more = len(effects(self.played)) - done
         return self.played
 
     def _return(self) -> None:
