@@ -80,4 +80,4 @@ def test_a_login_is_compared_with_its_roles(lab: Lab) -> None:
 def test_a_role_file_that_is_none_is_one_line(lab: Lab) -> None:
     result = lab.run("doctor", "--roles", "/nowhere.yaml")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: /nowhere.yaml: cannot be read")
+    assert result.stderr.startswith("error: /nowhere.yaml cannot be read")
