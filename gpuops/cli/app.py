@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -112,6 +112,7 @@ def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
     core_files.forbid()
     signal.signal(signal.SIGTERM, _ended)
+    sys.unraisablehook = _swallowed
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
         signal.signal(signal.SIGHUP, _ended)
     _open_missing_streams()
@@ -139,3 +140,23 @@ def _ended(number: int, frame: FrameType | None) -> None:
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     raise SystemExit(128 + number)
+
+
+AGAIN_S: Final = 0.01
+
+
+def _swallowed(told: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised while it clears away an object; of an end that was asked for that way it is asked
+    again a moment later, outside of it."""
+    ending = told.exc_value
+    if not isinstance(ending, SystemExit):
+        sys.__unraisablehook__(told)
+        return
+    if sys.is_finalizing():
+        return  # it ends already
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise ending
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)

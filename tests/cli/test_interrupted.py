@@ -129,3 +129,25 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
         assert "under way esx-04.scattered  not back: cad-04" in shown.stdout
         assert "scheduler set, begun " in shown.stdout
         assert list(server.world.sessions) == []
+
+
+SWALLOWING = """
+import os, signal, sys, time
+from gpuops.cli import app
+class Cleared:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        [None for _ in range(1000)]
+def work(prog_name):
+    Cleared()
+    time.sleep(10)
+    sys.exit(7)
+app.app = work
+app.main()
+"""
+
+
+def test_told_to_stop_while_an_object_is_cleared_away() -> None:
+    """Python drops an exception that is raised there, and with it the end that was asked for."""
+    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (143, "")

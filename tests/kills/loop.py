@@ -32,7 +32,7 @@ LATE_S: Final = 700.0
 """After so long what the last killed run has sent is not waited for any more."""
 MORNINGS: Final = 4
 WORKED_ON: Final = "vm.used"
-HAPPENINGS: Final = ("vm.renamed", "vm.refiled")
+HAPPENINGS: Final = ("vm.renamed", "vm.refiled", WORKED_ON)
 """What somebody else does to a desktop meanwhile."""
 
 
