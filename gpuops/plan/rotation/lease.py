@@ -71,7 +71,7 @@ def parse_lease(text: str) -> Lease | None:
         lease = Lease(
             str(body["owner"]), str(body["nonce"]), int(body["epoch"]), datetime.fromisoformat(body["expires"])
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Refused(
             f"the lock VM holds in {KEY} what this gpuops did not write: {text[:80]!r}",
             hint=f"when no other gpuops is at work, take {KEY} out of the VM's settings",
