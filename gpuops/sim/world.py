@@ -65,6 +65,8 @@ class World:
         self.fragments = Fragments()
         self.ledger = Ledger()
         self.injector = Injector(self, seed)
+        self.changes = 0
+        """How often a value of an object has changed."""
         self.tasks = Tasks(self)
         self.sessions = Sessions(self)
         self.events = Events(self)
@@ -122,6 +124,7 @@ class World:
     def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
         """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
         with self.lock:  # the lock of `changed` itself
+            self.changes += 1
             self.fragments.drop(obj.moid, paths)
             self.registry.notice(obj, paths)
             self.changed.notify_all()

@@ -2,6 +2,7 @@
 
 python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J]   nights, effects, faults, violations
 python -m tests.nights replay SEED|FILE                                         what happened in one
+python -m tests.nights coverage [--nights N] [--jobs J] [--out FILE]            which fault met which state, how often
 python -m tests.nights shrink SEED [--out FILE]                                 the fewest events that still break it
 """
 
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.nights.checkers import violations
+from tests.nights.coverage import MOST, cover, results
 from tests.nights.event import Event
 from tests.nights.log import lines
 from tests.nights.night import Nightly, play
@@ -30,6 +32,10 @@ def main(arguments: list[str]) -> int:
     many.add_argument("--step", type=int, default=1, help="2 = the small half")
     many.add_argument("--jobs", type=int, default=2)
     verbs.add_parser("replay").add_argument("night")
+    reach = verbs.add_parser("coverage")
+    reach.add_argument("--nights", type=int, default=MOST)
+    reach.add_argument("--jobs", type=int, default=2)
+    reach.add_argument("--out", type=Path, help="tests/nights/RESULTS.md, to keep it")
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--out", type=Path)
@@ -41,6 +47,8 @@ def main(arguments: list[str]) -> int:
         if found.broken:
             print(*first_failure(found.broken[0]), sep="\n")
         return 1 if found.broken else 0
+    if asked.verb == "coverage":
+        return _coverage(asked.nights, asked.jobs, asked.out)
     if asked.verb == "replay":
         return _replay(asked.night)
     events = Nightly(asked.seed).played.events
@@ -64,6 +72,15 @@ def first_failure(seed: int) -> list[str]:
         *(json.dumps(event.to_json(), default=str) for event in Nightly(seed).played.events),
         f"fewest events that still break it: python -m tests.nights shrink {seed}",
     ]
+
+
+def _coverage(nights: int, jobs: int, out: Path | None) -> int:
+    found = cover(nights, jobs=jobs)
+    if out is not None:
+        out.write_text(results(found), encoding="utf-8")
+    print(results(found))
+    print(*found.broken, *(f"called impossible, and reached: {pair}" for pair in found.surprising()), sep="\n")
+    return 1 if found.rare() or found.surprising() or found.broken else 0
 
 
 def _replay(night: str) -> int:

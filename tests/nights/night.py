@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 from pyVmomi import vim, vmodl
@@ -22,6 +22,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute import lock
 from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
@@ -42,8 +43,10 @@ from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
 from tests.nights.machines import Machines, leases_of_a_seed
 from tests.nights.place import NightPlace, NightStore
-from tests.nights.schedule import ENDS, schedule_of
+from tests.nights.reach import Reach
+from tests.nights.schedule import ENDS, USERS, schedule_of
 from tests.nights.showing import Showing
+from tests.nights.stages import Stage, Staged
 from tests.nights.worlds import EVENING, LOCK, Site, policies_read_quickly, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
@@ -114,6 +117,8 @@ class Played:
     """(what it ended as, effects) of each run that was begun while another was under way."""
     on_a_wrong_clock: list[tuple[str, datetime]] = field(default_factory=list)
     """What was taken when the clocks had been apart for longer than a look may be old."""
+    reached: frozenset[tuple[str, str]] = frozenset()
+    """Each fault with each stage of the engine, and each whereabouts of a VM, in which it took effect."""
 
 
 class Nightly:
@@ -140,10 +145,10 @@ class Nightly:
         self._seated: dict[str, datetime] = {}
         self._withdrawn: dict[str, datetime] = {}
         self._in_the_morning = policy_in_the_morning(seed, self.site.policy)
-        self._ends = [event for event in chosen if event.fault in ENDS]
-        self._full = next((event for event in chosen if event.fault == "K3"), None)
+        self._ends = [event for event in chosen if event.fault in ENDS and not event.state]
+        self._full = next((event for event in chosen if event.fault == "K3" and not event.state), None)
         self._full_since: datetime | None = None
-        self._slow = next((event for event in chosen if event.fault == "K10"), None)
+        self._slow = next((event for event in chosen if event.fault == "K10" and not event.state), None)
         self._ends += [self._slow] if self._slow is not None and self._slow.point else []
         self._apart_since: datetime | None = None
         self._locks: Path | None = None
@@ -157,7 +162,9 @@ class Nightly:
         """By half (`rotate resume` too), of its run that had the most: before and after each append and each effect."""
         self._certificate = 1
         world.change_certificate = self._another_certificate
-        self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full)
+        self._reach = Reach(world, self.site.policy, chosen, self._fire)
+        self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full, self._reach.stages)
+        self._reach.journal = Journal(self._store, "", world.clock.now)
         self._armed: list[tuple[str, Any]] = []
         self._showing = Showing(world)
         self._machines = Machines(self.site, world)
@@ -169,7 +176,9 @@ class Nightly:
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
-        return DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked)
+        with self._reach.stages.within(Stage.LOGIN):
+            vcenter = DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked)
+        return cast(Vcenter, Staged(vcenter, self._reach.stages))
 
     def _asked(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
@@ -313,6 +322,7 @@ class Nightly:
         if now >= self._full_since + timedelta(seconds=full.at_s):
             return False
         self.played.struck["K3"] = self.played.struck.get("K3", 0) + 1
+        self._reach.reached("K3")
         return True
 
     def _boundary(self, what: str) -> None:
@@ -329,6 +339,7 @@ class Nightly:
         due = self._due() if self._ends else None
         if due is not None and self._points == due.point:
             self._ends.remove(due)
+            self._reach.reached(due.fault)
             self._meet(due, what)
 
     def _take_time(self, pause_s: float) -> None:
@@ -409,12 +420,26 @@ class Nightly:
 
     def _let_happen(self) -> None:
         for event in self.played.events:
+            if event.state:
+                continue
             for rule in event.rules:
                 before = len(self.world.injector.struck())
                 self.world.injector.add(rule)
                 self._armed.append((event.fault, before))
             if event.fault.startswith("H"):
                 self._user(event)
+
+    def _fire(self, event: Event, vm: VirtualMachine | None) -> None:
+        """What was aimed at a stage or at whereabouts strikes now, and this VM if it strikes one."""
+        if event.fault == "K5" and not self._points:
+            return  # this run does not hold its lock yet: another one may have it
+        if event.fault in (*ENDS, "K10"):
+            self._reach.reached(event.fault)
+            self._meet(event, "aimed")
+        elif event.fault == "K3":
+            self._full, self._full_since = replace(event, point=0), None
+        elif vm is not None and event.fault in USERS and vm.name.startswith("desktop-"):
+            self._strike(event, vm)
 
     def _user(self, event: Event) -> None:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == event.target), None)
@@ -451,6 +476,7 @@ class Nightly:
         return True
 
     def _strike(self, event: Event, vm: VirtualMachine) -> None:
+        self._reach.look()
         match event.fault:
             case "H1":
                 happened = self._sits_down(vm)
@@ -461,6 +487,7 @@ class Nightly:
             case _:
                 happened = _wakes(vm)
         if happened:
+            self._reach.reached(event.fault, (vm,))
             self.played.struck[event.fault] = self.played.struck.get(event.fault, 0) + 1
 
     def _another_certificate(self) -> None:
@@ -473,6 +500,8 @@ class Nightly:
 
     def _calm(self) -> None:
         """Nothing goes wrong any more: what is broken is repaired, what is lost stays lost."""
+        self._reach.stop()
+        self.played.reached = self._reach.pairs
         for fault, index in self._armed:
             count = self.world.injector.struck()[index][1]
             self.played.struck[fault] = self.played.struck.get(fault, 0) + count

@@ -15,6 +15,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import Store
 from gpuops.execute.lock import locked
 from gpuops.execute.site import Site
+from tests.nights.stages import OF_RECORDS, Stages
 
 
 class NightPlace(Site):
@@ -47,8 +48,15 @@ class NightStore(MemoryStore):
     """Records that outlive the processes of a night; a run can be killed before and after each append, and the disk can
     be full."""
 
-    def __init__(self, boundary: Callable[[str], None], effects: Callable[[], int], full: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        boundary: Callable[[str], None],
+        effects: Callable[[], int],
+        full: Callable[[], bool],
+        stages: Stages | None = None,
+    ) -> None:
         super().__init__()
+        self._stages = stages or Stages()
         self._boundary = boundary
         self._effects = effects
         self._full = full
@@ -56,9 +64,10 @@ class NightStore(MemoryStore):
         """Of the ledger, when each record was durable."""
 
     def append(self, records: Sequence[Record]) -> None:
-        self._boundary("before an append")
-        if self._full():
-            raise StateDamaged("the journal cannot be written: no space left on device")
-        super().append(records)
-        self.lengths += [self._effects()] * len(records)
-        self._boundary("after an append")
+        with self._stages.within(OF_RECORDS[records[0].kind]):
+            self._boundary("before an append")
+            if self._full():
+                raise StateDamaged("the journal cannot be written: no space left on device")
+            super().append(records)
+            self.lengths += [self._effects()] * len(records)
+            self._boundary("after an append")

@@ -24,6 +24,8 @@ class Happening:
 
     kind: str
     act: Act
+    is_unseen: bool = False
+    """Whether it changes what vCenter answers and nothing that it keeps."""
 
     def strike(self, world: World, targets: Iterable[ManagedObject], rule: Rule) -> None:
         """Let it happen."""
@@ -59,12 +61,12 @@ HAPPENINGS: Final[Mapping[str, Happening]] = {
     "gpu.same_size": Happening("HostSystem", host_happenings.mixed_size_off),
     "datastore.full": Happening("Datastore", site_happenings.full),
     "datastore.gone": Happening("Datastore", site_happenings.gone),
-    "vcenter.away": Happening("", site_happenings.away),
-    "vcenter.restarted": Happening("", site_happenings.restarted),
-    "permission.revoked": Happening("", site_happenings.revoked),
-    "reads.frozen": Happening("ManagedEntity", site_happenings.frozen),
-    "certificate.changed": Happening("", site_happenings.another_certificate),
-    "clock.skewed": Happening("", site_happenings.skewed),
+    "vcenter.away": Happening("", site_happenings.away, is_unseen=True),
+    "vcenter.restarted": Happening("", site_happenings.restarted, is_unseen=True),
+    "permission.revoked": Happening("", site_happenings.revoked, is_unseen=True),
+    "reads.frozen": Happening("ManagedEntity", site_happenings.frozen, is_unseen=True),
+    "certificate.changed": Happening("", site_happenings.another_certificate, is_unseen=True),
+    "clock.skewed": Happening("", site_happenings.skewed, is_unseen=True),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,10 @@ class Injector:
         self._armed: list[Armed] = []
         self._speaking_of: dict[str, tuple[Armed, ...]] = {}
         """The rules by the method that they speak of: everything asks, and of most methods none speaks."""
+        self.on_strike: Callable[[Rule, tuple[ManagedObject, ...]], None] = lambda rule, targets: None
+        """Told each rule that takes effect, with the objects that it strikes."""
+        self.before_happening: Callable[[], None] = lambda: None
+        """Called just before a happening changes the world."""
         self.hides = False
         """Whether a rule may keep a property from its reader: asked before every read."""
 
@@ -91,6 +95,13 @@ class Injector:
         self.hides = self.hides or rule.effect is Effect.MISSING
         if rule.at_s is not None:
             self.world.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
+
+    def happen(self, rule: Rule) -> None:
+        """Let the happening of this rule strike now. Raises UsageError for one that can strike nothing."""
+        armed = Armed(checked(rule), None, struck=1)
+        self._armed.append(armed)
+        self._speaking_of.clear()
+        self._happen(armed)
 
     def clear(self) -> None:
         """No more trouble."""
@@ -166,6 +177,8 @@ class Injector:
         if rule.probability < 1.0 and self._rng.random() >= rule.probability:
             return False
         armed.struck += 1
+        if rule.effect is not Effect.HAPPEN:  # that is told as it happens
+            self.on_strike(rule, () if target is None else (target,))
         return True
 
     def _interruption(self, armed: Armed, call: Call, receiver: ManagedObject) -> Interruption | None:
@@ -201,7 +214,11 @@ class Injector:
             armed.struck += 1
         happening = happenings.named(rule.happening)
         targets = [obj for obj in self.world.registry if matches(obj, rule.target)]
+        self.before_happening()
+        changes = self.world.changes
         happening.strike(self.world, targets, rule)
+        if self.world.changes > changes or happening.is_unseen:
+            self.on_strike(rule, tuple(targets))
 
 
 def checked(rule: Rule) -> Rule:
