@@ -445,6 +445,21 @@ def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(world: World
     assert len(acts(world)) - before == 1, "the one that had passed its check"
 
 
+def test_of_marks_that_are_set_together_each_goes_by_a_look_of_its_own(world: World, tmp_path: Path) -> None:
+    """The lock VM is reverted, and no time passes: only a look tells."""
+
+    def strike(step: Step) -> None:
+        if isinstance(step, SetAttribute):
+            world.on_submit = lambda step: None
+            revert(world)
+
+    world.on_submit = strike
+    with pytest.raises(Locked, match="the VM was reverted to a snapshot"):
+        run(world, Half.NIGHT, tmp_path)
+    assert sum(isinstance(each.step, SetAttribute) for each in world.ledger) == 1
+    assert acts(world) == []
+
+
 def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: World, tmp_path: Path) -> None:
     """The lock VM carries an older lease again, and its holder, who was paused, finds it there."""
 
@@ -460,8 +475,13 @@ def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: Wor
     assert len(acts(world)) <= 1
 
 
-def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(world: World, tmp_path: Path) -> None:
-    """400 seconds of vCenter pass between two steps; another machine has taken the lease and given it back."""
+@pytest.mark.parametrize("pause_s", [30, 400], ids=["unlocked by force", "run out"])
+@pytest.mark.parametrize("kind", [SetAttribute, SuspendVm, PowerOnVm])
+def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
+    world: World, tmp_path: Path, kind: type[Step], pause_s: int
+) -> None:
+    """So many seconds of vCenter pass between two steps; another machine has taken the lease and given it back."""
+    returned: list[int] = []
     began = world.now
     paused: list[datetime] = []
     mine = site(world, tmp_path / "a")
@@ -469,16 +489,22 @@ def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(world: W
     mine.clock = lambda: min([world.now, *paused])
 
     def pause(step: Step) -> None:
-        if isinstance(step, SuspendVm) and not paused:
+        if isinstance(step, kind) and not paused:
             paused.append(world.now)
-            world.now += timedelta(seconds=400)
+            world.now += timedelta(seconds=pause_s)
             world.on_submit = lambda step: None
+            there = held(world)
+            assert there is not None
+            if pause_s < TTL_S:
+                unlock(POLICY, site(world, tmp_path / "b"), there.nonce, force=True)
             restore(POLICY, site(world, tmp_path / "b"), (), from_markers=True, apply=True, consent=agreed)
+            returned.append(len(world.ledger))
 
     world.on_submit = pause
     with pytest.raises(Locked, match="nothing more was started"):
         rotate(Half.NIGHT, POLICY, mine, apply=True, consent=agreed)
-    assert len(acts(world)) == 1
+    sent = {each.op_id for each in world.ledger[returned[0] :]}
+    assert len(sent) <= 1 + (kind is not SetAttribute), "the one that had passed its check, and what was in flight"
 
 
 def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World, tmp_path: Path) -> None:
