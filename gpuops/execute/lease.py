@@ -175,6 +175,7 @@ class Held:
             self._vm.why = unusable.message
         if self.vouched:
             self._lease, self._deadline_s = wanted, asked_s + rules.TTL_S
+            self._told = self._vm.seen.taken_at, self._passed_s()
 
     @property
     def _left_s(self) -> float:
