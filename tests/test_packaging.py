@@ -25,7 +25,7 @@ def built(where: Path, folder: Path, **environ: str) -> Path:
         cwd=where,
         env=os.environ | environ,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -61,7 +61,7 @@ def test_another_machine_builds_the_same_wheel_to_the_byte(wheel: Path, tmp_path
 
 def _tracked(*patterns: str) -> list[Path]:
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     )
     return [ROOT / name for name in listed.stdout.split("\0") if name]
 

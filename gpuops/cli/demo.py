@@ -87,7 +87,7 @@ def _served(scenario: str, folder: Path) -> Iterator[Mapping[str, str]]:
     foreign = ("GPUOPS_", "VMWARE_", "GOVC_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment |= {"GPUOPS_VCENTER": f"sim@{ready}", "GPUOPS_STATE_DIR": str(folder / "state")}
-    with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+    with subprocess.Popen(_gpuops(serve), env=environment, stdout=subprocess.PIPE, encoding="utf-8") as server:  # noqa: S603
         try:
             assert server.stdout is not None
             server.stdout.readline()  # its first line says that it listens, and is written after the ready file

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuops.config import core_files
 from gpuops.config.layers import Flags
 from gpuops.config.places import config_file
 from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
@@ -24,6 +25,11 @@ from gpuops.model.secret import Secret
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.model.rotation import Policy
+
+
+def forbid_core_files() -> None:
+    """The first thing of every module and of the inventory plugin: no crash writes the password to a disk."""
+    core_files.forbid()
 
 
 @dataclass(frozen=True, slots=True)

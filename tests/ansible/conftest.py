@@ -37,7 +37,7 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Ansible:
             env=environ | more,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         assert done.returncode == code, f"{done.args}: {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -109,5 +109,5 @@ def test_a_crash_of_a_module_leaves_no_core() -> None:
         " door.finish(None, lambda module: (print(resource.getrlimit(resource.RLIMIT_CORE)), sys.exit()))"
     )
     path = COLLECTION / "plugins" / "module_utils" / "door.py"
-    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, encoding="utf-8", check=True)
     assert told.stdout == "(0, 0)\n"

@@ -40,7 +40,7 @@ def schedule(ansible: Ansible, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_systemd_takes_the_units(schedule: Path) -> None:
     units = [schedule / f"gpuops-{half}.{kind}" for half in ("night", "day") for kind in ("service", "timer")]
     verified = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, encoding="utf-8", check=False
     )
     assert (verified.returncode, [line for line in verified.stderr.splitlines() if "gpuops" in line]) == (0, [])
     for unit in units[1::2]:

@@ -63,7 +63,7 @@ def vcsim_fleet(hosts: int, machines: int, *flags: str) -> Iterator[Served]:
     with tempfile.TemporaryDirectory() as directory:
         # In a process of its own: a child's memory is counted from its parent's size, so this one stays small.
         command = (sys.executable, "-m", "tests.bench.vcsim_fleet", directory, str(hosts), str(machines))
-        made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        made = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
         started = time.perf_counter()
         with running_vcsim(Path(directory), f"-load={made.stdout.strip()}", *flags) as endpoint:
             yield Served(endpoint, time.perf_counter() - started)

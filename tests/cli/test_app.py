@@ -58,7 +58,7 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gpuops", *arguments],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
         # A home below a file: nobody can make it, root neither, so that no run leaves anything to the next.
@@ -77,7 +77,7 @@ def test_help_imports_nothing_heavy() -> None:
         "import sys\nfrom gpuops.cli.app import app\n"
         "try:\n    app(['--help'])\nexcept SystemExit:\n    print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
     assert "typer" in loaded
     assert loaded.isdisjoint(HEAVY), sorted(loaded.intersection(HEAVY))
@@ -213,7 +213,7 @@ def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None
         shell=True,
         executable="/bin/bash",
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )
@@ -225,7 +225,7 @@ def test_a_reader_that_goes_away_is_not_complained_about(arguments: str) -> None
 def test_a_result_that_stdout_does_not_take_is_said_in_one_line(form: str) -> None:
     words = [sys.executable, "-m", "gpuops", "inventory", "--vcenter", "sim:lab", "--output", form]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, encoding="utf-8", timeout=60, check=False)
     assert done.stderr.splitlines()[0] == "error: the result cannot be written: No space left on device"
     assert len(done.stderr.splitlines()) == 2
     assert done.returncode == 141
@@ -243,7 +243,7 @@ def test_streams_may_be_closed(closed: str) -> None:
         f"{shlex.quote(sys.executable)} -m gpuops inventory --vcenter no-such-target {closed}",
         shell=True,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )
@@ -257,7 +257,7 @@ def test_sigterm_ends_with_its_own_code() -> None:
         "import os, signal\nfrom gpuops.cli import app\n"
         "app.app = lambda **_: os.kill(os.getpid(), signal.SIGTERM) or __import__('time').sleep(30)\napp.main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60, check=False)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
 
 

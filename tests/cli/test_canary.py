@@ -215,7 +215,7 @@ def test_a_crash_leaves_no_core() -> None:
         "import resource, sys; from gpuops.cli import app; app.app = lambda **_: None; app.main();"
         " print(resource.getrlimit(resource.RLIMIT_CORE))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert told.stdout == "(0, 0)\n"
     assert resource.getrlimit(resource.RLIMIT_CORE) == (soft, hard), "of that process alone"
 

@@ -131,7 +131,9 @@ except SystemExit:
 wrong = [path for path in opened if "manual" in path] + [name for name in sys.modules if name == "rich.markdown"]
 sys.exit(", ".join(wrong) or 0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Show the manual" in done.stdout
 

@@ -43,7 +43,7 @@ def test_stopped_while_a_task_runs(
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
         command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{tmp_path / 'ready.json'}"]
         with subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
         ) as run:
             try:
                 with server.world.changed:
@@ -79,7 +79,7 @@ main()
 def test_stopped_while_the_journal_closes(clean: Path, name: str, exit_code: int, said: str) -> None:
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter", "sim:lab"]
     run = subprocess.run(
-        [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, name], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, name], capture_output=True, encoding="utf-8", timeout=60
     )
     assert run.returncode == exit_code, run.stderr
     assert "Traceback" not in run.stderr
@@ -111,7 +111,7 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
         ready_file.write(where, ready_file.of(server))
         command = [sys.executable, "-m", "gpuops", *words, "--vcenter", f"sim@{where}"]
         with subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", env=os.environ
         ) as run:
             try:
                 with server.world.changed:
@@ -124,7 +124,7 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
         assert errors.splitlines()[-1] == "next: gpuops change resume goes on with it, gpuops change abort gives it up"
         shown = subprocess.run(
             [sys.executable, "-m", "gpuops", "change", "status", "--vcenter", f"sim@{where}"],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, encoding="utf-8", timeout=60, check=True,
         )  # fmt: skip
         assert "under way esx-04.scattered  not back: cad-04" in shown.stdout
         assert "scheduler set, begun " in shown.stdout
@@ -149,5 +149,7 @@ app.main()
 
 def test_told_to_stop_while_an_object_is_cleared_away() -> None:
     """Python drops an exception that is raised there, and with it the end that was asked for."""
-    done = subprocess.run([sys.executable, "-c", SWALLOWING], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWING], capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (143, "")

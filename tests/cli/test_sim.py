@@ -19,7 +19,7 @@ from gpuops.cli.app import app
 def test_serves_until_it_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     ready = tmp_path / "ready.json"
     command = [sys.executable, "-m", "gpuops", "sim", "serve", "--scenario", "lab", "--ready-file", str(ready)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
         try:
             assert process.stdout is not None
             assert process.stderr is not None

@@ -51,7 +51,7 @@ def holding(
 ) -> Iterator[subprocess.Popen[str]]:
     """A process of its own that holds the lock, and hangs."""
     told = [str(state_dir), doing, SINCE.isoformat(), until.isoformat() if until else "", "ignores" if ignores else ""]
-    with subprocess.Popen([sys.executable, "-c", HOLDING, *told], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", HOLDING, *told], stdout=subprocess.PIPE, encoding="utf-8") as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "held\n"

@@ -93,7 +93,7 @@ class Loop:
         ]
         with subprocess.Popen(
             command, cwd=ROOT, env=self._environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
+            stderr=subprocess.STDOUT, encoding="utf-8",
         ) as process:  # fmt: skip
             sent = self._disturb(process, dice) if dice is not None else ""
             try:

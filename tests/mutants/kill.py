@@ -55,7 +55,7 @@ def kill(mutant: Mutant, budget_s: float = MINUTE_S) -> End:
 def _lint(mutant: Mutant, root: Path) -> None:
     files = sorted({edit.file for edit in mutant.edits})
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--config", str(ROOT / "pyproject.toml"), *files]
-    linted = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    linted = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=False)
     if linted.returncode:
         raise ValueError(f"{mutant.name} does not pass lint:\n{linted.stdout}{linted.stderr}")
 
@@ -82,7 +82,7 @@ def _tested(mutant: Mutant, root: Path, budget_s: float) -> End:
     command = [sys.executable, "-c", _TEST, str(root), *options, str(ROOT / mutant.test)]
     began = time.monotonic()
     run = subprocess.run(
-        command, cwd=root, env=_path(root), capture_output=True, text=True, check=False, timeout=10 * budget_s
+        command, cwd=root, env=_path(root), capture_output=True, encoding="utf-8", check=False, timeout=10 * budget_s
     )
     seconds = time.monotonic() - began
     if run.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
@@ -107,7 +107,13 @@ def _hunt(mutant: Mutant, root: Path, budget_s: float) -> End:
     command = [sys.executable, "-m", "tests.mutants.hunt", *where]
     try:
         played = subprocess.run(
-            command, cwd=root, env=_path(root), capture_output=True, text=True, check=False, timeout=10 * budget_s
+            command,
+            cwd=root,
+            env=_path(root),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+            timeout=10 * budget_s,
         )
     except subprocess.TimeoutExpired:
         return End(mutant, None, 0, budget_s, "one of its nights does not end")

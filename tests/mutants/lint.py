@@ -52,6 +52,6 @@ def _applied(mutant: Mutant, root: Path) -> bool:
 
 def _against(root: Path, program: str, *arguments: str) -> Iterator[str]:
     command = [str(Path(sys.executable).with_name(program)), *arguments]
-    found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    found = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=False)
     if found.returncode:
         yield f"{program}: {found.stdout}{found.stderr}"

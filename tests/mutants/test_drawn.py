@@ -80,6 +80,10 @@ def test_a_sample_is_the_same_each_time(area: str) -> None:
 @pytest.mark.timeout(1800)
 def test_the_recorded_nights_kill_their_mutants() -> None:
     played = subprocess.run(
-        [sys.executable, "-m", "tests.mutants.drawn", "replay"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.mutants.drawn", "replay"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
     assert played.returncode == 0, played.stdout + played.stderr

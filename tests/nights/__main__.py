@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
 def first_failure(seed: int) -> list[str]:
     """What it takes to have that night again: seed, commit and schedule, and how to look further."""
     asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    commit = subprocess.run(asked, capture_output=True, encoding="utf-8", check=False).stdout.strip() or "unknown"
     return [
         f"seed {seed}, commit {commit}, schedule:",
         *(json.dumps(event.to_json(), default=str) for event in Nightly(seed).played.events),

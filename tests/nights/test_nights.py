@@ -58,7 +58,7 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
     told = {
         subprocess.run(
             [sys.executable, "-c", program],
-            check=True, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": str(salt)},
+            check=True, capture_output=True, encoding="utf-8", env={**os.environ, "PYTHONHASHSEED": str(salt)},
         ).stdout.strip()
         for salt in (1, 2)
     }  # fmt: skip

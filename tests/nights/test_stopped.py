@@ -36,7 +36,7 @@ class Jumps:
         with subprocess.Popen(
             [sys.executable, "-m", "tests.nights.zombie", str(self.server.port), self.server.ca_file,
              str(self._states / machine), *what],
-            stdin=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE, encoding="utf-8", cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         ) as process:  # fmt: skip
             assert process.stdin is not None
             process.stdin.write(f"{self.server.password}\n")

@@ -57,7 +57,7 @@ class Side:
             env=_environment(endpoint, folder, self.binaries),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         wall_s = time.perf_counter() - began

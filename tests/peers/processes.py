@@ -54,7 +54,7 @@ class Govc:
             env=self.environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=60,
             check=False,
         )
@@ -115,7 +115,7 @@ def running_vcsim(directory: Path, *flags: str) -> Iterator[Endpoint]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            text=True,
+            encoding="utf-8",
         ) as server,
     ):
         try:

@@ -57,7 +57,7 @@ class Gpuops:
             env=self._environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=120,
             check=False,
         )

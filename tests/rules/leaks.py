@@ -37,7 +37,7 @@ def leaks_in(root: Path) -> list[str]:
     """The same of every file that git would keep."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root, capture_output=True, text=True, check=True,
+        cwd=root, capture_output=True, encoding="utf-8", check=True,
     ).stdout.split("\0")  # fmt: skip
     found: list[str] = []
     for name in filter(None, listed):

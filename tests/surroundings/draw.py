@@ -64,7 +64,7 @@ def drawn(seed: int, locales: tuple[str, ...]) -> Surroundings:
 def locales_here() -> tuple[str, ...]:
     """The locales that this machine has; C at least."""
     try:
-        told = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=True).stdout
+        told = subprocess.run(["locale", "-a"], capture_output=True, encoding="utf-8", check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return ("C",)
     return tuple(sorted(told.split())) or ("C",)

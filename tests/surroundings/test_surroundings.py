@@ -41,7 +41,9 @@ def test_a_test_begins_at_the_drawn_moment_in_the_drawn_zone(request: pytest.Fix
 
 def test_a_child_process_has_the_time_of_its_test() -> None:
     program = "from gpuops.clock import wall_clock; print(wall_clock().isoformat())"
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
+    ).stdout.strip()
     assert abs(datetime.fromisoformat(told) - wall_clock()) < timedelta(seconds=30)
 
 

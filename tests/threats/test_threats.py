@@ -34,6 +34,6 @@ def test_every_threat_has_one_or_waits_for_what_it_threatens() -> None:
 @pytest.mark.timeout(1800)  # two minutes of one core, on a machine that others use too
 def test_no_control_can_be_taken_away_unseen() -> None:
     played = subprocess.run(
-        [sys.executable, "-m", "tests.threats"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.threats"], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
     )
     assert played.returncode == 0, played.stdout + played.stderr

@@ -20,5 +20,5 @@ def test_the_known_versions_are_pyvmomis_newest_first() -> None:
 
 def test_the_reading_side_is_imported_without_pyvmomi() -> None:
     probe = "import sys, gpuops.vsphere.connection; print('pyVmomi' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "False"

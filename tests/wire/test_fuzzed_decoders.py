@@ -63,5 +63,5 @@ def test_an_error_that_is_not_ours_is_found() -> None:
 def test_thousands(name: str, turns: int, seed: int) -> None:
     """In a process of its own, for its memory is judged too."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.wire.fuzz", name, str(turns), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=500)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, cwd=ROOT, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -41,7 +41,7 @@ def struck(server: HostileServer, parser: str, strike: Hostile) -> subprocess.Co
         [sys.executable, "-m", "tests.wire.hostile_child", str(server.port), parser, server.honest.username],
         input=server.honest.password,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
         env={**os.environ, "GPUOPS_DEBUG": ""},
@@ -72,7 +72,7 @@ def test_an_honest_reply_is_read_within_those_limits(hostile_server: HostileServ
         ],
         input=hostile_server.honest.password,
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )

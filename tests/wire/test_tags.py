@@ -120,7 +120,7 @@ def test_the_sdk_is_loaded_only_when_tags_are_asked_for() -> None:
     command = (
         "import sys, gpuops.vsphere.connection; print([m for m in sys.modules if m.startswith(('vmware', 'com.'))])"
     )
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, encoding="utf-8", check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -93,13 +93,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
 
     def _read(self):
         try:
-            from gpuops.config import core_files
             from gpuops.errors import GpuopsError
-            from gpuops.tasks.connection import Said
+            from gpuops.tasks.connection import Said, forbid_core_files
             from gpuops.tasks.inventory import machines
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
-        core_files.forbid()
+        forbid_core_files()
         try:
             said = Said(**{name: self._option(name) for name in CONNECTION})
             found, warnings = machines(said, policy=self._option("policy"))

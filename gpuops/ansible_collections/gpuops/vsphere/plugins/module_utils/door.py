@@ -48,11 +48,11 @@ def vm_of(params):
 def finish(module, ask):
     """Ends the module with what `ask` answers; an error ends it as one line, its next move and its exit code."""
     try:
-        from gpuops.config import core_files
         from gpuops.errors import GpuopsError
+        from gpuops.tasks.connection import forbid_core_files
     except ImportError:
         module.fail_json(msg=missing_required_lib("gpuops"), exception=traceback.format_exc())
-    core_files.forbid()
+    forbid_core_files()
     try:
         answer = ask(module)
     except GpuopsError as error:
