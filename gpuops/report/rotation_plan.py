@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.model.rotation import Role
+from gpuops.model.window import Weekday
 from gpuops.plan.rotation.foresight import Foresight, Win
 from gpuops.plan.rotation.proof import HostProof
 from gpuops.plan.rotation.taking import role_of
@@ -122,7 +123,9 @@ def _zone(found: Foresight) -> tzinfo:
 
 def _moment(moment: datetime, found: Foresight) -> str:
     zone = _zone(found)
-    return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M} {zone}"
+    local = moment.astimezone(zone)
+    # not `%a`: Ansible switches the locale on, and the day would be named in its language
+    return f"{Weekday.of(local.date()).title()} {local:%Y-%m-%d %H:%M} {zone}"
 
 
 def _clock(moment: datetime, found: Foresight) -> str:

@@ -58,10 +58,13 @@ def test_a_host_that_is_not_there_is_named(lab: Lab) -> None:
 EQUAL = {"policy": "equal-share", "host": "*"}
 
 
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # `%a` would be the language of the locale
+
+
 def days(*offsets: int) -> str:
     """A window that is open for 23 hours around this time of these days, counted from today."""
     began = wall_clock() - timedelta(hours=12)
-    names = [f"{began + timedelta(days=each):%a}" for each in offsets]
+    names = [DAYS[(began.weekday() + each) % 7] for each in offsets]
     return f"{','.join(names)} {began:%H:%M}-{began - timedelta(hours=1):%H:%M} UTC"
 
 
