@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 
 import pytest
 
 from tests.mutants.drawn.draw import AREAS, EACH, drawn
 from tests.mutants.drawn.operators import Mutation, enums, is_change, mutated, mutations
-from tests.mutants.table import ROOT
 
 SOURCE = """
 from enum import Enum
@@ -74,16 +71,3 @@ def test_a_sample_is_the_same_each_time(area: str) -> None:
     found = list(drawn(area))
     assert found == list(drawn(area))
     assert len(found) == len(set(found)) == EACH
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_the_recorded_nights_kill_their_mutants() -> None:
-    played = subprocess.run(
-        [sys.executable, "-m", "tests.mutants.drawn", "replay"],
-        cwd=ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert played.returncode == 0, played.stdout + played.stderr
