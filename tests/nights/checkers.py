@@ -17,6 +17,7 @@ from gpuops.plan.outcome import Verdict
 from gpuops.plan.rotation.restless import FEW
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
+from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
@@ -125,13 +126,6 @@ def in_flight(night: Played) -> Iterator[str]:
     allowed = night.site.policy.limits.in_flight
     if night.most_in_flight > allowed:
         yield f"I14: {night.most_in_flight} effects in flight, {allowed} allowed"
-
-
-def one_at_a_time(night: Played) -> Iterator[str]:
-    """I6: of two runs on one machine, one acts; the other is refused at once, with an empty ledger."""
-    for ended, done in night.beside:
-        if ended != "Locked" or done:
-            yield f"I6: a run beside another ended as {ended}, with {done} effects"
 
 
 def only_ours(night: Played) -> Iterator[str]:

@@ -7,7 +7,8 @@ faults stop; then the engine has its last say, and everything that the checkers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -38,6 +39,7 @@ from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.trouble.vm_happenings import used
 from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
+from tests.nights.beside import Beside
 from tests.nights.cron import evening_of, patience_of, policy_in_the_morning
 from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
@@ -113,8 +115,8 @@ class Played:
     """That one run had at once."""
     busy: frozenset[str] = frozenset()
     """Desktops (refs) that were used in the evening, and are all night."""
-    beside: list[tuple[str, int]] = field(default_factory=list)
-    """(what it ended as, effects) of each run that was begun while another was under way."""
+    beside: list[Beside] = field(default_factory=list)
+    """Each run that was begun while another was under way."""
     on_a_wrong_clock: list[tuple[str, datetime]] = field(default_factory=list)
     """What was taken when the clocks had been apart for longer than a look may be old."""
     reached: frozenset[tuple[str, str]] = frozenset()
@@ -154,8 +156,8 @@ class Nightly:
         self._locks: Path | None = None
         self._states = Path("/nowhere")
         self._points = 0
-        self._logged_in = 0
-        """Sessions that were there before it."""
+        self._of_others: frozenset[str] = frozenset()
+        """Keys of the sessions that the process at work did not open: older ones, and those of another process."""
         self._running = ""
         """The half that the process at work is of."""
         self.points: dict[str, int] = {}
@@ -252,7 +254,7 @@ class Nightly:
 
     def _half(self, half: Half | None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
-        self._points, self._logged_in = 0, self._sessions()
+        self._points, self._of_others = 0, self._open_sessions()
         self._running = name = half.value if half else "rotate resume"
         vcenter: Any = None
         try:
@@ -280,7 +282,7 @@ class Nightly:
             if vcenter is not None:
                 vcenter.close()
         if ended != "killed":
-            self.played.sessions = max(self.played.sessions, self._sessions() - self._logged_in)
+            self.played.sessions = max(self.played.sessions, self._sessions())
         self.played.calls.append((name, ended, self.world.clock.now()))
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
@@ -297,20 +299,23 @@ class Nightly:
 
     def _beside(self) -> None:
         """Another process on this machine, while one is under way."""
-        before = len(self.world.ledger)
-        try:
-            vcenter: Any = self._connect(lambda what: None)
-        except GpuopsError:
-            return
-        try:
-            with patch.object(lock, "PAUSE_S", 0.0):
-                rotate(Half.NIGHT, self.site.policy, self._place(vcenter), apply=True, consent=agreed)
-            ended = "done"
-        except GpuopsError as error:
-            ended = type(error).__name__
-        finally:
-            vcenter.close()
-        self.played.beside.append((ended, len(self.world.ledger) - before))
+        known, before = frozenset(self.played.asked), len(self.world.ledger)
+        with self._another_process():
+            try:
+                vcenter: Any = self._connect(lambda what: None)
+            except GpuopsError:
+                return
+            place, ended = self._place(vcenter), None
+            try:
+                with patch.object(lock, "PAUSE_S", 0.0):
+                    rotate(Half.NIGHT, self.site.policy, place, apply=True, consent=agreed)
+            except GpuopsError as error:
+                ended = error
+            finally:
+                vcenter.close()
+        done = {entry.operation_id for entry in list(self.world.ledger)[before:] if entry.operation_id}
+        sent = (done | self.played.asked.keys()) - known  # what the first one had in flight may end meanwhile
+        self.played.beside.append(Beside(ended, place.admission, len(sent)))
 
     def _disk_is_full(self) -> bool:
         """K3: from so many appends on, for so long."""
@@ -330,7 +335,7 @@ class Nightly:
         if self._slow is not None:
             self._take_time(self._slow.at_s)
         self._compare_clocks(what)
-        self.played.most_sessions = max(self.played.most_sessions, self._sessions() - self._logged_in)
+        self.played.most_sessions = max(self.played.most_sessions, self._sessions())
         self.points[self._running] = max(self.points.get(self._running, 0), self._points)
         if what.startswith("after ") and not what.endswith("append"):
             self._count_in_flight()
@@ -382,10 +387,9 @@ class Nightly:
                 self._beside()
 
     def _stands_still(self, event: Event) -> None:
-        before = self._sessions()
         connect = partial(self._connect, lambda what: None)
-        self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
-        self._logged_in += self._sessions() - before  # what it left behind is not this one's
+        with self._another_process():
+            self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
         self.played.struck["K6"] = self.played.struck.get("K6", 0) + 1
 
     def _count_in_flight(self) -> None:
@@ -547,9 +551,23 @@ class Nightly:
                 states[record.body["op"]] = record.body["state"]
         played.doubtful = frozenset(vm for op, vm in steps.items() if states.get(op) != IntentState.FAILED)
 
+    @contextmanager
+    def _another_process(self) -> Iterator[None]:
+        """The process at work stands still, and another one acts: sessions opened meanwhile are not its own."""
+        before = self._open_sessions()
+        try:
+            yield
+        finally:
+            self._of_others |= self._open_sessions() - before
+
+    def _open_sessions(self) -> frozenset[str]:
+        return frozenset(session.key for session in self.world.sessions)
+
     def _sessions(self) -> int:
+        """How many the process at work has."""
         idle_since = self.world.clock.now() - self.world.sessions.idle_timeout
-        return sum(1 for session in self.world.sessions if session.active_at > idle_since)
+        own = (session for session in self.world.sessions if session.key not in self._of_others)
+        return sum(1 for session in own if session.active_at > idle_since)
 
 
 def _may_resume(vm: VirtualMachine) -> bool:

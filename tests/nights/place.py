@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,33 @@ from gpuops.execute.site import Site
 from tests.nights.stages import OF_RECORDS, Stages
 
 
+class Admission(StrEnum):
+    """What the lock of a machine answered a process."""
+
+    NOT_ASKED = "not asked"
+    REFUSED = "refused"
+    LET_IN = "let in"
+
+
 class NightPlace(Site):
     """A site whose journal is in memory and outlives the processes of a night; `locks` is where they lock each other
     out, None = there is only one at a time."""
 
-    __slots__ = ("_locks", "_store")
+    __slots__ = ("_locks", "_store", "admission")
 
     def __init__(self, *args: Any, store: NightStore, locks: Path | None = None) -> None:
         super().__init__(*args)
         self._store = store
         self._locks = locks
+        self.admission = Admission.NOT_ASKED
 
     @contextmanager
     def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
         with ExitStack() as stack:
+            self.admission = Admission.REFUSED
             if self._locks is not None:
                 stack.enter_context(locked(self._locks, vcenter, self.clock(), alone=alone))
+            self.admission = Admission.LET_IN
             yield Journal(self._opened(returning), vcenter, self.clock)
 
     @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim
 
+from gpuops.errors import GpuopsError, Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Rejection
@@ -19,11 +20,13 @@ from gpuops.plan.steps import ResumeVm, RunInGuest
 from gpuops.sim.ledger import Entry
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
+from tests.nights.beside import Beside
 from tests.nights.checkers import CHECKERS, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
 from tests.nights.event import Event
 from tests.nights.hooks import RUN
 from tests.nights.night import OVERRIDE, Played, play
+from tests.nights.place import Admission
 from tests.nights.worlds import CLOSES, EVENING, LOCK
 
 SEED = 106
@@ -264,6 +267,11 @@ def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
     return with_ledger(night, [reverted, *night.world.ledger], sent_by=later)
 
 
+def beside(error: GpuopsError | None, lock: Admission, sent: int = 0) -> Doctor:
+    """A run was begun while another was under way, and ended so."""
+    return lambda night: replace(night, beside=[Beside(error, lock, sent)])
+
+
 DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "desktops_back", without(START, desktop=True)),
     ("I1", "desktops_back", lambda night: replace(night, last=None)),
@@ -279,8 +287,13 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I25", "failures_stop_it", failed_and_gone_on),
     ("I5", "journal_keeps", without_records(Kind.ORIGINAL)),
     ("I5", "journal_keeps", closed_at_once),
-    ("I6", "one_at_a_time", lambda night: replace(night, beside=[("done", 0)])),
-    ("I6", "one_at_a_time", lambda night: replace(night, beside=[("Locked", 1)])),
+    ("I6", "one_at_a_time", beside(None, Admission.LET_IN)),
+    ("I6", "one_at_a_time", beside(None, Admission.NOT_ASKED)),
+    ("I6", "one_at_a_time", beside(Locked("pid 1 is changing this vCenter"), Admission.REFUSED, sent=1)),
+    ("I6", "one_at_a_time", beside(Locked("the lease is held by pid 1"), Admission.LET_IN)),
+    ("I6", "one_at_a_time", beside(LoginRefused("not logged in any more"), Admission.LET_IN)),
+    ("I6", "one_at_a_time", beside(LoginRefused("not logged in any more"), Admission.REFUSED)),
+    ("I6", "one_at_a_time", beside(LoginRefused("not logged in any more"), Admission.NOT_ASKED, sent=1)),
     ("I6", "one_holder", acts_under_a_lease_that_was_reverted),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
