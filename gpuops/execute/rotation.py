@@ -69,6 +69,8 @@ def rotate(
             no_change_open(journal)
         obeyed, nights = _obeyed(policy, journal, returning=returning)
         leasing = next((each for each in (*nights, obeyed) if each.lock_vm is not None), obeyed)
+        warned: dict[str, None] = {}
+        """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
 
         def turned() -> Report:
             left_open = journal.open_runs(HALVES)
@@ -77,10 +79,12 @@ def rotate(
                 turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights, unread)
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)
-                outcomes = turn.do(report, journal, left_open, consent)
-                plan = report.plan
-                warned = replace(plan, warnings=(*plan.warnings, *lease.warnings)) if lease.warnings else plan
-            return replace(report, plan=warned, outcomes=(*settled, *outcomes), applied=True)
+                try:
+                    outcomes = turn.do(report, journal, left_open, consent)
+                finally:
+                    warned.update(dict.fromkeys((*report.plan.warnings, *lease.warnings)))
+            plan = replace(report.plan, warnings=tuple(warned))
+            return replace(report, plan=plan, outcomes=(*settled, *outcomes), applied=True)
 
         report = _outlasting(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
         return _without_journal(report, journal)

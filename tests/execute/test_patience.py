@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from gpuops.config.policy import parse_policy
 from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
 from gpuops.execute.half import Half
 from gpuops.execute.patience import FIRST_S, Patience
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
+from gpuops.model.rotation import Policy
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.outcome import Report
 from gpuops.plan.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.door import barred
-from tests.execute.nights import POLICY, Night, morning_is_good
+from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
 MORNING = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
@@ -36,11 +38,12 @@ class Watched:
     night: Night
     said: list[str] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
+    policy: Policy = POLICY
 
     def run(self, half: Half) -> Report:
         world = self.night.world
         site = Site(SmallVcenter(world), self.night.state_dir, world.tick, pause=self.pause, say=self.said.append)
-        return rotate(half, POLICY, site, apply=True, consent=agreed)
+        return rotate(half, self.policy, site, apply=True, consent=agreed)
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -77,6 +80,20 @@ def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
     )  # each look at the clock takes a second
     assert watched.pauses[:4] == [10, 20, 40, 60]
     assert max(watched.pauses) == 60
+
+
+def test_whose_work_had_less_time_is_said_after_an_outage_too(watched: Watched) -> None:
+    """The plan after the outage has no ML VM left to stop, and nothing to warn of."""
+    watched.policy = parse_policy(
+        POLICY_TEXT.replace("{vm: ml-01}", "{vm: ml-01, checkpoint: {grace_s: 3600}}"), "small"
+    )
+    watched.run(Half.NIGHT)
+    watched.night.world.now = MORNING
+    watched.down_from(ResumeVm, minutes=5)
+    report = watched.run(Half.DAY)
+    [warning] = report.plan.warnings
+    assert re.fullmatch(r"ml-01: \d+ s to keep its work, not 3600: it is late", warning)
+    morning_is_good(watched.night)
 
 
 def test_it_gives_up_an_hour_after_its_desktops_were_due(watched: Watched) -> None:
