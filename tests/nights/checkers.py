@@ -19,7 +19,7 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
-from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, chosen_as, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
     failures_stop_it,
@@ -134,7 +134,7 @@ def only_ours(night: Played) -> Iterator[str]:
     queue = {queued.name for queued in night.site.policy.ml}
     ours: set[str] = set()
     for entry in effects(night):
-        name = night.names.get(entry.moid, entry.name)
+        name = chosen_as(night, entry.moid)
         if entry.method in (DEFINE, OVERRIDE):
             continue
         if name not in queue and not name.startswith("desktop-"):

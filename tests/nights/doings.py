@@ -37,6 +37,13 @@ def not_back(ledger: Sequence[Entry]) -> set[str]:
     return away
 
 
+def chosen_as(night: Played, moid: str) -> str:
+    """The name by which nights choose a VM: that of the evening; of a VM that came in the night, the one that it had
+    when gpuops first touched it. What it is called later changes nothing. A VM that neither is true of goes by its id.
+    """
+    return night.names.get(moid) or next((entry.name for entry in effects(night) if entry.moid == moid), moid)
+
+
 def is_desktop(night: Played, moid: str, name: str = "") -> bool:
     """By the name that it has had all along; a VM that came in the night is known by `name` alone."""
     return night.names.get(moid, name).startswith("desktop-")

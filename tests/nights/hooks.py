@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuops.execute.journal.record import Kind
 from gpuops.sim.ledger import Entry
-from tests.nights.doings import OFF, SHUT_DOWN, START, effects, is_desktop
+from tests.nights.doings import OFF, SHUT_DOWN, START, chosen_as, effects, is_desktop
 from tests.nights.night import Played
 from tests.nights.worlds import HOOK
 
@@ -79,6 +79,6 @@ def _limits_s(night: Played) -> Mapping[str, float]:
 
 def _told_late(night: Played, moid: str) -> bool:
     """Whether a morning said that there is no time for it, or ended without a word."""
-    name = night.names.get(moid)
+    name = chosen_as(night, moid)
     told = any(warning.startswith(f"{name}: 0 s ") for report, _ in night.told for warning in report.plan.warnings)
     return told or any(ended not in ("done", "refused") for _, ended, _ in night.calls)

@@ -19,7 +19,7 @@ from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
-from tests.nights.doings import MOVE, OFF, START, SUSPEND, effects, is_desktop, not_back
+from tests.nights.doings import MOVE, OFF, START, SUSPEND, chosen_as, effects, is_desktop, not_back
 from tests.nights.machines import PAUSED
 from tests.nights.night import Played
 from tests.nights.worlds import CLOSES
@@ -39,7 +39,7 @@ def stays_where_it_is(night: Played) -> Iterator[str]:
     """I7: only a VM of the queue that may be moved is moved, and a desktop comes back where it is registered."""
     may_move = {queued.name for queued in night.site.policy.ml if queued.relocate}
     for entry in effects(night, MOVE):
-        if night.names.get(entry.moid, entry.name) not in may_move:
+        if chosen_as(night, entry.moid) not in may_move:
             yield f"I7: {entry.name} was moved, and the policy does not let it"
     for entry in effects(night, START):
         if is_desktop(night, entry.moid, entry.name) and "host" in entry.after and not _just_moved(night, entry):

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuops.model.rotation import DrsOverride
 from gpuops.sim.vm_state import Power
-from tests.nights.doings import effects
+from tests.nights.doings import chosen_as, effects
 from tests.nights.night import OVERRIDE, Played
 
 
@@ -19,8 +19,9 @@ def only_the_queue(night: Played) -> Iterator[str]:
         before, after = entry.before["overrides"], entry.after["overrides"]
         changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
         for ref in sorted(changed):
-            if not wanted or _name(night, ref) not in queue:
-                yield f"I7: DRS of {_name(night, ref)} was changed, and the policy does not want that"
+            name = chosen_as(night, ref)
+            if not wanted or name not in queue:
+                yield f"I7: DRS of {name} was changed, and the policy does not want that"
 
 
 def put_back(night: Played) -> Iterator[str]:
@@ -33,10 +34,4 @@ def put_back(night: Played) -> Iterator[str]:
     for ref in sorted(ref for overrides in left.values() for ref in overrides):
         vm: Any = night.world.find(ref)
         if vm is not None and vm.state.power is not Power.ON:
-            yield f"I23: DRS is still kept off {night.names.get(ref)}"
-
-
-def _name(night: Played, ref: str) -> str:
-    """The one it had in the evening; of a VM that came in the night, the one it has."""
-    vm: Any = night.world.find(ref)
-    return night.names.get(ref) or (vm.name if vm is not None else ref)
+            yield f"I23: DRS is still kept off {chosen_as(night, ref)}"

@@ -14,6 +14,7 @@ from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
+from gpuops.model.rotation import DrsOverride
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Rejection
 from gpuops.plan.steps import ResumeVm, RunInGuest
@@ -21,11 +22,13 @@ from gpuops.sim.ledger import Entry
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
 from tests.nights.beside import Beside
-from tests.nights.checkers import CHECKERS, violations
+from tests.nights.checkers import CHECKERS, only_ours, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
 from tests.nights.event import Event
-from tests.nights.hooks import RUN
+from tests.nights.hooks import RUN, asked_to_keep
+from tests.nights.limits import stays_where_it_is
 from tests.nights.night import OVERRIDE, Played, play
+from tests.nights.overrides import only_the_queue
 from tests.nights.place import Admission
 from tests.nights.worlds import CLOSES, EVENING, LOCK
 
@@ -118,6 +121,39 @@ def kept_off(*, desktop: bool) -> Doctor:
         return with_ledger(night, [*night.world.ledger, more])
 
     return doctored
+
+
+def came_in_the_night(night: Played, *, at_first: bool) -> Played:
+    """An ML VM was made anew in the night, renamed before it was first touched or once it was started, and deleted. DRS
+    was kept off it."""
+    vm = first(night, START, desktop=False)
+    names = {moid: name for moid, name in night.names.items() if moid != vm.moid}
+    override = replace(vm, moid="c", name="c", method=OVERRIDE, before={"overrides": {}},
+                       after={"overrides": {vm.moid: "manual"}})  # fmt: skip
+    entries: list[Entry] = []
+    for entry in night.world.ledger:
+        renamed = entry.moid == vm.moid and (at_first or entry.sequence > vm.sequence)
+        entries.append(replace(entry, name="renamed") if renamed else entry)
+        entries += [override] if entry is vm else []
+    policy = replace(night.site.policy, drs_override=DrsOverride.MANUAL)
+    played = with_ledger(night, entries, names=names, site=replace(night.site, policy=policy))
+    played.world.find = lambda moid: None if moid == vm.moid else night.world.find(moid)  # type: ignore[method-assign]
+    return played
+
+
+def renamed_at_first(night: Played) -> Played:
+    """What was touched was called otherwise before anything was done to it."""
+    return came_in_the_night(night, at_first=True)
+
+
+def late_and_made_anew(night: Played) -> Played:
+    """No hook was tried, and each VM that was made anew in the night is told to be late."""
+    names = {moid: name for moid, name in night.names.items() if name.startswith("desktop-")}
+    report, length = night.told[-1]
+    queue = [queued.name for queued in night.site.policy.ml]
+    warnings = tuple(f"{name}: 0 s to keep its work, not 240: it is late" for name in queue)
+    told = (replace(report, plan=replace(report.plan, warnings=warnings)), length)
+    return replace(never_asked(night), names=names, told=[told])
 
 
 def woken_and_taken_again(night: Played) -> Played:
@@ -297,6 +333,8 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I6", "one_holder", acts_under_a_lease_that_was_reverted),
     ("I7", "only_ours", after(SUSPEND, desktop=True, moid="vm-0", name="somebody's")),
     ("I7", "only_ours", lambda night: replace(night, takeable=frozenset())),
+    ("I7", "only_ours", renamed_at_first),
+    ("I7", "only_the_queue", renamed_at_first),
     ("I7", "what_is_withdrawn_stays", lambda night: replace(night, in_spite=[("vm-1", EVENING, CLOSES)])),
     ("I7", "stays_where_it_is", after(MOVE, desktop=False, moid="vm-0", name="desktop-001")),
     ("I7", "stays_where_it_is", after(START, desktop=True, after={"host": "host-0", "power": Power.ON})),
@@ -369,6 +407,12 @@ def test_a_checker_fails_where_its_invariant_is_broken(invariant: str, checker: 
     said = list(says(doctor(quiet())))
     assert said, f"{checker} says nothing"
     assert {each.partition(":")[0] for each in said} == {invariant}
+
+
+def test_what_a_vm_that_came_in_the_night_is_called_later_changes_nothing() -> None:
+    renamed = came_in_the_night(quiet(), at_first=False)
+    assert [*only_ours(renamed), *only_the_queue(renamed), *stays_where_it_is(renamed)] == []
+    assert list(asked_to_keep(late_and_made_anew(hooked()))) == []
 
 
 def test_every_checker_is_seen_to_fail() -> None:
