@@ -128,7 +128,7 @@ def _changing(site: Site, half: Half) -> Iterator[Journal]:
 def locked_out(holder: LockHolder, site: Site) -> Locked:
     """What is said where another run of this machine holds the lock."""
     now = site.clock()
-    return Locked(f"{shown(holder, now)} is changing this vCenter", hint=advice(holder, now))
+    return Locked(f"{shown(holder, now)} is changing this vCenter: nothing is cut off", hint=advice(holder, now))
 
 
 def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:

@@ -127,7 +127,7 @@ def test_every_option_is_explained() -> None:
         (["inventory", "--output", "xml"], "xml", "gpuops inventory --help"),
         (["rotate", "night"], "--policy", "gpuops rotate night --help"),
         (["inventory"], "no vCenter is configured", "--vcenter sim:lab"),
-        (["inventory", "--inventory", "/nonexistent.json"], "cannot be read", ""),
+        (["inventory", "--inventory", "/nonexistent.json"], "cannot be read", "ls -l /nonexistent.json"),
         (["inventory", "--vcenter", "prod"], "no target 'prod'", "https://prod"),
         (["inventory", "--vcenter", "https://me:Cn4ry@vc"], "command line", "--password-file"),
         (["inventory", "--vcenter", "http://vc.example.com", "--username", "me"], "not encrypted", "https://"),
@@ -265,6 +265,6 @@ def test_the_demo_says_first_what_is_wrong_with_its_policy() -> None:
     done = run("demo", "--policy", "/nonexistent.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
-        "error: /nonexistent.yaml: cannot be read: No such file or directory",
+        "error: /nonexistent.yaml cannot be read: No such file or directory",
         "next: look at it: ls -l /nonexistent.yaml",
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -306,7 +308,7 @@ class TestConnection:
         ("content", "said"),
         [
             ("junk", "holds no PEM certificate"),
-            (None, "cannot be read: No such file"),
+            (None, f"cannot be read: {os.strerror(errno.ENOENT)}"),
             ("", "holds no PEM"),
         ],
     )

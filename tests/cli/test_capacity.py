@@ -77,7 +77,7 @@ def test_a_saved_snapshot_answers_alike(lab: Lab, gpuops: Gpuops, tmp_path: Path
     [
         (("--host", "esx-99"), "no host 'esx-99'"),
         (("--cluster", "lab-clutser"), "no cluster 'lab-clutser' in this vCenter; did you mean lab-cluster?"),
-        (("--policy", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("--policy", "nowhere.yaml"), "nowhere.yaml cannot be read"),
     ],
 )
 def test_a_wrong_name_is_one_line(lab: Lab, words: tuple[str, ...], message: str) -> None:

@@ -105,7 +105,7 @@ def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[...,
         (["--vcpu", "4", "--memory", "4", "--gpus", "1"], "memory: '4' is not a size of memory", "--help"),
         (["--vcpu", "0", "--memory", "4GiB", "--gpus", "1"], "--vcpu", "--help"),
         (["--file", str(TEMPLATE), "--numa", "none"], "--file and --numa exclude each other", "in the file"),
-        (["--file", "none.yaml"], "none.yaml: cannot be read", ""),
+        (["--file", "none.yaml"], "none.yaml cannot be read", "ls -l none.yaml"),
     ],
 )
 def test_bad_input_is_one_line(lab: Lab, arguments: list[str], said: str, move: str) -> None:

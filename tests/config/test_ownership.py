@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,7 +90,7 @@ def test_where_a_link_leads_is_on_the_way_too(folder: Path, tmp_path: Path, monk
 def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.ELOOP))):
         way_open(tmp_path / "a" / "state")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import replace
@@ -120,7 +121,7 @@ def test_a_systemd_credential_may_show_a_groups_right(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="No such file"):
+    with pytest.raises(TargetError, match=os.strerror(errno.ENOENT)):
         read_password_file(tmp_path / "none")
 
 
