@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,8 @@ class Ssh:
         if self.key is None:
             return
         try:
+            if not stat.S_ISREG(self.key.expanduser().stat().st_mode):  # a pipe would be waited for without end
+                raise ValueError("it is not a file")
             asyncssh.read_private_key(str(self.key.expanduser()))
         except (OSError, ValueError) as error:
             hint = f"name a private key without a passphrase, or leave it to an agent: {self.key_named_by}"

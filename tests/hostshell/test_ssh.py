@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import asyncssh
@@ -37,6 +38,12 @@ def test_a_key_that_is_none_is_named(known: Path, key: Path) -> None:
 def test_a_key_that_is_not_there_is_named(known: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="gone: no private key can be read from it"):
         Ssh(known_hosts=known, key=tmp_path / "gone").run("esx-01", "nvidia-smi")
+
+
+def test_a_key_that_is_a_pipe_is_not_waited_for(known: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(Refused, match="pipe: no private key can be read from it"):
+        Ssh(known_hosts=known, key=tmp_path / "pipe").run("esx-01", "nvidia-smi")
 
 
 def test_known_hosts_that_are_none_are_named(known: Path) -> None:

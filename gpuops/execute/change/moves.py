@@ -76,7 +76,7 @@ def load_hops(text: str) -> tuple[Hop, ...] | None:
         if body["verb"] != VERB:
             return None
         return tuple(Hop(**move) for move in body["moves"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 
 

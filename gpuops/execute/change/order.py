@@ -83,7 +83,7 @@ def load_order(text: str) -> Order:
             ),
             lock_vm=body["lock_vm"],
         )
-    except (ValueError, KeyError, TypeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 
 

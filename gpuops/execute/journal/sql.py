@@ -116,7 +116,7 @@ class Chain:
         self.seq, self.checksum = expected, found
         try:
             return Record(row.seq, row.run, Kind(row.kind), datetime.fromisoformat(row.at), json.loads(row.body))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Broken(expected, f"this version cannot read it: {error}") from error
 
     def ends_at(self, seq: int, last: str) -> None:

@@ -39,8 +39,15 @@ def test_what_is_written_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", '{"format": 9}', dump_order(ORDER).replace("ConfigureMig", "Explode")]
+    "text",
+    ["", "{}", "[]", '{"format": 9}', dump_order(ORDER).replace("ConfigureMig", "Explode"), "[" * 100_000],
+    ids=["nothing", "no order", "a list", "another format", "another step", "nested too deep"],
 )
 def test_what_this_version_cannot_read_is_damage(text: str) -> None:
     with pytest.raises(StateDamaged, match="cannot read"):
         load_order(text)
+
+
+def test_moves_that_are_nested_too_deep_are_damage() -> None:
+    with pytest.raises(StateDamaged, match="cannot read"):
+        load_hops("[" * 100_000)

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book
 from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.journal.postgresql import open_database
-from gpuops.execute.journal.record import Kind, Record, checksum
+from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
+from gpuops.execute.journal.sql import Broken, Chain
 from gpuops.execute.journal.sqlite import FILE_NAME, open_file
 from gpuops.execute.journal.stores import open_store
 from tests.execute.journal.postgres import PASSWORD, Server
@@ -148,3 +151,13 @@ def test_a_lost_server_and_a_wrong_password_are_one_line_without_the_password(
         assert PASSWORD not in told
         assert PASSWORD.encode().hex() not in told
         assert "\n" not in told
+
+
+def test_a_record_that_is_nested_too_deep_is_damage() -> None:
+    """Its checksum fits: whoever may write the file can make one, which is what the audit's anchor is for."""
+    told = (1, "", str(Kind.SKIP), NOW.isoformat(), "[" * 100_000)
+    row = SimpleNamespace(
+        **dict(zip(("seq", "run", "kind", "at", "body"), told, strict=True)), checksum=checksum(GENESIS, "vc-1", *told)
+    )
+    with pytest.raises(Broken, match="this version cannot read it"):
+        Chain("vc-1").follow(cast("Row[Any]", row))
