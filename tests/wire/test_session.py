@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import ssl
 import threading
@@ -89,7 +91,7 @@ def test_a_barred_door_says_why_and_what_next(
 def test_nothing_listening_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(VcenterUnreachable, match="refused"):
+        with pytest.raises(VcenterUnreachable, match=os.strerror(errno.ECONNREFUSED)):
             Session(Target("127.0.0.1", "u", Secret("p"), port=taken.getsockname()[1], tls=False))
 
 
