@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench peers collections long soak mutants sbom lock clean
+.PHONY: help setup hooks demo test lint format bench peers collections long soak mutants sbom lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
+
+hooks: setup  ## check the style and types of what a commit changes, before each commit of this clone
+	install -m 755 .ci/pre-commit "$$(git rev-parse --git-path hooks)/pre-commit"
 
 demo: setup  ## a GPU into a VM, a night and a morning, on a simulated vCenter
 	@$(BIN)/gpuops demo
