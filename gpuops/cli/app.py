@@ -1,4 +1,4 @@
-"""The `gpuops` command. One verb, one file; what a verb needs is imported when it runs, so that --help stays quick."""
+"""The `gpuops` command: its own options, how it ends, and the table of its commands (`commands.py`)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,27 @@ from typer.core import TyperGroup
 
 from gpuops import __version__
 from gpuops.cli import output
-from gpuops.cli.attach import attach
-from gpuops.cli.capacity import capacity
-from gpuops.cli.change import change
-from gpuops.cli.defrag import defrag
-from gpuops.cli.demo import demo
-from gpuops.cli.detach import detach
-from gpuops.cli.doctor import doctor
+from gpuops.cli.commands import SHORT_HELP, Commands
 from gpuops.cli.failure import guarded
-from gpuops.cli.help import help
-from gpuops.cli.inventory import inventory
-from gpuops.cli.mig import mig
-from gpuops.cli.mode import mode
 from gpuops.cli.options import Common, spread
-from gpuops.cli.passthrough import passthrough
-from gpuops.cli.place import place
 from gpuops.cli.repeated import Once
-from gpuops.cli.roles import roles
-from gpuops.cli.rotate import rotate
-from gpuops.cli.scheduler import scheduler
-from gpuops.cli.sim import sim
 from gpuops.config import core_files
 
 
 class Gpuops(Once):
     """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__(**told)
+        self.commands = Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(SHORT_HELP)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands, from the table alone: none is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SHORT_HELP.items()))
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
@@ -87,25 +83,6 @@ def root(
       gpuops attach --vm ml-07 --profile a100-3-20c --vcenter sim:lab
     """
     context.obj = common
-
-
-app.command()(inventory)
-app.command()(capacity)
-app.command()(attach)
-app.command()(detach)
-app.command()(place)
-app.command()(defrag)
-app.command()(doctor)
-app.add_typer(rotate)
-app.add_typer(scheduler)
-app.add_typer(mode)
-app.add_typer(passthrough)
-app.add_typer(mig)
-app.add_typer(change)
-app.add_typer(roles)
-app.add_typer(sim)
-app.command()(demo)
-app.command()(help)
 
 
 def main() -> None:

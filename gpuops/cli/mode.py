@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from gpuops.cli import output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
-from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.host_settings import SharedType, SizeMode
+from gpuops.plan.graphics.mode import SetMode
 
 mode = typer.Typer(
     name="mode",
@@ -50,21 +47,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
 def set_(
     common: Common,
     rebooting: Rebooting,
-    default_type: Annotated[SharedType | None, typer.Option(help="What a GPU without a setting of its own is.")] = None,
-    type: Annotated[SharedType | None, typer.Option("--type", help="How GPUs serve VMs: sharedDirect is vGPU.")] = None,
-    vgpu_mode: Annotated[
-        SizeMode | None, typer.Option(help="Whether vGPUs of several sizes may share a GPU (vSphere 8.0 Update 3).")
-    ] = None,
-    assignment: Annotated[
-        AssignmentPolicy | None,
-        typer.Option(help="Which GPU the host gives the next vGPU: the emptiest, or the fullest."),
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
-    ] = None,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    request: SetMode,
     dry_run: DryRun = False,
 ) -> None:
     """Set graphics types, vGPU modes and the assignment policy, in one change per host.
@@ -78,15 +61,5 @@ def set_(
       gpuops mode set --assignment consolidation --cluster lab-cluster --dry-run --vcenter sim:lab
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.graphics.mode import SetMode
 
-    request = SetMode(
-        default_type=default_type,
-        type=type,
-        vgpu_mode=vgpu_mode,
-        assignment=assignment,
-        gpu=tuple(gpu or ()),
-        host=host,
-        cluster=cluster,
-    )
     carry_out(request, "mode-set", common, rebooting, dry_run=dry_run)

@@ -1,14 +1,18 @@
-"""Options that commands share, and how they reach them: a parameter of a group type spreads into its fields."""
+"""Options of commands: a parameter whose type is a dataclass of options stands for one option per field.
+
+Two kinds: the groups below, whose fields are annotated with `typer.Option` and which end each command's list, and the
+requests of `plan/`, whose fields are annotated with `plan.options.Option` and which stand where they are written.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -17,6 +21,7 @@ from gpuops.cli.entering import Entering
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.plan.options import Names, Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +132,6 @@ class Rebooting:
         return Rolling(**told)
 
 
-VmName = Annotated[
-    str, typer.Option(metavar="VM", help="Name, path, moid:vm-42 or uuid:...", autocompletion=completion.vms)
-]
 Saved = Annotated[
     Path | None,
     typer.Option(
@@ -140,13 +142,19 @@ Saved = Annotated[
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 
 _GROUPS: Final = (Common, Acting, Rebooting, Entering)
+_COMPLETIONS: Final = {
+    Names.VMS: completion.vms,
+    Names.HOSTS: completion.hosts,
+    Names.PROFILES: completion.profiles,
+}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def spread(command: Command) -> Command:
-    """The same command with each group among its parameters spread into options; `Common` is merged with the root's.
+    """The same command with each group and request among its parameters spread into options.
 
-    Typer reads options from a signature: this writes the one it should read, and puts the groups together again.
+    Typer reads options from a signature: this writes the one it should read, and puts the values together again.
+    `Common` is merged with the options that stood before the command.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
@@ -157,6 +165,9 @@ def spread(command: Command) -> Command:
         if hint in _GROUPS:
             groups[parameter.name] = hint
             shared = _options(hint) + shared
+        elif is_dataclass(hint):
+            groups[parameter.name] = cast(type, hint)
+            parameters += _options(cast(type, hint))
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters += shared  # what a command is about comes first in its help
@@ -185,7 +196,23 @@ def _options(group: type) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=_typed(field.name, hints[field.name]),
         )
         for field in fields(group)
     ]
+
+
+def _typed(name: str, hint: Any) -> Any:
+    """The annotation as typer reads it."""
+    told = next((each for each in get_args(hint)[1:] if isinstance(each, Option)), None)
+    if told is None:
+        return hint
+    kind = get_args(hint)[0]
+    # Without a flag of its own a boolean option would get a second one, --no-NAME.
+    flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
+    complete = _COMPLETIONS[told.names] if told.names is not None else None
+    option = typer.Option(*flags, help=told.help, metavar=told.metavar, autocompletion=complete)
+    return Annotated[list[str] if get_origin(kind) is tuple else kind, option]

@@ -9,7 +9,7 @@ import typer
 from gpuops.cli import completion, output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
-from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.plan.scheduler.change import SetScheduler
 
 scheduler = typer.Typer(
     name="scheduler",
@@ -53,27 +53,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
 def set_(
     common: Common,
     rebooting: Rebooting,
-    policy: Annotated[SchedulerPolicy, typer.Option(help="Who gets the GPU's time.")],
-    time_slice: Annotated[
-        str | None,
-        typer.Option(metavar="2ms", help="Plain time slices, 1 to 30 ms; `default`: of the driver's own length."),
-    ] = None,
-    frequency: Annotated[
-        str | None, typer.Option(metavar="480Hz", help="Adaptive round robin at 63 to 960 Hz (from vGPU 15 on).")
-    ] = None,
-    averaging: Annotated[
-        int | None, typer.Option(metavar="33", help="Its averaging factor, 1 to 60; with --frequency.")
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
-    ] = None,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
-    driver_branch: Annotated[
-        str | None,
-        typer.Option(metavar="R550", help="The branch of the hosts' driver, where vCenter does not tell it."),
-    ] = None,
+    request: SetScheduler,
     dry_run: DryRun = False,
 ) -> None:
     """Set the scheduler policy of GPUs, in the options of their hosts' nvidia kernel module.
@@ -87,16 +67,5 @@ def set_(
       gpuops scheduler set --policy fixed-share --cluster vdi-cluster --reboot rolling --dry-run --vcenter sim:vdi
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.scheduler.change import SetScheduler
 
-    request = SetScheduler(
-        policy=policy,
-        time_slice=time_slice,
-        frequency=frequency,
-        averaging=averaging,
-        gpu=tuple(gpu or ()),
-        host=host,
-        cluster=cluster,
-        driver_branch=driver_branch,
-    )
     carry_out(request, "scheduler-set", common, rebooting, dry_run=dry_run)

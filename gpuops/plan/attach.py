@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Annotated
 
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.catalog import Catalog
@@ -23,11 +24,11 @@ from gpuops.plan.attachment import Ask, is_there, left_as_it_is, planned
 from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
 from gpuops.plan.hosts import able_instead, hosts_for, move_blockers, others_with_gpus, unread
-from gpuops.plan.options import word
+from gpuops.plan.options import Names, Option, VmName, word
 from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Plan, Rejection, refuse
-from gpuops.plan.power import MoveMode, PowerPolicy, power_blockers
+from gpuops.plan.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers
 from gpuops.plan.preflight import state_blockers
 from gpuops.plan.spoken import unspoken
 
@@ -37,32 +38,31 @@ class Attach:
     """What a VM is to have. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`) and
     `device_group` says which devices; the others how far gpuops may go for them."""
 
-    vm: str
-    """Name, inventory path, `moid:vm-42` or `uuid:...`."""
-    profile: str | None = None
-    """vGPU profile, as people write it: `a100-3-20c`."""
-    count: int | None = None
-    """How many in all, not how many more. None = one, or as many as it has and as it replaces."""
-    device: tuple[str, ...] = ()
-    """PCI addresses of whole devices (DirectPath I/O)."""
-    dynamic: bool = False
-    """Any whole device of a kind (Dynamic DirectPath I/O)."""
-    label: str | None = None
-    """Hardware label that a dynamic device must carry."""
-    device_type: tuple[str, ...] = ()
-    """vendor:device of dynamic devices: `10de:20f1`."""
-    device_group: str | None = None
-    """Vendor device group: `Nvidia:2@grid_a100d-80c%NVLink`."""
-    replace: str | None = None
-    """Profile, PCI address or `dynamic` of the devices that give way."""
-    add: bool = False
-    """Other GPU devices of the VM stay beside the new ones."""
-    move: MoveMode | None = None
-    pin: PinPolicy = PinPolicy.AUTO
-    numa: NumaPolicy = NumaPolicy.PREFERRED
-    power: PowerPolicy = PowerPolicy.REFUSE
-    host: str | None = None
-    """The host it is to be on; None = its own, or with a move the best."""
+    vm: VmName
+    profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
+    count: Annotated[int | None, Option("How many in all (not: how many more); default one.", "N")] = None
+    """None = one, or as many as it has and as it replaces."""
+    device: Annotated[
+        tuple[str, ...], Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS")
+    ] = ()
+    dynamic: Annotated[bool, Option("Any whole GPU of a kind, Dynamic DirectPath I/O.")] = False
+    label: Annotated[str | None, Option("Hardware label the dynamic one must carry.", "LABEL")] = None
+    device_type: Annotated[
+        tuple[str, ...], Option("Kind of the dynamic one: 10de:20f1. May be repeated.", "VENDOR:DEVICE")
+    ] = ()
+    device_group: Annotated[str | None, Option("Vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
+    replace: Annotated[str | None, Option("The profile, PCI address or `dynamic` that gives way.", "OLD")] = None
+    add: Annotated[bool, Option("Other GPU devices of the VM stay beside the new ones.")] = False
+    move: Annotated[MoveMode | None, Option("cold: the VM may be moved, switched off, to a host that has the GPU.")] = (
+        None
+    )
+    pin: Annotated[PinPolicy, Option("auto: bind a vGPU to one GPU where --numa required depends on it.")] = (
+        PinPolicy.AUTO
+    )
+    numa: Annotated[NumaPolicy, Option("How much CPU, memory and GPU must share a NUMA node.")] = NumaPolicy.PREFERRED
+    power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
+    host: Annotated[str | None, Option("The host it is to be on.", "NAME", Names.HOSTS)] = None
+    """None = its own, or with a move the best."""
 
     def __post_init__(self) -> None:
         """Text becomes words, lists become tuples. Raises UsageError."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Annotated
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -16,11 +17,11 @@ from gpuops.plan.asked import group_goal, pci_type, profile_meant
 from gpuops.plan.baseline import KEY, Baseline, read, restored
 from gpuops.plan.devices import gpu_names, is_gpu, signature, signatures
 from gpuops.plan.goal import Goal, broken_groups, group_of, named, without
-from gpuops.plan.options import word
+from gpuops.plan.options import Names, Option, VmName, word
 from gpuops.plan.pins import kept_pins, pin_changes
 from gpuops.plan.placement.filters import unreachable
 from gpuops.plan.plan import Plan, Wave, refuse
-from gpuops.plan.power import PowerPolicy, power_blockers, power_moves
+from gpuops.plan.power import POWER_HELP, PowerPolicy, power_blockers, power_moves
 from gpuops.plan.preflight import state_blockers
 from gpuops.plan.steps import ReconfigureVm, VmChange
 
@@ -30,23 +31,21 @@ class Detach:
     """What a VM is to lose. Exactly one of `profile`, `device`, dynamic (`dynamic`, `label`, `device_type`),
     `device_group` and `all` says which devices."""
 
-    vm: str
-    """Name, inventory path, `moid:vm-42` or `uuid:...`."""
-    profile: str | None = None
-    """vGPU profile, as people write it."""
-    device: tuple[str, ...] = ()
-    """PCI addresses of whole devices."""
-    dynamic: bool = False
-    """Dynamic DirectPath I/O devices: all, or those that `label` and `device_type` name."""
-    label: str | None = None
-    device_type: tuple[str, ...] = ()
-    device_group: str | None = None
-    """Vendor device group: all of its devices."""
-    all: bool = False
-    """Every GPU device; passthrough devices that are no GPU stay."""
-    count: int | None = None
-    """How many stay, as `attach --count` says how many there are; None = none."""
-    power: PowerPolicy = PowerPolicy.REFUSE
+    vm: VmName
+    profile: Annotated[str | None, Option("vGPU profile: a100-3-20c.", "NAME", Names.PROFILES)] = None
+    device: Annotated[
+        tuple[str, ...], Option("A whole GPU, DirectPath I/O: 0000:3b:00.0. May be repeated.", "PCI-ADDRESS")
+    ] = ()
+    dynamic: Annotated[bool, Option("Dynamic DirectPath I/O devices, all or those named below.")] = False
+    label: Annotated[str | None, Option("Only the dynamic ones with this label.", "LABEL")] = None
+    device_type: Annotated[
+        tuple[str, ...], Option("Only the dynamic ones of this kind. May be repeated.", "VENDOR:DEVICE")
+    ] = ()
+    device_group: Annotated[str | None, Option("All devices of this vendor device group.", "NAME")] = None
+    all: Annotated[bool, Option("Every GPU device; other passthrough devices stay.")] = False
+    count: Annotated[int | None, Option("How many stay; default none.", "N")] = None
+    """As `attach --count` says how many there are."""
+    power: Annotated[PowerPolicy, Option(POWER_HELP)] = PowerPolicy.REFUSE
 
     def __post_init__(self) -> None:
         """Text becomes words, lists become tuples. Raises UsageError."""

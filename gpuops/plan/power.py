@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.plan import Rejection, Wave
@@ -21,6 +22,12 @@ class PowerPolicy(StrEnum):
     """A running VM is stopped for the change and left off."""
     ON = "on"
     """The VM runs afterwards."""
+
+
+POWER_HELP: Final = (
+    "What a change may do to a running VM. refuse: nothing is changed. cycle: it is stopped and started again. "
+    "off: it is stopped. on: the VM runs afterwards, changed or not."
+)
 
 
 class MoveMode(StrEnum):

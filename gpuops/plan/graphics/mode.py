@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -15,6 +16,7 @@ from gpuops.plan.graphics.mode_rules import host_blockers, mode_blockers, mode_d
 from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
 from gpuops.plan.keeping import kept_as_they_are
+from gpuops.plan.options import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.plan import Rejection
 from gpuops.plan.scope import Scope
 from gpuops.plan.steps import ConfigureGraphics, GpuDifference
@@ -24,15 +26,18 @@ from gpuops.plan.steps import ConfigureGraphics, GpuDifference
 class SetMode:
     """Have hosts and their GPUs configured so; None leaves a setting as it is."""
 
-    default_type: SharedType | None = None
-    """What a GPU without a setting of its own is."""
-    type: SharedType | None = None
-    vgpu_mode: SizeMode | None = None
-    assignment: AssignmentPolicy | None = None
-    gpu: tuple[str, ...] = ()
-    """PCI addresses that `type` and `vgpu_mode` are of; empty = every GPU of the hosts' graphics stack."""
-    host: str | None = None
-    cluster: str | None = None
+    default_type: Annotated[SharedType | None, Option("What a GPU without a setting of its own is.")] = None
+    type: Annotated[SharedType | None, Option("How GPUs serve VMs: sharedDirect is vGPU.")] = None
+    vgpu_mode: Annotated[
+        SizeMode | None, Option("Whether vGPUs of several sizes may share a GPU (vSphere 8.0 Update 3).")
+    ] = None
+    assignment: Annotated[
+        AssignmentPolicy | None, Option("Which GPU the host gives the next vGPU: the emptiest, or the fullest.")
+    ] = None
+    gpu: GpusOfHosts = ()
+    """The GPUs that `type` and `vgpu_mode` are of; empty = every GPU of the hosts' graphics stack."""
+    host: HostPattern = None
+    cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""

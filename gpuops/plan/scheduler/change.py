@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -15,6 +15,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
 from gpuops.plan.host_parts import HostPart, hosts_meant, together
 from gpuops.plan.host_plan import HostPlan
+from gpuops.plan.options import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.plan import Rejection
 from gpuops.plan.scheduler import module_options
 from gpuops.plan.scheduler.custody import setting_back
@@ -41,17 +42,19 @@ LIMITED_FRAMES: Final = (
 class SetScheduler:
     """Have these GPUs shared by this policy, from their hosts' next boot on."""
 
-    policy: SchedulerPolicy
-    time_slice: str | None = None
-    """`2ms`; `default` = plain time slices of the driver's own length."""
-    frequency: str | None = None
-    """`480Hz`."""
-    averaging: int | None = None
-    gpu: tuple[str, ...] = ()
-    """PCI addresses, on each host; empty = every GPU that serves vGPUs."""
-    host: str | None = None
-    cluster: str | None = None
-    driver_branch: str | None = None
+    policy: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
+    time_slice: Annotated[
+        str | None, Option("Plain time slices, 1 to 30 ms; `default`: of the driver's own length.", "2ms")
+    ] = None
+    frequency: Annotated[str | None, Option("Adaptive round robin at 63 to 960 Hz (from vGPU 15 on).", "480Hz")] = None
+    averaging: Annotated[int | None, Option("Its averaging factor, 1 to 60; with --frequency.", "33")] = None
+    gpu: GpusOfHosts = ()
+    """Empty = every GPU that serves vGPUs."""
+    host: HostPattern = None
+    cluster: ClusterName = None
+    driver_branch: Annotated[
+        str | None, Option("The branch of the hosts' driver, where vCenter does not tell it.", "R550")
+    ] = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
