@@ -22,7 +22,7 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.lease import Held
+from gpuops.execute.leases import NO_LEASE, Under
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
@@ -88,13 +88,14 @@ class Doer:
         planned: Inventory,
         *,
         guard: Guard | None = None,
-        lease: Held | None = None,
+        leases: Under = NO_LEASE,
         passed_s: Callable[[], float] = clock.passed_s,
         same_time: bool = False,
     ) -> None:
         """`guard` has a word before each step that takes something; None = nothing is taken.
 
-        `lease` must be ours at each request; None = this machine's lock alone keeps others away.
+        `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
+        keeps others away.
 
         `passed_s` counts seconds since some moment, whatever is done to the clock.
 
@@ -107,7 +108,7 @@ class Doer:
         self.inventory = planned
         self.passed_s = passed_s
         self._guard = guard
-        self._lease = lease
+        self._leases = leases
         self._same_time = same_time
         self._looked_s = passed_s()
         self._sent_since_look = False
@@ -123,8 +124,7 @@ class Doer:
         """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
         asked_s = self.passed_s()
         self.inventory = self.vcenter.observe(self.inventory, vms)
-        if self._lease is not None:
-            self._lease.saw(self.inventory, vms, asked_s)
+        self._leases.saw(self.inventory, vms, asked_s)
         steered = self._steered.intersection(vms)
         if steered:
             self.inventory = self.vcenter.with_drs(self.inventory, steered)
@@ -132,7 +132,8 @@ class Doer:
     def look_before(self, steps: Sequence[Step]) -> None:
         """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of and the lock
         VM."""
-        vms = {step.vm for step in steps} | ({self._lease.lock_vm} if self._lease is not None else set())
+        vms = {step.vm for step in steps}
+        vms |= self._leases.lock_vms(vms)
         self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
         if self._guard is not None:
             vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
@@ -161,14 +162,15 @@ class Doer:
         `leaving`: VMs that are being suspended already, whatever the last look showed of them.
         Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
         """
-        unvouched = self._lease is not None and not self._lease.vouched
+        lease = self._leases.of(step.vm)
+        unvouched = lease is not None and not lease.vouched
         overtaken = unvouched or (isinstance(step, TAKING) and self._sent_since_look)
         if self._is_old() or (self._guard is not None and overtaken):
             self.look_before([step])
         step = as_it_is_now(step, self.inventory)
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return Outcome(step, Verdict.ALREADY)
-        judged, reason = self.inventory, self._objection(step, leaving) or self._not_ours()
+        judged, reason = self.inventory, self._objection(step, leaving) or self._not_ours(step)
         if reason is not None:
             return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self.journal.intend(self.run, step, self.inventory)
@@ -196,7 +198,7 @@ class Doer:
         for _ in range(LOOKS):
             if self._is_old():
                 self.look_before([step])
-            reason = self._not_ours()
+            reason = self._not_ours(step)
             if reason is None and self.inventory is not judged:
                 reason = self._objection(step, leaving)
             if reason is not None or not self._is_old():
@@ -206,13 +208,13 @@ class Doer:
         return None
 
     def keep_lease(self) -> None:
-        """Renews the lease while steps are waited for, and says that the run goes on."""
+        """Renews what is leased while steps are waited for, and says that the run goes on."""
         self.journal.alive()
-        if self._lease is not None:
-            self._lease.keep()
+        self._leases.keep()
 
-    def _not_ours(self) -> str | None:
-        return self._lease.objection() if self._lease is not None else None
+    def _not_ours(self, step: Step) -> str | None:
+        lease = self._leases.of(step.vm)
+        return lease.objection() if lease is not None else None
 
     def _submit(
         self,
@@ -256,8 +258,9 @@ class Doer:
 
     def _send(self, op_id: str, step: Step) -> TaskRef | None:
         self._sent_since_look = True
-        if self._lease is not None:
-            self._lease.sends()
+        lease = self._leases.of(step.vm)
+        if lease is not None:
+            lease.sends()
         return self.vcenter.submit(step, self.inventory, op_id)
 
     def _find(

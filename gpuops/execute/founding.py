@@ -91,7 +91,7 @@ def _number(policy: Policy, name: str, site: Site) -> None:
     """A lock VM made anew, after one was deleted, carries the highest lease number that was seen."""
     seen = _seen(policy, site.vcenter)
     with site.remembering(site.vcenter.uuid, returning=True) as journal:
-        highest = highest_number(name, policy, journal, seen)
+        highest = highest_number(name, (policy,), journal, seen)
     if highest.number:
         vm = LockVm(site.vcenter, name, seen)
         vm.look()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +30,7 @@ from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import Numbered
 
 TRIES: Final = 3
+WAIT: Final = "wait for it to end; gpuops rotate status shows it"
 
 
 class Held:
@@ -190,7 +191,7 @@ def take(
     name: str,
     nonces: Nonces,
     *,
-    policy: Policy | None = None,
+    policies: Sequence[Policy] = (),
     journal: Journal | None = None,
     returning: bool = False,
 ) -> Held:
@@ -204,26 +205,26 @@ def take(
     Only under the lock of this machine: a lease that a run of this state directory left behind is then known dead.
     """
     seen = site.vcenter.inventory()
-    if policy is not None and policy.needs_tags and not returning:
+    if any(policy.needs_tags for policy in policies) and not returning:
         seen = site.vcenter.with_tags(seen)
-    vm, nonce = LockVm(site.vcenter, name, seen), secrets.token_hex(8)
+    vm, nonce, nonces = LockVm(site.vcenter, name, seen), secrets.token_hex(8), nonces.on(name)
     for number in range(TRIES + 1):
         began = site.passed_s()
         there = vm.look()
         dead = nonces.read() | {nonce}
         holder = rules.holder_of(there, vm.seen.taken_at, dead)
         if holder is not None:
-            raise Locked(rules.told(holder), hint="wait for it to end; gpuops rotate status shows it")
+            raise Locked(rules.told(holder), hint=WAIT)
         if number == TRIES:
             break
-        highest = highest_number(name, policy, journal, vm.seen)
+        highest = highest_number(name, policies, journal, vm.seen)
         wrong = rules.reverted(name, there, highest)
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep({nonce, *({there.nonce} if there is not None and there.nonce in dead else ())})
         wanted = rules.taken(there, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(wanted):
-            marker = policy.marker if policy is not None else ""
+            marker = policies[0].marker if policies else ""
             held = Held(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
             held.reverted = wrong or ""
             return held
@@ -275,24 +276,21 @@ class Lease:
             raise Locked(f"{self.held.lost}: nothing more was started", hint="gpuops rotate status shows who rotates")
 
 
-NO_LEASE: Final = Lease()
-
-
 @contextmanager
 def leased(
-    site: Site, name: str | None, journal: Journal, policy: Policy | None, *, returning: bool
+    site: Site, name: str | None, journal: Journal, policies: Sequence[Policy], *, returning: bool
 ) -> Iterator[Lease]:
-    """The lease on the VM of this name while a run goes on; `policy` says whose markers tell numbers of leases too. A
+    """The lease on the VM of this name while a run goes on; `policies` say whose markers tell numbers of leases too. A
     run that was cut off keeps it to its end: what is in flight is still its own.
 
     A return goes on without a lock VM that cannot be used: no desktop stays away for that.
     """
     if name is None:
-        yield NO_LEASE
+        yield Lease()
         return
     try:
         nonces = Nonces(site.state_dir, site.vcenter.uuid, returning=returning)
-        held = take(site, name, nonces, policy=policy, journal=journal, returning=returning)
+        held = take(site, name, nonces, policies=policies, journal=journal, returning=returning)
     except Refused as unusable:
         if not returning:
             raise

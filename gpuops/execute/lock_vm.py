@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 
 from gpuops.errors import GpuopsError, NoPermission, NotConnected, Refused
 from gpuops.execute.journal import Journal
@@ -12,7 +13,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
 from gpuops.plan.rotation import lease as rules
-from gpuops.plan.rotation.lease import KEY, NO_NUMBER, Numbered
+from gpuops.plan.rotation.lease import KEY, Numbered
 from gpuops.plan.steps import ReconfigureVm, VmChange
 
 
@@ -80,13 +81,14 @@ class LockVm:
         return vm
 
 
-def highest_number(name: str, policy: Policy | None, journal: Journal | None, inventory: Inventory) -> Numbered:
+def highest_number(name: str, policies: Sequence[Policy], journal: Journal | None, inventory: Inventory) -> Numbered:
     """The highest number of a lease on the lock VM of this name that this machine's journal knows, or that a marker of
-    the policy names."""
-    known = journal.lease_number(name) if journal is not None else 0
-    ours = policy is not None and policy.lock_vm == name
-    marked = rules.number_in_markers(policy, inventory) if policy is not None and ours else NO_NUMBER
-    return marked if marked.number > known else Numbered(known, "this machine's journal")
+    one of these policies names."""
+    highest = Numbered(journal.lease_number(name) if journal is not None else 0, "this machine's journal")
+    for policy in policies:
+        marked = rules.number_in_markers(policy, inventory) if policy.lock_vm == name else highest
+        highest = marked if marked.number > highest.number else highest
+    return highest
 
 
 def owner() -> str:

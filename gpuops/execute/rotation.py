@@ -14,7 +14,7 @@ from gpuops.execute.ending import ended
 from gpuops.execute.founding import must_be_set_up
 from gpuops.execute.half import HALVES, Half, morning_first
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease import leased
+from gpuops.execute.leases import for_night, for_return
 from gpuops.execute.lock import LockedBy, rotating
 from gpuops.execute.originals import known_originals, policies_of
 from gpuops.execute.patience import Patience
@@ -68,21 +68,25 @@ def rotate(
         if not returning:
             no_change_open(journal)
         obeyed, nights = _obeyed(policy, journal, returning=returning)
-        leasing = next((each for each in (*nights, obeyed) if each.lock_vm is not None), obeyed)
         warned: dict[str, None] = {}
         """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
 
         def turned() -> Report:
             left_open = journal.open_runs(HALVES)
             morning_first(half, left_open)
-            with leased(site, leasing.lock_vm, journal, leasing, returning=returning) as lease:
-                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, lease, nights, unread)
+            leasing = (
+                for_return(site, journal, obeyed, () if markers_alone else nights)
+                if returning
+                else for_night(site, journal, obeyed)
+            )
+            with leasing as leases:
+                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread)
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)
                 try:
                     outcomes = turn.do(report, journal, left_open, consent)
                 finally:
-                    warned.update(dict.fromkeys((*report.plan.warnings, *lease.warnings)))
+                    warned.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
             plan = replace(report.plan, warnings=tuple(warned))
             return replace(report, plan=plan, outcomes=(*settled, *outcomes), applied=True)
 

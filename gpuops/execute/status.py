@@ -40,7 +40,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())
         lock_vm = policy.lock_vm if policy else None
-        highest = highest_number(lock_vm, policy, journal, now) if lock_vm else NO_NUMBER
+        highest = highest_number(lock_vm, (policy,), journal, now) if policy and lock_vm else NO_NUMBER
         lost = unreadable or (journal.lost if journal else None)
         shown = {mine.original.vm for mine in found}
         given_up = tuple(each for each in still_given_up(journal, site, now) if each.given.ref not in shown)

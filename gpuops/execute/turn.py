@@ -13,7 +13,7 @@ from gpuops.execute.given_up import note_who_is_back
 from gpuops.execute.half import HALVES, Half, left_open_runs, morning_first
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.lease import NO_LEASE, Lease
+from gpuops.execute.leases import NO_LEASE, Leases, Under
 from gpuops.execute.originals import Originals, known_originals
 from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
@@ -32,6 +32,7 @@ from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import is_gone, vms_of
 from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.rotation.under_lease import lock_vm_of, policies_under
 from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
 
@@ -45,17 +46,30 @@ class Turn:
     now: datetime
     only: tuple[str, ...] = ()
     markers_alone: bool = False
-    lease: Lease = NO_LEASE
+    leases: Leases | None = None
+    """None = it is only looked."""
     others: tuple[Policy, ...] = ()
     """The policies of the nights that are not over: their limits hold as well."""
     unread: PolicyError | None = None
     """Why the policy that was said cannot be read."""
 
     def look(self, journal: Journal) -> Report:
-        """The plan on what vCenter shows and the journal remembers."""
-        originals = self._originals(journal)
-        before, ahead = self._seen()
-        return self._planned(before, originals, journal, ahead)
+        """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
+        was not asked for takes it, and looks again."""
+        while True:
+            originals = self._originals(journal)
+            before, ahead = self._seen()
+            report = self._planned(before, originals, journal, ahead)
+            if not self._takes_more(report):
+                return report
+
+    def _takes_more(self, report: Report) -> bool:
+        if self.leases is None or not isinstance(report.request, RotateDay | RestoreVms):
+            return False
+        under = report.request.lock_vms(report.before)
+        names = {name for step in report.plan.steps if (name := under.get(step.vm)) is not None}
+        policies = (self.policy, *self.others)
+        return self.leases.take({name: policies_under(name, policies, self.policy) for name in names})
 
     def _seen(self) -> tuple[Inventory, timedelta | None]:
         """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
@@ -121,17 +135,19 @@ class Turn:
         self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> RotateNight | RotateDay | RestoreVms:
         measured = Durations.of(journal.durations() if journal else {})
+        elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
         match self.half:
             case Half.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
                 over = journal.over() if journal else frozenset()
-                number = self.lease.numbered[1] if self.lease.numbered is not None else None
+                numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
+                number = numbers[0] if numbers else None
                 return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over, number)
             case Half.DAY:
-                return RotateDay(self.policy, originals, measured)
+                return RotateDay(self.policy, originals, measured, elsewhere)
             case Half.RESTORE:
-                return RestoreVms(RotateDay(self.policy, originals, measured), self.only)
+                return RestoreVms(RotateDay(self.policy, originals, measured, elsewhere), self.only)
 
     def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
         """What else this login must be able to do: the way back, and the lease."""
@@ -180,7 +196,7 @@ class Turn:
             run,
             report.before,
             guard=guard,
-            lease=self.lease.held,
+            leases=self._under(report),
             passed_s=self.site.passed_s,
             same_time=self.site.same_time,
         )
@@ -191,10 +207,24 @@ class Turn:
             raise
         except Refused as refused:  # a right that was withdrawn half way: by then something has been done
             raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
-        self.lease.must_be_ours()
+        if self.leases is not None:
+            self.leases.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)
         return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
+
+    def _may_close(self, original: Original) -> bool:
+        """Not what another machine is about to change."""
+        lock_vm = lock_vm_of(original.policy or self.policy, self.policy)
+        return self.leases is None or lock_vm not in self.leases.elsewhere
+
+    def _under(self, report: Report) -> Under:
+        """The lease that each step of the plan goes under."""
+        if self.leases is None:
+            return NO_LEASE
+        if isinstance(report.request, RotateDay | RestoreVms):
+            return self.leases.under(report.request.lock_vms(report.before))
+        return self.leases.only
 
     def _taken(self, run: Run, journal: Journal) -> frozenset[str]:
         """The desktops (refs) that earlier runs of this night have taken."""
@@ -220,7 +250,7 @@ class Turn:
             policy_digest=self.policy.digest,
             vms=self.only,
             steps=len(report.plan.steps) if night is not None else 0,
-            lease=self.lease.numbered,
+            leases=self.leases.numbered if self.leases is not None else (),
         )
         if isinstance(request, RotateNight):
             Originals(journal).save(request.saved(report.plan, report.before, self.now), run)
@@ -251,7 +281,7 @@ class Turn:
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
-            if self.half is Half.DAY and is_returned(original, after):
+            if self.half is Half.DAY and self._may_close(original) and is_returned(original, after):
                 Originals(journal).returned(original)
         note_who_is_back(journal, after)
         return after

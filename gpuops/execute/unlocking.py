@@ -58,7 +58,7 @@ def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
                 hint="a lock of this machine needs no unlocking: it ends with its process (gpuops rotate status)",
             )
         vm = LockVm(site.vcenter, policy.lock_vm)
-        return vm, highest_number(vm.name, policy, journal, vm.seen)
+        return vm, highest_number(vm.name, (policy,), journal, vm.seen)
 
 
 def _write(vm: LockVm, lease: Lease) -> None:

@@ -123,7 +123,7 @@ def file_of_the_lock(state: Path, mocker: MockerFixture) -> None:
 
 
 def file_of_the_lease(state: Path, mocker: MockerFixture) -> None:
-    (state / "vc-uuid.lease").chmod(0o644)
+    (state / "vc-uuid-gpuops-lock.lease").chmod(0o644)
 
 
 def whole_directory(state: Path, mocker: MockerFixture) -> None:

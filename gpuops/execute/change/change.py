@@ -60,7 +60,7 @@ def roll(
         note_who_is_back(journal, report.before)
         policy = last_policy(journal)
         lock = policy.lock_vm if policy else None
-        with leased(site, lock, journal, policy, returning=False) as lease:
+        with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
             # what came to pass while this waited for an answer is seen
             before, report = report, _look(request, verb, rolling, site, journal)
             if not report.plan.feasible or not report.plan.rounds:
@@ -174,7 +174,7 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
             order = load_order(run.order)
         policy = last_policy(journal)
         lock = order.lock_vm if order is not None else policy.lock_vm if policy is not None else None
-        with leased(site, lock, journal, policy, returning=giving_up) as lease:
+        with leased(site, lock, journal, (policy,) if policy else (), returning=giving_up) as lease:
             if order is None:
                 finished = Report(None, before, Plan())
                 if giving_up:

@@ -19,6 +19,7 @@ from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import Held, leased
+from gpuops.execute.leases import under
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
@@ -93,7 +94,8 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
         no_change_open(journal)
         no_rotation_open(journal)
         policy = last_policy(journal)
-        with leased(site, policy.lock_vm if policy else None, journal, policy, returning=False) as lease:
+        policies = (policy,) if policy else ()
+        with leased(site, policy.lock_vm if policy else None, journal, policies, returning=False) as lease:
             before, (report, hops) = report, _look(request, site)
             if not report.plan.feasible or not hops:
                 return replace(report, applied=True)
@@ -221,4 +223,4 @@ class _Hops:
 
     def _doer(self, inventory: Inventory) -> Doer:
         vcenter, passed_s = self.site.vcenter, self.site.passed_s
-        return Doer(vcenter, self.journal, self.run, inventory, lease=self.lease, passed_s=passed_s)
+        return Doer(vcenter, self.journal, self.run, inventory, leases=under(self.lease), passed_s=passed_s)

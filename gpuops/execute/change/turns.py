@@ -16,6 +16,7 @@ from gpuops.execute.change.order import Order
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState
+from gpuops.execute.leases import under
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
@@ -212,7 +213,7 @@ class Turns:
             self.doer.journal,
             self.doer.run,
             inventory,
-            lease=self.doer.lease,
+            leases=under(self.doer.lease),
             passed_s=self.site.passed_s,
         )
         return execute(plan, doer, Limits(), self.site.progress)

@@ -196,8 +196,9 @@ class Book:
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
             self.setbacks[run.night] = self.setbacks.get(run.night, NO_SETBACKS).begun(body.get("steps", 0))
-        if "lease" in body:
-            self._leased(run.night, body["lease"]["vm"], body["lease"]["number"])
+        before = [body["lease"]] if "lease" in body else []  # as it was written when a run held one at the most
+        for lease in (*before, *body.get("leases", ())):
+            self._leased(run.night, lease["vm"], lease["number"])
         self._touched(record.at)
 
     def _forget(self, before: datetime) -> None:

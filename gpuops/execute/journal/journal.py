@@ -151,11 +151,11 @@ class Journal:
         vms: Sequence[str] = (),
         order: str = "",
         steps: int = 0,
-        lease: tuple[str, int] | None = None,
+        leases: Sequence[tuple[str, int]] = (),
     ) -> Run:
         """A run that is open until `end`. `order` is what a change needs to go on after a crash.
 
-        `steps`: how many its plan has, when it is a night's. `lease`: name of the lock VM, number of the lease.
+        `steps`: how many its plan has, when it is a night's. `leases`: name of the lock VM and number of each.
         """
         run = uuid.uuid4().hex[:12]
         body: dict[str, Any] = {
@@ -171,8 +171,8 @@ class Journal:
             body["order"] = order
         if steps:
             body["steps"] = steps
-        if lease is not None:
-            body["lease"] = {"vm": lease[0], "number": lease[1]}
+        if leases:
+            body["leases"] = [{"vm": lock_vm, "number": number} for lock_vm, number in leases]
         return self._append(lambda _: [(run, Kind.BEGUN, body)]).runs[run].run
 
     def end(self, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -30,6 +30,7 @@ from gpuops.plan.rotation.ours import (
 )
 from gpuops.plan.rotation.return_order import return_order
 from gpuops.plan.rotation.taking import bringing_back
+from gpuops.plan.rotation.under_lease import kept_apart, left_alone, lock_vms
 from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
 
 
@@ -45,6 +46,8 @@ class RotateDay:
     originals: tuple[Original, ...] = ()
     durations: Durations = field(default_factory=Durations)
     """What stopping and resuming took so far: how much time is left for work to be kept."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """By name of a lock VM, who holds its lease on another machine: what is under it is named, and not touched."""
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
@@ -56,15 +59,20 @@ class RotateDay:
         """
         return self.undoing(ours(self.policy, self.originals, inventory), inventory, catalog, now)
 
+    def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
+        """By VM, the name of the lock VM whose lease its return goes under."""
+        return lock_vms(ours(self.policy, self.originals, inventory), self.policy)
+
     def undoing(self, found: Sequence[Ours], inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """The same for what was found to be of nights."""
+        found, theirs = kept_apart(found, self.policy, self.elsewhere)
         away = [mine for mine in found if mine.whereabouts is Whereabouts.AWAY]
         ml = [mine for mine in away if mine.original.role is Role.ML]
         desktops = [mine for mine in away if mine.original.role is not Role.ML]
         kept = keeping(ml, [mine.vm for mine in desktops if mine.vm is not None], now, self.durations)
         canaries, seeds, others = _order(desktops, inventory, catalog)
         late = may_still_change(found, inventory)
-        unread = hidden(found, self.policy, inventory) if not self.originals else ()
+        unread = hidden((*found, *theirs), self.policy, inventory) if not self.originals else ()
         over = [mine for mine in _returnable(found) if mine not in late]
         waves = (
             Wave("let the ML VMs of the night keep their work", kept.hooks),
@@ -79,9 +87,14 @@ class RotateDay:
         return Plan(
             waves=tuple(wave for wave in waves if wave.steps),
             warnings=kept.warnings,
-            unmet=(*(_unmet(mine) for mine in found if mine.whereabouts in _NAMED), *map(unsure, late), *unread),
-            because=() if found else ("no night has taken anything that is not back",),
-            choices=tuple(_choice(mine) for mine in found),
+            unmet=(
+                *(_unmet(mine) for mine in found if mine.whereabouts in _NAMED),
+                *map(unsure, late),
+                *unread,
+                *left_alone(theirs, self.policy, self.elsewhere),
+            ),
+            because=() if found or theirs else ("no night has taken anything that is not back",),
+            choices=(*map(_choice, found), *(replace(_choice(mine), chosen=False) for mine in theirs)),
             disruptive=bool(ml),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -30,6 +30,10 @@ class RestoreVms:
 
     def config_targets(self, inventory: Inventory) -> Collection[str]:
         return ()
+
+    def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
+        """As `RotateDay.lock_vms`."""
+        return self.day.lock_vms(inventory)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
         """What a morning would do with them; refused for a name that is of no VM, or of one that no night took."""
