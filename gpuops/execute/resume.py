@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpuops.errors import Trouble
 from gpuops.execute.doer import Doer, Underway
 from gpuops.execute.journal import Intent
 from gpuops.execute.port import Vcenter
@@ -17,7 +18,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
 from gpuops.model.task import TaskRef
-from gpuops.model.vm import Vm
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.project import project
 from gpuops.plan.satisfied import satisfied
@@ -47,6 +48,13 @@ _WORDS: Final[dict[type[Step], str]] = {
     SetVmDrs: "its override of DRS",
     SetAttribute: "its marker",
 }
+
+
+_BEFORE: Final[dict[type[Step], PowerState]] = {
+    SuspendVm: PowerState.ON,
+    PowerOnVm: PowerState.OFF,
+}
+"""The power that a night finds where it takes; a guest that was shut down shows what was asked of it."""
 
 
 def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
@@ -102,7 +110,7 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
             notes.append(
                 f"{vm.name}: {_WORDS[type(step)]} is in flight ({task.ref}): waited for first, planned as done"
             )
-        elif isinstance(step, RunInGuest):
+        elif isinstance(step, RunInGuest) or _may_have_happened(step, vm):
             notes.append(f"{vm.name}: {_WORDS[type(step)]} was not seen to end before the run was cut off")
         else:
             undone |= {step.vm} if _takes(step, vm) else set()
@@ -118,6 +126,13 @@ def _takes(step: Step, vm: Vm) -> bool:
     return isinstance(step, SuspendVm | PowerOnVm)
 
 
+def _may_have_happened(step: Step, vm: Vm | None) -> bool:
+    """Whether what takes a VM may have been done, and changed again since by somebody else: only a VM whose power is
+    seen to be what it was before proves that it was not."""
+    was = _BEFORE.get(type(step))
+    return was is not None and (vm is None or vm.power is not was)
+
+
 def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
     if isinstance(intent.step, RunInGuest):
         return None
@@ -129,9 +144,9 @@ def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
 def _by_state(doer: Doer, intent: Intent) -> Outcome:
     if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
         return doer.settle(intent.op_id, Outcome(intent.step, Verdict.DONE, "found done after the run was cut off"))
-    reason = (
-        "the run was cut off before it was seen to end"
-        if isinstance(intent.step, RunInGuest)
-        else "it did not reach vCenter before the run was cut off"
-    )
+    unseen = "the run was cut off before it was seen to end"
+    if _may_have_happened(intent.step, doer.inventory.vms.get(intent.step.vm)):
+        lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
+        return doer.settle(intent.op_id, lost, counts=False)
+    reason = unseen if isinstance(intent.step, RunInGuest) else "it did not reach vCenter before the run was cut off"
     return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

@@ -434,6 +434,21 @@ def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(w
     )
 
 
+@pytest.mark.parametrize("power", [PowerState.OFF, None], ids=["powered off since", "cannot be read"])
+def test_what_may_have_been_done_before_a_run_was_cut_off_is_not_called_failed(
+    world: World, journal: Journal, power: PowerState | None
+) -> None:
+    """Its task is forgotten: the desktop may have been suspended, and somebody have discarded that."""
+    run = journal.begin("test")
+    journal.intend(run, SuspendVm("vm-1"), world.snapshot())
+    world.set("vm-1", power=power)
+    [outcome] = settle_open(Doer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.UNKNOWN,
+        "the run was cut off before it was seen to end; vCenter shows no task of it",
+    )
+
+
 def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
     told: list[Outcome] = []
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))

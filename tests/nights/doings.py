@@ -8,7 +8,6 @@ from typing import Final
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
 from tests.nights.night import Played
-from tests.nights.worlds import LOCK
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
@@ -22,7 +21,7 @@ def is_ours(entry: Entry) -> bool:
 
 def effects(night: Played, *methods: str) -> list[Entry]:
     """What gpuops did, in order; what it wrote on the lock VM is none of it."""
-    ours = (entry for entry in night.world.ledger if is_ours(entry) and entry.name != LOCK)
+    ours = (entry for entry in night.world.ledger if is_ours(entry) and not night.is_lock_vm(entry.moid))
     return [entry for entry in ours if not methods or entry.method in methods]
 
 

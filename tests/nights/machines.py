@@ -108,7 +108,7 @@ def one_holder(night: Played) -> Iterator[str]:
     late: Counter[int] = Counter()
     for entry in night.world.ledger:
         run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
-        if run is None or half != Half.NIGHT or entry.name == LOCK:
+        if run is None or half != Half.NIGHT or night.is_lock_vm(entry.moid):
             continue
         holder = next((each for sequence, each in reversed(passed_on) if sequence <= length), run)
         late[run] += holder != run
@@ -119,7 +119,7 @@ def one_holder(night: Played) -> Iterator[str]:
 def _passed_on(night: Played) -> Iterator[tuple[int, int | None]]:
     """(number of the entry in the ledger, the run that has the lease from then on), None = it was reverted."""
     for entry in night.world.ledger:
-        if entry.name == LOCK:
+        if night.is_lock_vm(entry.moid):
             run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
             there = parse_lease(entry.after.get("extra_config", {}).get(KEY, ""))
             if run is None or (there is not None and there.nonce):

@@ -29,6 +29,7 @@ from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
+from gpuops.model.rotation import LATE
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.clocks import APART
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -122,6 +123,10 @@ class Played:
     reached: frozenset[tuple[str, str]] = frozenset()
     """Each fault with each stage of the engine, and each whereabouts of a VM, in which it took effect."""
 
+    def is_lock_vm(self, moid: str) -> bool:
+        """Whether it is the lock VM, whatever it is called by now."""
+        return self.names.get(moid) == LOCK
+
 
 class Nightly:
     """The night of a seed, or of a seed's world under other events."""
@@ -213,11 +218,14 @@ class Nightly:
         with self.world.lock:
             self._calm()
         self._half(Half.DAY)
+        self._wait_until(self.world.clock.now() + LATE)  # what was lost may come until then, and is waited for
         self._half(Half.DAY)
         before = len(self.world.ledger)
         self._half(Half.DAY)
         self.played.second = sum(
-            1 for entry in list(self.world.ledger)[before:] if entry.operation_id and entry.name != LOCK
+            1
+            for entry in list(self.world.ledger)[before:]
+            if entry.operation_id and not self.played.is_lock_vm(entry.moid)
         )
         self._tally()
         return self.played
@@ -405,7 +413,7 @@ class Nightly:
             if task.call.operation_id
             and task.queued_at > given_up
             and not _asks(task.entity)
-            and task.entity.name != LOCK
+            and not self.played.is_lock_vm(task.entity.moid)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
         elsewhere = ("RelocateVM_Task", OVERRIDE)

@@ -11,18 +11,28 @@ from typing import Any
 
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.steps import ResumeVm
-from tests.nights.doings import OFF, SHUT_DOWN, START, effects
+from gpuops.sim.ledger import Entry
+from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, effects
 from tests.nights.night import Played
 
 
 def others_are_left(night: Played) -> Iterator[str]:
-    """I18: only a VM that a night started is stopped by its morning."""
+    """I18: only a VM that a night started is stopped by its morning; on another machine, which has no journal of that
+    night, only one that carries its marker."""
     started: set[str] = set()
-    for entry in effects(night, START, OFF, SHUT_DOWN):
-        if entry.method == START:
+    marked: set[str] = set()
+    for entry in effects(night, START, OFF, SHUT_DOWN, MARK):
+        if entry.method == MARK:
+            (marked.add if entry.after.get(night.site.policy.marker) else marked.discard)(entry.moid)
+        elif entry.method == START:
             started.add(entry.moid)
-        elif entry.moid not in started:
+        elif entry.moid not in (started | marked if _of_another_machine(night, entry) else started):
             yield f"I18: {entry.name} was stopped, and no night had started it"
+
+
+def _of_another_machine(night: Played, entry: Entry) -> bool:
+    run, _, _ = night.sent_by.get(entry.operation_id, (0, "", 0))
+    return run == -1
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:

@@ -138,10 +138,14 @@ class Reach:
                 self._let_strike(event, self._rng.choice(there))
 
     def _anyone(self) -> str:
+        """A VM of the night, or any; empty in a world without any."""
         vms = [vm.moid for vm in self._world.by_type("VirtualMachine")]
-        return self._rng.choice([ref for ref in self._were if ref in vms] or vms)
+        known = [ref for ref in self._were if ref in vms] or vms
+        return self._rng.choice(known) if known else ""
 
     def _let_strike(self, event: Event, ref: str) -> None:
+        if event not in self._aimed:
+            return  # what struck just before let another process act, and that one met it
         number = id(event)
         self._passed[number] = self._passed.get(number, 0) + 1
         if self._passed[number] <= event.point:

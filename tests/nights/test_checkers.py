@@ -23,7 +23,7 @@ from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.vm_state import Power
 from tests.nights.beside import Beside
 from tests.nights.checkers import CHECKERS, only_ours, violations
-from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, is_desktop
+from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop
 from tests.nights.event import Event
 from tests.nights.hooks import RUN, asked_to_keep
 from tests.nights.limits import stays_where_it_is
@@ -298,9 +298,18 @@ def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
 
 def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
     taken = first(night, SUSPEND, desktop=True)
-    reverted = replace(taken, name=LOCK, operation_id="", method="RevertToSnapshot_Task", after={"extra_config": {}})
+    reverted = replace(
+        taken, moid="lock", name=LOCK, operation_id="", method="RevertToSnapshot_Task", after={"extra_config": {}}
+    )
     later = {op_id: (run, half, length + 1) for op_id, (run, half, length) in night.sent_by.items()}
-    return with_ledger(night, [reverted, *night.world.ledger], sent_by=later)
+    return with_ledger(night, [reverted, *night.world.ledger], sent_by=later, names={**night.names, "lock": LOCK})
+
+
+def stopped_elsewhere_without_its_marker(night: Played) -> Played:
+    """By another machine, which knows no more of the night than the markers say."""
+    started = {entry.operation_id for entry in effects(night, START) if not is_desktop(night, entry.moid)}
+    kept = [each for each in night.world.ledger if each.method != MARK and each.operation_id not in started]
+    return with_ledger(night, kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()})
 
 
 def beside(error: GpuopsError | None, lock: Admission, sent: int = 0) -> Doctor:
@@ -353,6 +362,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I17", "who_came_back_stays", woken_and_taken_again),
     ("I17", "restless_pool_is_left", three_come_back_and_a_fourth_is_taken),
     ("I18", "others_are_left", without(START, desktop=False)),
+    ("I18", "others_are_left", stopped_elsewhere_without_its_marker),
     ("I18", "blockers_are_named", blocked_by_nobody),
     ("I19", "one_session", lambda night: replace(night, sessions=1)),
     ("I19", "one_session", lambda night: replace(night, most_sessions=2)),

@@ -243,7 +243,7 @@ def _unsettled(original: Original, vm: Vm) -> str | None:
     """What is about to change its power, or may be; None = it is what it is."""
     under_way = changing(vm)
     if under_way is None and original.unsure and as_before(original, vm):
-        return "may still be changed: what the night sent minutes ago was given up, and vCenter shows no effect of it"
+        return "may still be changed: what the night sent was given up minutes ago, and vCenter shows no effect of it"
     return under_way
 
 

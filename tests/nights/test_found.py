@@ -1,0 +1,66 @@
+"""Nights that once broke an invariant, with the fewest events that did it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.sim.trouble.catalogue import rules_of
+from tests.nights.checkers import violations
+from tests.nights.coverage import aimed_night
+from tests.nights.event import Event
+from tests.nights.night import play
+from tests.nights.stages import Stage
+
+DISCARDED: Final = (
+    Event("K1", state=Stage.SUBMIT, point=1),
+    Event("T2", rules_of("T2", {"method": "SuspendVM_Task", "times": 3})),
+    Event("T12", rules_of("T12"), state=Stage.ADOPT, point=1),
+    Event("V7", rules_of("V7"), state=Whereabouts.AWAY, point=3),
+)
+"""The reply of a suspend is lost, vCenter goes away until its task is forgotten, and somebody powers the VM off."""
+
+STARTED_BY_SOMEBODY: Final = (
+    Event("G1", rules_of("G1", {"target": "ml-06", "at_s": 18044.0})),
+    Event("K11", point=49),
+    Event("K6", point=20, at_s=200.0),
+)
+"""A night marks an ML VM and is ended by a lock VM that was reverted; somebody else starts the VM, and in the morning
+another machine, without the journal, stops it: it has the marker alone to go by."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "events"),
+    [
+        pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
+        pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
+    ],
+)
+def test_a_night_that_broke_holds(seed: int, events: Sequence[Event]) -> None:
+    night = play(seed, events)
+    assert night.reached, "something struck"
+    assert violations(night) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "pairs"),
+    [
+        pytest.param(
+            520,
+            (("K6", "lost"), ("N1", "untouched"), ("T1", "wait"), ("T1", "untouched"), ("N2", "lost")),
+            id="met by the other machine",
+        ),
+        pytest.param(339, (("K2", "settle"), ("V6", "lease write")), id="the lock VM is renamed"),
+        pytest.param(61, (("K2", "lost"), ("T13", "intend")), id="a suspend given up on the last morning"),
+        pytest.param(
+            770,
+            (("N6", "unknown"), ("C5", "lost"), ("A1", "look"), ("G6", "changing"), ("K11", "given up")),
+            id="a start given up on the last morning",
+        ),
+    ],
+)
+def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, pairs: Sequence[tuple[str, str]]) -> None:
+    assert violations(aimed_night(seed, pairs)) == []
