@@ -111,7 +111,8 @@ def test_the_runbook_is_a_page_and_a_document(ansible: Ansible, tmp_path: Path) 
     lab = (ROOT / "gpuops" / "sim" / "scenarios" / "lab.yaml").read_text(encoding="utf-8")
     evil = "<script>alert(1)</script>|x"
     scenario = tmp_path / "evil.yaml"
-    scenario.write_text(lab.replace("{<<: *desktop, first: 4, count: 1,", f"{{<<: *desktop, name: '{evil}', count: 1,"))
+    changed = lab.replace("{<<: *desktop, first: 4, count: 1,", f"{{<<: *desktop, name: '{evil}', count: 1,")
+    scenario.write_text(changed, encoding="utf-8")
     said = [f"gpuops_sim_dir={tmp_path}/sim", f"gpuops_runbook_dir={tmp_path}", f"gpuops_sim_scenario={scenario}"]
     options = ["-i", "inventories/sim", *(word for each in said for word in ("-e", each))]
     ansible("playbook", *options, "playbooks/runbook.yml")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,18 +35,22 @@ class Seen:
     policy: dict[str, Any]
     runs: list[dict[str, Any]]
     used: list[dict[str, Any]]
-    names: dict[str, str] = field(default_factory=dict)
-    """By the name that a VM has now, the one it had in the evening."""
+    mornings: list[dict[str, int]] = field(default_factory=list)
+    """How many effects and runs there had been when each night was over; none = one night, which has all of them."""
 
     @classmethod
     def read(cls, folder: Path) -> Seen:
         """The files of one world."""
-        evening, ledger, runs, used = (
+        evening, ledger, runs, used, mornings = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-            for name in ("evening", "ledger", "runs", "used")
+            for name in ("evening", "ledger", "runs", "used", "mornings")
         )
         policy = yaml.safe_load((folder / "policy.yaml").read_text(encoding="utf-8"))
-        return cls({vm["name"]: vm for vm in evening}, ledger, policy, runs, used)
+        return cls({vm["name"]: vm for vm in evening}, ledger, policy, runs, used, mornings)
+
+    def until(self, morning: dict[str, int]) -> Seen:
+        """What had been seen when that morning was over."""
+        return replace(self, ledger=self.ledger[: morning["ledger"]], runs=self.runs[: morning["runs"]], mornings=[])
 
     @property
     def marker(self) -> str:
@@ -86,9 +90,13 @@ class Seen:
 
 
 def broken(seen: Seen) -> list[str]:
-    """Everything that is not as it must be; empty = the night and its morning were good."""
+    """Everything that is not as it must be; empty = each night and its morning were good.
+
+    Each morning must leave what there was before the first night: every check is asked of all that was seen by then.
+    """
     checks = (_lost, _busy, _discarded, _foreign, _markers, _codes, _twice)
-    return [said for check in checks for said in check(seen)]
+    nights = [seen.until(morning) for morning in seen.mornings] or [seen]
+    return list(dict.fromkeys(said for night in nights for check in checks for said in check(night)))
 
 
 def _last(seen: Seen) -> dict[str, Any]:

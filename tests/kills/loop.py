@@ -1,7 +1,8 @@
 """The kill loop: real `gpuops rotate` processes against a simulated vCenter in a process of its own, over TLS, killed.
 
 A seed gives the world, and before each run its command, its signal and its moment: after so many writes to the journal,
-or after so many seconds. At the end a morning that nobody disturbs; what was seen lies in files that `judge.py` reads.
+or after so many seconds. Each night ends with a morning that nobody disturbs, and nights go on until enough runs were
+killed; what was seen lies in files that `judge.py` reads.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.kills.world import Files, make
+from tests.kills.world import FREE, Files, make
 
 ROOT: Final = Path(__file__).parents[2]
 READY_S, RUN_S = 90.0, 120.0
 LATE_S: Final = 700.0
 """After so long what the last killed run has sent is not waited for any more."""
 MORNINGS: Final = 4
-WORKED_ON: Final = "vm.used"
-HAPPENINGS: Final = ("vm.renamed", "vm.refiled", WORKED_ON)
-"""What somebody else does to a desktop meanwhile."""
+NIGHTS: Final = 8
+"""At the most, in one world."""
+WORKED_ON, RENAMED = "vm.used", "vm.renamed"
+HAPPENINGS: Final = (RENAMED, "vm.refiled", WORKED_ON)
+"""What somebody else does to a desktop meanwhile, for good; on the host that stays free it is renamed at the most."""
 
 
 @dataclass(slots=True)
@@ -45,37 +48,47 @@ class Loop:
     kills: int = 0
     runs: list[dict[str, Any]] = field(default_factory=list)
     used: list[dict[str, Any]] = field(default_factory=list)
+    mornings: list[dict[str, int]] = field(default_factory=list)
 
     def play(self, kills: int) -> Files:
-        """Kills so many runs of a night and so many of its morning; then ends it undisturbed."""
+        """Nights and their mornings, as many as it takes to kill so many runs; each morning ends undisturbed."""
         files = Files(self.folder / "seen")
         dice = make(self.seed, files)
         with self._served(files.scenario) as ready:
-            self._killed(kills, ("night", "resume"), dice, files, ready)
-            if dice.random() < 0.7:
-                self._run(("resume",), files, ready)
-            self._killed(kills, ("day", "resume", "restore"), dice, files, ready)
-            for _ in range(MORNINGS):
-                if self._run(("day",), files, ready) == 0:
+            for _ in range(NIGHTS):
+                self._night(kills, dice, files, ready)
+                if self.kills == kills:
                     break
-                self._ask(ready, "POST", "clock", {"advance_s": LATE_S})
-            files.ledger.write_text(json.dumps(self._ask(ready, "GET", "ledger")["entries"]), encoding="utf-8")
+            files.ledger.write_text(json.dumps(self._ledger(ready)), encoding="utf-8")
             assert self._ask(ready, "GET", "bugs")["bugs"] == []
-        files.runs.write_text(json.dumps(self.runs), encoding="utf-8")
-        files.used.write_text(json.dumps(self.used), encoding="utf-8")
+        for path, seen in ((files.runs, self.runs), (files.used, self.used), (files.mornings, self.mornings)):
+            path.write_text(json.dumps(seen), encoding="utf-8")
         return files
+
+    def _night(self, kills: int, dice: Random, files: Files, ready: dict[str, Any]) -> None:
+        """One night and its morning, half of the missing kills in each; then a morning that nobody disturbs."""
+        self._killed((kills - self.kills + 1) // 2, ("night", "resume"), dice, files, ready)
+        if dice.random() < 0.7:
+            self._run(("resume",), files, ready)
+        self._killed(kills - self.kills, ("day", "resume", "restore"), dice, files, ready)
+        for _ in range(MORNINGS):
+            if self._run(("day",), files, ready) == 0:
+                break
+            self._ask(ready, "POST", "clock", {"advance_s": LATE_S})
+        self.mornings.append({"ledger": len(self._ledger(ready)), "runs": len(self.runs)})
 
     def _killed(self, kills: int, commands: Sequence[str], dice: Random, files: Files, ready: dict[str, Any]) -> None:
         """Runs that are disturbed, so many at the most, until one has nothing left to do."""
         wanted, command = self.kills + kills, commands[0]  # there must be something to go on with
         for _ in range(2 * kills):
-            if dice.random() < 0.3:
+            if self.runs and dice.random() < 0.3:
                 self._befall(dice, files, ready)
             before = self.kills
             code = self._run((command,), files, ready, dice)
-            if self.kills == wanted or (self.kills == before and code == 0 and command == commands[0]):
+            done = self.kills == before and code == 0
+            if self.kills == wanted or (done and command == commands[0]):
                 return
-            command = dice.choice(commands)
+            command = commands[0] if done else dice.choice(commands)
 
     def _run(self, words: Sequence[str], files: Files, ready: dict[str, Any], dice: Random | None = None) -> int:
         """The exit code of one process, minus the signal that ended it. With dice it is disturbed."""
@@ -130,8 +143,9 @@ class Loop:
 
     def _befall(self, dice: Random, files: Files, ready: dict[str, Any]) -> None:
         """From a moment in this run on a desktop has another name, is in another folder, or is worked on."""
-        desktops = [vm["name"] for vm in json.loads(files.evening.read_text()) if vm["name"].startswith("vdi-")]
-        name, happening, at_s = dice.choice(desktops), dice.choice(HAPPENINGS), dice.uniform(0, 60)
+        evening = json.loads(files.evening.read_text(encoding="utf-8"))
+        name, host = dice.choice([(vm["name"], vm["on"]) for vm in evening if vm["name"].startswith("vdi-")])
+        happening, at_s = RENAMED if host == FREE else dice.choice(HAPPENINGS), dice.uniform(0, 60)
         now = datetime.fromisoformat(self._ask(ready, "GET", "clock")["now"])
         self._ask(ready, "POST", "inject", {"effect": "happen", "target": name, "happening": happening, "at_s": at_s})
         if happening == WORKED_ON:
@@ -154,13 +168,17 @@ class Loop:
         try:
             until = time.monotonic() + READY_S
             while not self._ready.exists():
-                assert process.poll() is None, (self.folder / "sim.log").read_text()
+                assert process.poll() is None, (self.folder / "sim.log").read_text(encoding="utf-8")
                 assert time.monotonic() < until, "the simulated vCenter does not listen"
                 time.sleep(0.05)
             yield json.loads(self._ready.read_text(encoding="utf-8"))
         finally:
             process.terminate()
             process.wait(timeout=READY_S)
+
+    def _ledger(self, ready: dict[str, Any]) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = self._ask(ready, "GET", "ledger")["entries"]
+        return entries
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "GPUOPS_STATE_DIR": str(self.folder / "state")}

@@ -148,3 +148,12 @@ def test_each_thing_that_is_broken_is_said(breaks: Callable[[Seen], None], said:
     seen = good()
     breaks(seen)
     assert [each for each in broken(seen) if said in each], broken(seen)
+
+
+def test_what_one_night_left_behind_is_said_although_the_next_one_mends_it() -> None:
+    seen = good()
+    seen.runs *= 2
+    seen.mornings = [{"ledger": 2, "runs": 2}, {"ledger": 4, "runs": 4}]
+    assert "vdi-01 ran in the evening, is suspended, and nobody says so" in broken(seen)
+    seen.mornings[0]["ledger"] = 4
+    assert broken(seen) == []

@@ -11,6 +11,10 @@ from typing import Any
 import yaml
 
 IDLE_MHZ, LIMIT_MHZ, BUSY_MHZ = 60, 500, 5200
+FREE = "esx-01"
+"""Each of its desktops may be suspended, in every night: there is always something to do, and somebody to kill."""
+SPOILED = 0.2
+"""In every other world: the share of the desktops elsewhere that opted out, of those that are off, and of the busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Files:
 
     @property
     def evening(self) -> Path:
-        """Each VM before the first run: name, power, CPU."""
+        """Each VM before the first run: name, host, power, CPU."""
         return self.folder / "evening.json"
 
     @property
@@ -42,35 +46,41 @@ class Files:
         return self.folder / "runs.json"
 
     @property
+    def mornings(self) -> Path:
+        """How many entries of the ledger and how many runs there were when each night was over."""
+        return self.folder / "mornings.json"
+
+    @property
     def used(self) -> Path:
         """From when on somebody works on a desktop: name and moment of the simulated vCenter."""
         return self.folder / "used.json"
 
 
 def make(seed: int, files: Files) -> Random:
-    """Writes the world of a seed; the dice that go on after it."""
+    """Writes the world of a seed; the dice that go on after it. One of the two hosts has nothing in a night's way."""
     dice = Random(seed)
-    hosts = [f"esx-{number:02}" for number in (1, 2)]
-    vms: list[dict[str, Any]] = []
+    hosts, vms = [FREE, "esx-02"], list[dict[str, Any]]()
+    spoiled = {FREE: 0.0, "esx-02": SPOILED if dice.random() < 0.5 else 0.0}
     for host in hosts:
         for _ in range(dice.randint(3, 6)):
-            vms.append(_desktop(len(vms) + 1, host, dice))
+            vms.append(_desktop(len(vms) + 1, host, spoiled[host], dice))
     queue = [_ml(number, host) for number, host in enumerate(hosts, 1)]
     stranger = {**_ml(1, hosts[0]), "name": "bare", "folder": "misc", "devices": [], "power": "on"}
     files.folder.mkdir(parents=True)
     files.scenario.write_text(yaml.safe_dump(_scenario(hosts, [*vms, *queue, stranger])), encoding="utf-8")
     files.policy.write_text(yaml.safe_dump(_policy(queue, dice)), encoding="utf-8")
     told = [
-        {"name": vm["name"], "power": vm["power"], "cpu_mhz": vm.get("cpu_usage_mhz", 0)}
+        {"name": vm["name"], "on": vm["on"], "power": vm["power"], "cpu_mhz": vm.get("cpu_usage_mhz", 0)}
         for vm in (*vms, *queue, stranger)
     ]
     files.evening.write_text(json.dumps(told), encoding="utf-8")
     return dice
 
 
-def _desktop(number: int, host: str, dice: Random) -> dict[str, Any]:
+def _desktop(number: int, host: str, spoiled: float, dice: Random) -> dict[str, Any]:
     attributes = {"gpuops.owner": "office"}
-    if dice.random() < 0.05:
+    opted_out, off, busy = (dice.random() < spoiled for _ in range(3))
+    if opted_out:
         attributes["gpuops.opt-out"] = "true"
     return {
         "name": f"vdi-{number:02}",
@@ -81,8 +91,8 @@ def _desktop(number: int, host: str, dice: Random) -> dict[str, Any]:
         "memory_gib": 8,
         "disk_gib": 80,
         "devices": [{"vgpu": "nvidia_a40-8q"}],
-        "power": "off" if dice.random() < 0.05 else "on",
-        "cpu_usage_mhz": BUSY_MHZ if dice.random() < 0.05 else IDLE_MHZ,
+        "power": "off" if off else "on",
+        "cpu_usage_mhz": BUSY_MHZ if busy else IDLE_MHZ,
         "attributes": attributes,
     }
 

@@ -65,7 +65,9 @@ class Cad:
 def cad(serve: Callable[[str], SimServer], tmp_path: Path) -> Cad:
     lab = (files("gpuops.sim") / "scenarios" / "lab.yaml").read_text(encoding="utf-8")
     path = tmp_path / "cad.yaml"
-    path.write_text(lab.replace("  - {<<: *direct, first: 4,", f"{DESKTOP[1:]}  - {{<<: *direct, first: 4,"))
+    path.write_text(
+        lab.replace("  - {<<: *direct, first: 4,", f"{DESKTOP[1:]}  - {{<<: *direct, first: 4,"), encoding="utf-8"
+    )
     return Cad(serve(str(path)), tmp_path / "state")
 
 

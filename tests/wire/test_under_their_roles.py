@@ -77,7 +77,9 @@ def two_clusters(tmp_path: Path) -> World:
     text = (files("gpuops.sim") / "scenarios" / "lab.yaml").read_text(encoding="utf-8")
     text = text.replace("      - name: esx-02.lab", "  - name: lab-cluster-2\n    hosts:\n      - name: esx-02.lab")
     path = tmp_path / "lab.yaml"
-    path.write_text(text.replace("  - {<<: *direct, first: 4,", f"{CAD[1:]}  - {{<<: *direct, first: 4,"))
+    path.write_text(
+        text.replace("  - {<<: *direct, first: 4,", f"{CAD[1:]}  - {{<<: *direct, first: 4,"), encoding="utf-8"
+    )
     world = build(str(path))
     for vm in world.by_type("VirtualMachine"):
         known = replace(vm.state.template, login=Known("ml", "Kept4now"), programs=(Program("/opt/keep", 30.0),))
