@@ -179,7 +179,7 @@ def spread(command: Command) -> Command:
     def gathered(**given: Any) -> Any:
         context = given["context"] if has_context else given.pop("_context")
         for name, group in groups.items():
-            value = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            value = group(**{field.name: _frozen(given.pop(field.name)) for field in fields(group)})
             if isinstance(value, Common):
                 value = value.over(context.find_object(Common))
                 if context.parent is not None:  # the root's word stands until the command's own is understood
@@ -190,6 +190,10 @@ def spread(command: Command) -> Command:
     gathered.__dict__["__signature__"] = inspect.Signature(parameters)
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return gathered  # type: ignore[return-value]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _options(group: type) -> list[inspect.Parameter]:
@@ -214,5 +218,8 @@ def _typed(name: str, hint: Any) -> Any:
     # Without a flag of its own a boolean option would get a second one, --no-NAME.
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
     complete = _COMPLETIONS[told.names] if told.names is not None else None
-    option = typer.Option(*flags, help=told.help, metavar=told.metavar, autocompletion=complete)
-    return Annotated[list[str] if get_origin(kind) is tuple else kind, option]
+    several = get_origin(kind) is tuple
+    option = typer.Option(
+        *flags, help=told.help, metavar=told.metavar, autocompletion=complete, min=told.least, max=told.most
+    )
+    return Annotated[list[str] if several else kind, option]

@@ -2,74 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpuops.cli import completion, output
+from gpuops.cli import output
 from gpuops.cli.options import Common, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.claims import SuspendedPolicy
+from gpuops.plan.options import Names, Option
 from gpuops.plan.placement.wanted import PinPolicy
 
 if TYPE_CHECKING:
     from gpuops.model.workload import Workload
 
 
+@dataclass(frozen=True, slots=True)
+class OneVm:
+    """The VM that the command line asks a place for; the same keys stand in a file (config/sections/request.py)."""
+
+    profile: Annotated[
+        tuple[str, ...],
+        Option("vGPU profile: a100-3-20c. Several, of one GPU model: a vGPU of each.", "NAME", Names.PROFILES),
+    ] = ()
+    count: Annotated[int | None, Option("How many vGPUs in the one VM; default one.", "N", least=1, most=64)] = None
+    gpus: Annotated[int | None, Option("Whole GPUs of one model, DirectPath I/O.", "N", least=1, most=64)] = None
+    model: Annotated[str | None, Option("Model of the whole GPUs: l40s; default any.", "NAME")] = None
+    label: Annotated[str | None, Option("Hardware label the whole GPUs must carry.", "LABEL")] = None
+    device: Annotated[
+        tuple[str, ...], Option("This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")
+    ] = ()
+    device_group: Annotated[str | None, Option("A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.", "NAME")] = None
+    vcpu: Annotated[int | None, Option("vCPUs of the VM.", "N", least=1, most=4096)] = None
+    memory: Annotated[str | None, Option("Memory of the VM: 64GiB.", "SIZE")] = None
+    numa: Annotated[
+        NumaPolicy | None, Option("How much CPU, memory and GPU must share a NUMA node; default preferred.")
+    ] = None
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME")] = None
+    host: Annotated[str | None, Option("Only hosts named so: esx-0*.", "PATTERN", Names.HOSTS)] = None
+    tag: Annotated[
+        tuple[str, ...], Option("Only hosts that carry this tag. May be repeated: all of them.", "CATEGORY:TAG")
+    ] = ()
+    until: Annotated[
+        str | None,
+        Option(
+            "When the VM is gone again, 2026-11-03T05:00+01:00: what comes back later keeps no GPU from it.", "MOMENT"
+        ),
+    ] = None
+
+
 @spread
 def place(
     common: Common,
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="vGPU profile: a100-3-20c. Several, of one GPU model: a vGPU of each.",
-            autocompletion=completion.profiles,
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option(min=1, max=64, metavar="N", help="How many vGPUs in the one VM; default one.")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=64, metavar="N", help="Whole GPUs of one model, DirectPath I/O.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of the whole GPUs: l40s; default any.")
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(metavar="LABEL", help="Hardware label the whole GPUs must carry.")
-    ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PCI-ADDRESS", help="This whole GPU, DirectPath I/O: 0000:5e:00.0. May be repeated."),
-    ] = None,
-    device_group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A vendor device group: Nvidia:2@grid_a100d-80c%NVLink.")
-    ] = None,
-    vcpu: Annotated[int | None, typer.Option(min=1, max=4096, metavar="N", help="vCPUs of the VM.")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of the VM: 64GiB.")] = None,
-    numa: Annotated[
-        NumaPolicy | None,
-        typer.Option(help="How much CPU, memory and GPU must share a NUMA node; default preferred."),
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only hosts of this cluster.")] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Only hosts named so: esx-0*.", autocompletion=completion.hosts),
-    ] = None,
-    tag: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CATEGORY:TAG", help="Only hosts that carry this tag. May be repeated: all of them."),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MOMENT",
-            help="When the VM is gone again, 2026-11-03T05:00+01:00: what comes back later keeps no GPU from it.",
-        ),
-    ] = None,
+    one: OneVm,
     pin: Annotated[
         PinPolicy,
         typer.Option(
@@ -104,23 +92,7 @@ def place(
       gpuops place --file templates/requests.yaml --output json --vcenter sim:lab
       gpuops place --file templates/requests.yaml --optimize --vcenter sim:lab
     """
-    one: dict[str, object] = {
-        "--profile": profile,
-        "--count": count,
-        "--gpus": gpus,
-        "--model": model,
-        "--label": label,
-        "--device": device,
-        "--device-group": device_group,
-        "--vcpu": vcpu,
-        "--memory": memory,
-        "--numa": numa,
-        "--cluster": cluster,
-        "--host": host,
-        "--tag": tag,
-        "--until": until,
-    }
-    given = {option: value for option, value in one.items() if value not in (None, [])}
+    given = _given(one)
     workloads = _of_file(file, given) if file is not None else (_single(given),)
 
     from gpuops import api
@@ -136,6 +108,12 @@ def place(
     output.show(placements_text(found, explain=explain), placements_document(found, api.catalog_of(found.before)))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
+
+
+def _given(one: OneVm) -> dict[str, object]:
+    """What was said of the VM, by option; lists, as a file has them."""
+    told = {f"--{name.replace('_', '-')}": value for name, value in asdict(one).items() if value not in (None, ())}
+    return {option: list(value) if isinstance(value, tuple) else value for option, value in told.items()}
 
 
 def _of_file(file: Path, given: dict[str, object]) -> tuple[Workload, ...]:

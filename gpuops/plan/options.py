@@ -29,6 +29,8 @@ class Option:
     help: str
     metavar: str | None = None
     names: Names | None = None
+    least: int | None = None
+    most: int | None = None
 
 
 VmName = Annotated[str, Option("Name, path, moid:vm-42 or uuid:...", "VM", Names.VMS)]
