@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuops.execute.doer import LOOK_S
+from gpuops.model.rotation import Pool
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.rotation.restless import FEW
 from gpuops.sim.ledger import Entry
@@ -50,6 +51,7 @@ from tests.nights.promises import (
     told_is_back,
     told_with_a_command,
 )
+from tests.nights.several import Several
 from tests.nights.worlds import CLOSES, EVENING
 
 DEFINE = "AddCustomFieldDef"
@@ -79,7 +81,8 @@ def desktops_back(night: Played) -> Iterator[str]:
     for moid in sorted(named - ours - night.doubtful):
         if is_desktop(night, moid):
             yield f"I1: {night.names.get(moid)} is named, and was never suspended by us"
-    if report is None:
+    nothing_known = night.site.several is Several.POLICIES and not list(effects(night))
+    if report is None and not nothing_known:  # a return that names no policy goes by what the journal knows
         yield "I1: there is no report in the morning"
 
 
@@ -89,8 +92,9 @@ def _named(night: Played) -> set[str]:
         return set()
     bad = (Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED)
     by_name = {name: moid for moid, name in night.names.items()}
-    unmet = {by_name.get(each.subject, each.subject) for each in night.last.plan.unmet}
-    return unmet | {outcome.step.vm for outcome in night.last.outcomes if outcome.verdict in bad}
+    last = [report for report in (night.last, night.last_elsewhere) if report is not None]
+    unmet = {by_name.get(each.subject, each.subject) for report in last for each in report.plan.unmet}
+    return unmet | {outcome.step.vm for report in last for outcome in report.outcomes if outcome.verdict in bad}
 
 
 def no_session_is_cut(night: Played) -> Iterator[str]:
@@ -172,12 +176,17 @@ def _just_powered_off(night: Played, start: Entry) -> bool:
 
 def floor_holds(night: Played) -> Iterator[str]:
     """I13: a suspend leaves as many desktops of the pool running as its floor says, on facts a minute old at most."""
-    floor, running = night.site.policy.pools[0].floor, set(night.running)
+    for pool in night.site.pools:
+        yield from _floor_of(pool, night)
+
+
+def _floor_of(pool: Pool, night: Played) -> Iterator[str]:
+    running = {moid for moid in night.running if night.site.pool_of(night.names[moid]) is pool}
     left_at: list[datetime] = []
     """When others' doing took one out of those that run."""
     for entry in night.world.ledger:
         power = entry.after.get("power")
-        if power is None or not is_desktop(night, entry.moid, entry.name):
+        if power is None or night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
             continue
         taken = entry.operation_id.startswith("gpuops-") and entry.method == SUSPEND
         if power != Power.ON and entry.moid in running and not taken:
@@ -187,8 +196,8 @@ def floor_holds(night: Played) -> Iterator[str]:
             continue
         asked = night.asked.get(entry.operation_id, entry.at)
         unseen = sum(1 for at in left_at if at > asked - FRESH)
-        if len(running) + unseen < floor:
-            yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {floor}"
+        if len(running) + unseen < pool.floor:
+            yield f"I13: {entry.name} was suspended, {len(running)} run, the floor is {pool.floor}"
 
 
 def who_came_back_stays(night: Played) -> Iterator[str]:
@@ -214,9 +223,16 @@ def restless_pool_is_left(night: Played) -> Iterator[str]:
     suspended."""
     if any(event.fault in UNSEEN for event in night.events):
         return
+    for pool in night.site.pools:
+        yield from _restless_in(pool, night)
+
+
+def _restless_in(pool: Pool, night: Played) -> Iterator[str]:
     taken: set[str] = set()
     woken: dict[str, datetime] = {}
     for entry in night.world.ledger:
+        if night.site.pool_of(night.names.get(entry.moid, entry.name)) is not pool:
+            continue
         power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
         if entry.method == SUSPEND and ours:
             asked, since = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())[FEW - 1 : FEW]

@@ -25,6 +25,13 @@ def effects(night: Played, *methods: str) -> list[Entry]:
     return [entry for entry in ours if not methods or entry.method in methods]
 
 
+def machine_of(night: Played, entry: Entry) -> int:
+    """The number of the machine whose run sent what this is the effect of; 2 is the one that acts while another is
+    paused."""
+    run, _, _ = night.sent_by.get(entry.operation_id, (0, "", 0))
+    return 2 if run < 0 else night.machine_of[run] if run < len(night.machine_of) else 0
+
+
 def not_back(ledger: Sequence[Entry]) -> set[str]:
     """Desktops (refs) that we suspended and that have not run since."""
     away: set[str] = set()

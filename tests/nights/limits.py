@@ -19,9 +19,10 @@ from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
-from tests.nights.doings import MOVE, OFF, START, SUSPEND, chosen_as, effects, is_desktop, not_back
+from tests.nights.doings import MOVE, OFF, START, SUSPEND, chosen_as, effects, is_desktop, machine_of, not_back
 from tests.nights.machines import PAUSED
 from tests.nights.night import Played
+from tests.nights.several import Several, second_machine
 from tests.nights.worlds import CLOSES
 
 FEWEST_FAILED: Final = 3
@@ -84,8 +85,9 @@ def ml_stops(night: Played) -> Iterator[str]:
 
 def fits(night: Played) -> Iterator[str]:
     """I3: where nothing goes wrong, vCenter has to refuse no start for want of room: no ML VM's in the evening, and no
-    desktop's in the morning, but where the policy leaves ML VMs running that their guests do not stop."""
-    if night.events:
+    desktop's in the morning, but where the policy leaves ML VMs running that their guests do not stop, or where the
+    machine that returns first finds desktops of the other one: what that one has started is not its own to stop."""
+    if night.events or night.site.several is Several.APART:
         return
     leave = not night.site.policy.ml_stop.then_off
     history: list[Any] = list(night.world.tasks.history())
@@ -113,35 +115,39 @@ def second_night_is_empty(night: Played) -> Iterator[str]:
         return
     failed = [f"{name} ended with {ended}" for name, ended, _ in night.calls if ended not in ("done", "refused")]
     if failed:
-        yield f"I4: nothing had gone wrong, and {failed[0]}"
+        if night.site.several is not Several.POLICIES or list(effects(night)):  # a journal without any night
+            yield f"I4: nothing had gone wrong, and {failed[0]}"
         return
     runs = list(zip(night.calls, night.told, strict=True))
     for ((name, _, at), _), ((before, _, since), _) in zip(runs[1:], runs, strict=False):
         again = [entry for entry in effects(night) if since < entry.at <= at]
-        if name == before == "rotate night" and again:
+        if name == before and name.startswith(Half.NIGHT) and again:
             yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
 
 
 def first_night_is_whole(night: Played) -> Iterator[str]:
-    """I4: where nothing goes wrong, the evening does each step that it planned."""
-    if night.events:
+    """I4: where nothing goes wrong, the evening does each step that it planned; a wrong clock of the other machine is
+    something."""
+    second = night.site.several in (Several.APART, Several.TWINS)
+    if night.events or (second and not second_machine(night.seed).is_right):
         return
     begun = (name for name, ended, _ in night.calls if ended in ("done", "refused"))
     for name, (report, _) in zip(begun, night.told, strict=False):
         undone = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
-        if name == Half.NIGHT and undone:
+        if name.startswith(Half.NIGHT) and undone:
             yield f"I4: nothing had gone wrong, and {undone[0].step} was {undone[0].verdict}: {undone[0].reason}"
 
 
 def failures_stop_it(night: Played) -> Iterator[str]:
     """I25: when a tenth of what a night planned has failed, and three steps at least, nothing more is taken in it."""
-    nights: dict[str, str] = {}
-    of: dict[str, str] = {}
-    planned, ended, failed = Counter[str](), Counter[str](), Counter[str]()
+    nights: dict[str, tuple[int, str]] = {}
+    """By run: its machine and its night; each machine knows its own failures."""
+    of: dict[str, tuple[int, str]] = {}
+    planned, ended, failed = (Counter[tuple[int, str]]() for _ in range(3))
     for record, _ in night.kept:
         body, mine = record.body, nights.get(record.run)
         if record.kind is Kind.BEGUN and body["night"] is not None:
-            mine = nights[record.run] = body["night"]
+            mine = nights[record.run] = night.kept_on.get(id(record), 0), body["night"]
             planned[mine] = max(planned[mine], ended[mine] + body.get("steps", 0))
         elif record.kind is Kind.INTENT and mine is not None:
             of[body["op"]] = mine
@@ -159,12 +165,14 @@ def one_night(night: Played) -> Iterator[str]:
     is started."""
     if any(event.fault == PAUSED for event in night.events):
         return  # the return of another machine: this one's journal does not know of it
-    began: datetime | None = None
+    began: dict[int, datetime] = {}
+    """By machine, whose journal knows of its own returns."""
     for entry in effects(night, START, SUSPEND):
         asked = night.asked.get(entry.operation_id, entry.at)
+        machine = machine_of(night, entry)
         if entry.method == START and is_desktop(night, entry.moid, entry.name):
-            began = min(began or asked, asked)
-        elif began is not None and asked > began:
+            began[machine] = min(began.get(machine, asked), asked)
+        elif machine in began and asked > began[machine]:
             yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"
 
 

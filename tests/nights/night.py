@@ -29,7 +29,7 @@ from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import LATE
+from gpuops.model.rotation import LATE, Policy
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.clocks import APART
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -48,6 +48,7 @@ from tests.nights.machines import Machines, leases_of_a_seed
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.reach import Reach
 from tests.nights.schedule import ENDS, USERS, schedule_of
+from tests.nights.several import Several, morning_names, returns_first, second_machine, second_policy_later
 from tests.nights.showing import Showing
 from tests.nights.stages import Stage, Staged
 from tests.nights.worlds import EVENING, LOCK, Site, policies_read_quickly, site_of
@@ -63,6 +64,7 @@ RESUMES: Final = 5
 OVERRIDE: Final = "ReconfigureComputeResource_Task"
 PLAN_STEPS: Final = 400
 """What planning a night costs, in steps of the executor: 2 s beside 5 ms."""
+ZERO: Final = timedelta()
 TAKES: Final = ("before SuspendVm ", "before PowerOnVm ")
 SEEN_BY: Final = timedelta(minutes=2)
 """Somebody set a clock: a look that is a minute old, and one that took its time, may not have seen it."""
@@ -94,17 +96,26 @@ class Played:
     asked: dict[str, datetime] = field(default_factory=dict)
     """op id -> when the engine sent it last, by the world's clock: what its journal says of that is not asked."""
     calls: list[tuple[str, str, datetime]] = field(default_factory=list)
-    """(half, what it ended as, when) of each run."""
+    """(half, what it ended as, when) of each run; the half of the other machine, or under the other policy, says so."""
+    machine_of: list[int] = field(default_factory=list)
+    """Of each run, the number of its machine: 1 is the other one."""
     doubtful: frozenset[str] = frozenset()
     """VMs (refs) of which an effect may have happened, for all that anybody could find out."""
     last: Report | None = None
     """The last morning's report."""
+    last_elsewhere: Report | None = None
+    """The last morning's report of the other machine."""
     second: int = 0
     """Effects of the morning after the last one: none may be left."""
     told: list[tuple[Report, int]] = field(default_factory=list)
     """Each report, with the length of the ledger when it was made."""
+    told_elsewhere: list[Report] = field(default_factory=list)
+    """Those of them that the other machine made."""
     kept: list[tuple[Record, int]] = field(default_factory=list)
-    """Each record of the journal, with the length of the ledger when it was durable."""
+    """Each record of the journals, with the length of the ledger when it was durable."""
+    kept_on: dict[int, int] = field(default_factory=dict)
+    """By identity of a record, the number of the machine that keeps it; the one that acts while another is paused is
+    2."""
     most_on_host: int = 0
     left_behind: frozenset[str] = frozenset()
     """Desktops (refs) still suspended by us in the end, that the simulator itself would let resume."""
@@ -151,7 +162,10 @@ class Nightly:
         )
         self._seated: dict[str, datetime] = {}
         self._withdrawn: dict[str, datetime] = {}
-        self._in_the_morning = policy_in_the_morning(seed, self.site.policy)
+        self._in_the_morning = self._named_in_the_morning(seed)
+        self._second = second_machine(seed) if self.site.several in (Several.APART, Several.TWINS) else None
+        self._machine = 0
+        """The number of the machine that is at work."""
         self._ends = [event for event in chosen if event.fault in ENDS and not event.state]
         self._full = next((event for event in chosen if event.fault == "K3" and not event.state), None)
         self._full_since: datetime | None = None
@@ -172,6 +186,8 @@ class Nightly:
         self._reach = Reach(world, self.site.policy, chosen, self._fire)
         self._store = NightStore(self._boundary, lambda: len(world.ledger), self._disk_is_full, self._reach.stages)
         self._reach.journal = Journal(self._store, "", world.clock.now)
+        self._other_store = NightStore(self._boundary, lambda: len(world.ledger), lambda: False, self._reach.stages)
+        """The journal of the second machine."""
         self._armed: list[tuple[str, Any]] = []
         self._showing = Showing(world)
         self._machines = Machines(self.site, world)
@@ -208,20 +224,21 @@ class Nightly:
         for half, moment in evening_of(self.played.seed):
             self._wait_until(moment)
             self._to_its_end(half)
+            if half is Half.NIGHT:
+                self._other_night(moment)
         self._wait_until(MORNING)
         quiet = 0
         while self.world.clock.now() < DEADLINE and quiet < QUIET:
-            self._half(Half.DAY)
-            quiet = quiet + 1 if self._nothing_to_do() else 0
+            quiet = quiet + 1 if self._mornings() else 0
             self._wait_until(self.world.clock.now() + CRON)
         self._wait_until(DEADLINE)
         with self.world.lock:
             self._calm()
-        self._half(Half.DAY)
+        self._mornings()
         self._wait_until(self.world.clock.now() + LATE)  # what was lost may come until then, and is waited for
-        self._half(Half.DAY)
+        self._mornings()
         before = len(self.world.ledger)
-        self._half(Half.DAY)
+        self._mornings()
         self.played.second = sum(
             1
             for entry in list(self.world.ledger)[before:]
@@ -230,9 +247,42 @@ class Nightly:
         self._tally()
         return self.played
 
-    def _to_its_end(self, half: Half) -> None:
+    def _other_night(self, moment: datetime) -> None:
+        """The night of the other policy, or of the other machine, after that of the first."""
+        if self._second is not None:
+            self._wait_until(moment + self._second.later)
+            with self._on_the_other_machine():
+                self._to_its_end(Half.NIGHT)
+        elif self.site.several is Several.POLICIES:
+            self._wait_until(moment + second_policy_later(self.played.seed))
+            self._to_its_end(Half.NIGHT, self.site.policies[1])
+
+    def _mornings(self) -> bool:
+        """A return on each machine; whether none of them has anything left to do."""
+        if self._second is None:
+            return self._morning()
+        first = returns_first(self.played.seed)
+        return all([self._morning(other=first), self._morning(other=not first)])
+
+    def _morning(self, *, other: bool = False) -> bool:
+        if not other:
+            self._half(Half.DAY)
+            return self._nothing_to_do(self.played.last)
+        with self._on_the_other_machine():
+            self._half(Half.DAY)
+            return self._nothing_to_do(self.played.last_elsewhere)
+
+    @contextmanager
+    def _on_the_other_machine(self) -> Iterator[None]:
+        self._machine = 1
+        try:
+            yield
+        finally:
+            self._machine = 0
+
+    def _to_its_end(self, half: Half, policy: Policy | None = None) -> None:
         """A half, and `rotate resume` while it is cut off."""
-        self._half(half)
+        self._half(half, policy)
         left_to_cron = half is Half.DAY and any(event.target == half for event in self.played.events)
         for _ in range(RESUMES):
             if left_to_cron or self.played.calls[-1][1] in ("done", "refused"):
@@ -240,8 +290,7 @@ class Nightly:
             self._wait_until(self.world.clock.now() + patience_of(self.played.seed))
             self._half(None)
 
-    def _nothing_to_do(self) -> bool:
-        report = self.played.last
+    def _nothing_to_do(self, report: Report | None) -> bool:
         return (
             self.played.calls[-1][1] == "done"
             and report is not None
@@ -260,10 +309,24 @@ class Nightly:
 
     # --- one process --------------------------------------------------------------------------------------------
 
-    def _half(self, half: Half | None) -> None:
+    def _named_in_the_morning(self, seed: int) -> Policy | None:
+        """The policy that the first machine's return names; None = it goes by its journal alone."""
+        if self.site.several is not Several.POLICIES:
+            return policy_in_the_morning(seed, self.site.policies[0])
+        named = morning_names(seed)
+        return self.site.policies[named] if named is not None else None
+
+    def _said(self, half: Half, policy: Policy | None) -> Policy | None:
+        """The policy that a run names: `policy`, or that of its machine."""
+        if self._machine:
+            return self.site.policies[-1]
+        return self._in_the_morning if half is Half.DAY else policy or self.site.policies[0]
+
+    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
         self._points, self._of_others = 0, self._open_sessions()
         self._running = name = half.value if half else "rotate resume"
+        name += " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
         vcenter: Any = None
         try:
             vcenter = self._connect(self._boundary)
@@ -271,11 +334,14 @@ class Nightly:
             if half is None:
                 report = resume(place, apply=True, consent=agreed)
             else:
-                policy = self.site.policy if half is Half.NIGHT else self._in_the_morning
-                report = rotate(half, policy, place, apply=True, consent=agreed)
+                report = rotate(half, self._said(half, policy), place, apply=True, consent=agreed)
             ended = "done" if report.exit_code in (0, 4) else "refused"
             self.played.told.append((report, len(self.world.ledger)))
-            if half is Half.DAY:
+            if self._machine:
+                self.played.told_elsewhere.append(report)
+            if half is Half.DAY and self._machine:
+                self.played.last_elsewhere = report
+            elif half is Half.DAY:
                 self.played.last = report
         except Killed:
             vcenter = None  # a killed process does not log out
@@ -292,9 +358,16 @@ class Nightly:
         if ended != "killed":
             self.played.sessions = max(self.played.sessions, self._sessions())
         self.played.calls.append((name, ended, self.world.clock.now()))
+        self.played.machine_of.append(self._machine)
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
-        place = NightPlace(vcenter, self._states / "own", self.world.clock.now, store=self._store, locks=self._locks)
+        now: Callable[[], datetime] = self.world.clock.now
+        if self._machine and self._second is not None:
+            clock = self._second.clock(now, EVENING)
+            locks = self._states / "locks of the other" if self._locks is not None else None
+            place = NightPlace(vcenter, self._states / "second", clock, store=self._other_store, locks=locks)
+        else:
+            place = NightPlace(vcenter, self._states / "own", now, store=self._store, locks=self._locks)
         place.same_time = True
         place.pause = self._pause
         place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds() - self._machines.stood_s
@@ -316,7 +389,7 @@ class Nightly:
             place, ended = self._place(vcenter), None
             try:
                 with patch.object(lock, "PAUSE_S", 0.0):
-                    rotate(Half.NIGHT, self.site.policy, place, apply=True, consent=agreed)
+                    rotate(Half.NIGHT, self.site.policies[0], place, apply=True, consent=agreed)
             except GpuopsError as error:
                 ended = error
             finally:
@@ -363,10 +436,11 @@ class Nightly:
 
     def _compare_clocks(self, what: str) -> None:
         """What takes something while nobody can tell the time; in a look or two nobody can have seen that."""
-        if abs(self.world.skew) <= APART:
+        now = self.world.clock.now()
+        ahead = self._second.clock(self.world.clock.now, EVENING)() - now if self._machine and self._second else ZERO
+        if abs(self.world.skew - ahead) <= APART:
             self._apart_since = None
             return
-        now = self.world.clock.now()
         self._apart_since = self._apart_since or now
         takes = what.startswith(TAKES) and self._running != Half.DAY
         if takes and now - self._apart_since > SEEN_BY:
@@ -549,9 +623,10 @@ class Nightly:
         )
         steps: dict[str, str] = {}
         states: dict[str, str] = {}
-        stores = (self._store, self._machines.store)
-        both = [each for store in stores for each in zip(store.read(0), store.lengths, strict=True)]
-        played.kept = sorted(both, key=lambda each: each[1])
+        stores = (self._store, self._other_store, self._machines.store)
+        every = [list(zip(store.read(0), store.lengths, strict=True)) for store in stores]
+        played.kept = sorted((each for kept in every for each in kept), key=lambda each: each[1])
+        played.kept_on = {id(record): number for number, kept in enumerate(every) for record, _ in kept}
         for record, _ in played.kept:
             if record.kind is Kind.INTENT:
                 steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]

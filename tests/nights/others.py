@@ -11,8 +11,7 @@ from typing import Any
 
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.steps import ResumeVm
-from gpuops.sim.ledger import Entry
-from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, effects
+from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, effects, machine_of
 from tests.nights.night import Played
 
 
@@ -20,19 +19,18 @@ def others_are_left(night: Played) -> Iterator[str]:
     """I18: only a VM that a night started is stopped by its morning; on another machine, which has no journal of that
     night, only one that carries its marker."""
     started: set[str] = set()
-    marked: set[str] = set()
+    marked: dict[str, int] = {}
+    """By the machine that did it."""
     for entry in effects(night, START, OFF, SHUT_DOWN, MARK):
-        if entry.method == MARK:
-            (marked.add if entry.after.get(night.site.policy.marker) else marked.discard)(entry.moid)
+        machine = machine_of(night, entry)
+        if entry.method == MARK and entry.after.get(night.site.policy.marker):
+            marked[entry.moid] = machine
+        elif entry.method == MARK:
+            marked.pop(entry.moid, None)
         elif entry.method == START:
             started.add(entry.moid)
-        elif entry.moid not in (started | marked if _of_another_machine(night, entry) else started):
+        elif entry.moid not in started and marked.get(entry.moid, machine) == machine:
             yield f"I18: {entry.name} was stopped, and no night had started it"
-
-
-def _of_another_machine(night: Played, entry: Entry) -> bool:
-    run, _, _ = night.sent_by.get(entry.operation_id, (0, "", 0))
-    return run == -1
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:

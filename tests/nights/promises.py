@@ -18,7 +18,7 @@ from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.sim.ledger import Entry
 from gpuops.sim.vm_state import Power
-from tests.nights.doings import MARK, OFF, SHUT_DOWN, SUSPEND, effects, is_desktop, is_ours, not_back
+from tests.nights.doings import MARK, OFF, SHUT_DOWN, SUSPEND, effects, is_desktop, is_ours, machine_of, not_back
 from tests.nights.night import Played
 
 REACHES = {
@@ -31,17 +31,24 @@ REACHES = {
 
 
 def journal_keeps(night: Played) -> Iterator[str]:
-    """I5: a desktop is in the journal before it is suspended, and stays open there until it has run again."""
+    """I5: a desktop is in the journal before it is suspended, and stays open there until it has run again. Of two
+    machines, in the journal of the one that suspended it."""
     ledger = list(night.world.ledger)
     saved: dict[str, int] = {}
     for record, length in night.kept:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
         elif record.kind is Kind.RETURNED and record.body["vm"] in not_back(ledger[:length]) & night.names.keys():
-            yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
+            last = next(entry for entry in reversed(ledger[:length]) if _suspends(entry, record.body["vm"]))
+            if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
+                yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
     for entry in effects(night, SUSPEND):
         if saved.get(entry.moid, len(ledger)) >= entry.sequence:
             yield f"I5: {entry.name} was suspended, and the journal does not know it"
+
+
+def _suspends(entry: Entry, vm: str) -> bool:
+    return entry.moid == vm and entry.method == SUSPEND and is_ours(entry)
 
 
 def intent_first(night: Played) -> Iterator[str]:
@@ -97,11 +104,16 @@ def each_step_is_told(night: Played) -> Iterator[str]:
 
 
 def told_is_back(night: Played) -> Iterator[str]:
-    """I24: a morning that ends with 0 leaves no desktop that we suspended behind."""
+    """I24: a morning that ends with 0 leaves no desktop that we suspended behind; of those that another machine did,
+    none that is still there: one that is gone is in the journal of that machine alone."""
     ledger = list(night.world.ledger)
+    elsewhere = {id(report) for report in night.told_elsewhere}
+    taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night, SUSPEND)}
     for report, length in night.told:
         if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
-            for moid in sorted(not_back(ledger[:length])):
+            gone = {entry.moid for entry in ledger[:length] if not entry.after}
+            others = {moid for moid in gone if taken_by.get(moid, 0) != (id(report) in elsewhere)}
+            for moid in sorted(not_back(ledger[:length]) - others):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
 
 
@@ -123,11 +135,14 @@ def told_with_a_command(night: Played) -> Iterator[str]:
 def advice_gets_further(night: Played) -> Iterator[str]:
     """I28: what is advised as it stands, and not behind what somebody must do first, is not advised again in the same
     words by a return that then did nothing."""
-    returns = [(report, length) for report, length in night.told if isinstance(report.request, RotateDay)]
-    for (report, length), (again, after) in pairwise(returns):
-        if length == after:
-            for line in sorted(_advised(report) & _advised(again)):
-                yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
+    elsewhere = {id(report) for report in night.told_elsewhere}
+    days = [(report, length) for report, length in night.told if isinstance(report.request, RotateDay)]
+    for other in (False, True):
+        returns = [each for each in days if (id(each[0]) in elsewhere) is other]
+        for (report, length), (again, after) in pairwise(returns):
+            if length == after:
+                for line in sorted(_advised(report) & _advised(again)):
+                    yield f"I28: `gpuops rotate day` is advised, and leads to the same line: {line}"
 
 
 def _advised(report: Report) -> set[str]:

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 from unittest.mock import patch
 
 from gpuops.config import policy
-from gpuops.model.rotation import Policy
+from gpuops.model.rotation import Policy, Pool
 from gpuops.sim.scenario import build_declared
 from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.world import World
 from tests.nights.guests import PASSWORD, USER
+from tests.nights.several import Several, several_of
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 CLOSES: Final = EVENING + timedelta(hours=10)
@@ -77,6 +79,24 @@ class Site:
     size: Size
     declared: ScenarioFile
     policy: Policy
+    """The whole rotation: every pool and every ML VM that is played."""
+    several: Several = Several.NONE
+    split: tuple[Policy, ...] = ()
+    """The policies that are played, each a part of the whole; none = the whole is."""
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """The policies that are played."""
+        return self.split or (self.policy,)
+
+    @property
+    def pools(self) -> tuple[Pool, ...]:
+        """Every pool that is played, of whatever policy."""
+        return tuple(pool for policy in self.policies for pool in policy.pools)
+
+    def pool_of(self, name: str) -> Pool | None:
+        """The pool of a desktop by the name that it had in the evening."""
+        return next((pool for pool in self.pools if fnmatchcase(name, pool.select.name or "*")), None)
 
     def world(self, seed: int) -> World:
         world = build_declared(self.declared, seed=seed)
@@ -107,7 +127,12 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     leased = is_leased(seed)
     if leased:
         scenario["vms"].append(_lock_vm(scenario))
-    return Site(size, ScenarioFile.model_validate(scenario), _policy(size, rng, hooked=kept, leased=leased))
+    several = several_of(seed, leased=leased)
+    terms = _terms(size, rng, hooked=kept, leased=leased)
+    parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
+    whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "whole")
+    split = tuple(_parsed(**terms, part=part) for part in parts)
+    return Site(size, ScenarioFile.model_validate(scenario), whole, several, split)
 
 
 def is_leased(seed: int) -> bool:
@@ -218,20 +243,30 @@ def _ml(size: Size, groups: list[str], rng: random.Random, hooks: random.Random 
     ]  # fmt: skip
 
 
-def _policy(size: Size, rng: random.Random, *, hooked: bool, leased: bool) -> Policy:
-    return _parsed(
-        floor=rng.choice([0, 0, 1, 3]),
-        owner=rng.random() < 0.7,
-        ml=size.ml,
-        relocate=rng.choice([None, 0, 1, 2]),
-        then=rng.choice(["power-off", "power-off", "leave-running"]),
-        in_flight=rng.choice([1, 2, 8]),
-        per_host=rng.choice([1, 2, 4]),
-        zone=rng.choice(list(_WINDOWS)),
-        drs=rng.choice(["none", "none", "none", "manual"]),
-        hooked=hooked,
-        leased=leased,
-    )
+def _terms(size: Size, rng: random.Random, *, hooked: bool, leased: bool) -> dict[str, Any]:
+    """What the policy of a world says."""
+    return {
+        "floor": rng.choice([0, 0, 1, 3]),
+        "owner": rng.random() < 0.7,
+        "ml": size.ml,
+        "relocate": rng.choice([None, 0, 1, 2]),
+        "then": rng.choice(["power-off", "power-off", "leave-running"]),
+        "in_flight": rng.choice([1, 2, 8]),
+        "per_host": rng.choice([1, 2, 4]),
+        "zone": rng.choice(list(_WINDOWS)),
+        "drs": rng.choice(["none", "none", "none", "manual"]),
+        "hooked": hooked,
+        "leased": leased,
+    }
+
+
+_POOLS: Final[dict[str, dict[str, str]]] = {
+    "whole": {"office": "desktop-*"},
+    "two pools": {"office": "desktop-*[02468]", "cad": "desktop-*[13579]"},
+    "first": {"office": "desktop-*[02468]"},
+    "second": {"cad": "desktop-*[13579]"},
+}
+"""Name and name pattern of the pools of a policy, by what part of the whole it is."""
 
 
 @lru_cache(maxsize=4096)
@@ -248,15 +283,21 @@ def _parsed(
     drs: str,
     hooked: bool,
     leased: bool,
+    part: str,
 ) -> Policy:
-    pool: dict[str, Any] = {"name": "office", "parked": True, "select": {"folder": "vdi", "name": "desktop-*"},
-                            "idle": {"cpu_below_mhz": 500}, "floor": floor}  # fmt: skip
-    pool["owner"] = {"attribute": "gpuops.owner", "value": "office"} if owner else "none"
-    queue = [{"vm": f"ml-{number:02}", "relocate": number % 4 != relocate} for number in range(1, ml + 1)]
+    """`part`: of the whole, all of it in one pool or in two, or one of two policies that have half of it each."""
+    pools = [
+        {"name": name, "parked": True, "select": {"folder": "vdi", "name": pattern},
+         "idle": {"cpu_below_mhz": 500}, "floor": floor, "priority": priority,
+         "owner": {"attribute": "gpuops.owner", "value": "office"} if owner else "none"}
+        for priority, (name, pattern) in enumerate(_POOLS[part].items())
+    ]  # fmt: skip
+    numbers = {"first": range(1, ml + 1, 2), "second": range(2, ml + 1, 2)}.get(part, range(1, ml + 1))
+    queue = [{"vm": f"ml-{number:02}", "relocate": number % 4 != relocate} for number in numbers]
     text = json.dumps({
         "version": 1,
-        "name": "night",
-        "pools": [pool],
+        "name": "other" if part == "second" else "night",
+        "pools": pools,
         "ml": {"queue": queue,
                **({"checkpoint": {"grace_s": GRACE_S, "hook": {"program": HOOK}}} if hooked else {}),
                "stop": {"grace_s": 120, "then": then}},
