@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
+from gpuops.sim.call import Call
 from gpuops.sim.inventory_tree import ancestors
+from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.registry import is_kind_of, vmomi_type
-
-if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.world import World
 
 ADMIN: Final = -1
 READ_ONLY: Final = -2
@@ -93,8 +90,7 @@ SYSTEM_ROLES: Final = (
 class Authority:
     """Who may do what. A user of whom no permission speaks is an administrator."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self) -> None:
         self.roles: dict[int, Role] = {role.id: role for role in SYSTEM_ROLES}
         self.permissions: list[Permission] = []
 

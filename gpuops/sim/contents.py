@@ -10,7 +10,7 @@ from pyVmomi import vmodl
 
 from gpuops.sim.authority import reading_privilege, refusal
 from gpuops.sim.encoder import encoder, escape
-from gpuops.sim.fragments import ABSENT, render
+from gpuops.sim.fragments import ABSENT
 
 if TYPE_CHECKING:
     from gpuops.sim.managed_object import ManagedObject
@@ -84,7 +84,7 @@ def _rendered(
 def readable(world: World, obj: ManagedObject, path: str, version: str) -> tuple[bytes, bytes]:
     """(fragment, b"") of a property, or (ABSENT, the missingSet element) when reading it ends in a fault."""
     try:
-        return render(obj, path, version), b""
+        return world.fragments.render(obj, path, version), b""
     except vmodl.query.InvalidProperty:
         raise
     except vmodl.MethodFault as fault:

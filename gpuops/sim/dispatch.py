@@ -132,7 +132,7 @@ class Dispatcher:
 
     def _collector(self, session: Session | None) -> PropertyCollector:
         if session is None:
-            return PropertyCollector(self.world, DEFAULT_MOID, Session(self.world, "", "", "", "en"))
+            return PropertyCollector(self.world, DEFAULT_MOID, Session(self.world.sessions, "", "", "", "en"))
         collector = session.objects.find(DEFAULT_MOID)
         if not isinstance(collector, PropertyCollector):
             collector = PropertyCollector(self.world, DEFAULT_MOID, session)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.inventory_tree import ancestors, linked
+from gpuops.sim.inventory_tree import ancestors
 from gpuops.sim.registry import is_kind_of
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.world import World
+    from gpuops.sim.object_store import ObjectStore
+    from gpuops.sim.tasks import Tasks
 
 KEPT: Final = 50_000
 """Older events are forgotten, as vCenter's database forgets by age."""
@@ -93,8 +94,9 @@ _ARGUMENT_FIELDS: Final = {"ds": "datastore"}
 class Events:
     """The event log of a world."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
         self._posted: deque[Posted] = deque(maxlen=KEPT)
         self._keys = itertools.count(1)
 
@@ -127,13 +129,13 @@ class Events:
         about = _arguments(entity)
         arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
         key = next(self._keys)
-        running = self.world.tasks.running(entity)
+        running = self._tasks.running(entity)
         shown = {name: shown for name, (shown, _) in arguments.items()}
         posted = Posted(
             key=key,
             chain=running.event_chain_id if running else key,
             kind=kind,
-            at=self.world.clock.now(),
+            at=self._store.clock.now(),
             user=call.user if call else "",
             message=message or _message(kind, shown, entity),
             arguments=arguments,
@@ -142,7 +144,7 @@ class Events:
             fields={**fields, **(own or {})},
         )
         self._posted.append(posted)
-        manager = self.world.find("EventManager")
+        manager = self._store.find("EventManager")
         if manager is not None:
             manager.touch("latestEvent")
         return posted
@@ -158,7 +160,7 @@ def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
     place = entity
     if is_kind_of(entity.wsdl_name, "VirtualMachine"):
         found["vm"] = entity
-        for place in linked(entity, "runtime.host"):
+        for place in entity.linked("runtime.host"):
             found["host"] = place
     elif is_kind_of(entity.wsdl_name, "HostSystem"):
         found["host"] = entity

@@ -38,12 +38,35 @@ class Fragments:
         Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
         """
         if obj.volatile:
-            return render(obj, path, version)
+            return self.render(obj, path, version)
         kept = self.of(obj.moid)
         fragment = kept.get((path, version))
         if fragment is None:
-            fragment = kept[path, version] = render(obj, path, version)
+            fragment = kept[path, version] = self.render(obj, path, version)
         return fragment
+
+    def render(self, obj: ManagedObject, path: str, version: str) -> bytes:
+        """The property's XML, made afresh."""
+        resolved = resolve(obj.wsdl_name, path, version)
+        shape = obj.shape(path)
+        if shape is not None:
+            return self._shaped(obj, shape, resolved, version)
+        value, static = value_of(obj, resolved)
+        if value is UNSET:
+            return ABSENT
+        return encoder(version).element("val", typed(value, static)).encode()
+
+    def _shaped(self, obj: ManagedObject, shape: Shape, path: PropertyPath, version: str) -> bytes:
+        """The XML of the shape, rendered for the first object that has it, with this object's own text filled in."""
+        key = (obj.wsdl_name, path.text, version, shape.key)
+        text = self.shapes.get(key)
+        if text is None:
+            if len(self.shapes) >= MOST_SHAPES:
+                self.shapes.clear()
+            text = self.shapes[key] = encoder(version).element("val", typed(shape.read(), path.static)).encode()
+        for placeholder, own in shape.fills.items():
+            text = text.replace(placeholder.encode(), escape(own).encode())
+        return text
 
     def of(self, moid: str) -> dict[tuple[str, str], bytes]:
         """What is kept of one object, by path and version, for readers that ask for many properties at once."""
@@ -88,32 +111,6 @@ class Fragments:
 def overlaps(one: str, other: str) -> bool:
     """Whether one path is the other, or contains it."""
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
-
-
-def render(obj: ManagedObject, path: str, version: str) -> bytes:
-    """The property's XML, made afresh."""
-    resolved = resolve(obj.wsdl_name, path, version)
-    shape = obj.shape(path)
-    if shape is not None:
-        return _shaped(obj, shape, resolved, version)
-    value, static = value_of(obj, resolved)
-    if value is UNSET:
-        return ABSENT
-    return encoder(version).element("val", typed(value, static)).encode()
-
-
-def _shaped(obj: ManagedObject, shape: Shape, path: PropertyPath, version: str) -> bytes:
-    """The XML of the shape, rendered for the first object that has it, with this object's own text filled in."""
-    shapes = obj.world.fragments.shapes
-    key = (obj.wsdl_name, path.text, version, shape.key)
-    text = shapes.get(key)
-    if text is None:
-        if len(shapes) >= MOST_SHAPES:
-            shapes.clear()
-        text = shapes[key] = encoder(version).element("val", typed(shape.read(), path.static)).encode()
-    for placeholder, own in shape.fills.items():
-        text = text.replace(placeholder.encode(), escape(own).encode())
-    return text
 
 
 def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -40,7 +40,8 @@ class Entry:
 class Ledger:
     """Append-only; entries are numbered from 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
         self._entries: list[Entry] = []
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class Ledger:
         """The new entry: `call` made `entity` go from `before` to `after` (plain JSON values)."""
         entry = Entry(
             sequence=len(self._entries) + 1,
-            at=entity.world.clock.now(),
+            at=self._now(),
             user=call.user,
             session=call.session_key,
             operation_id=call.operation_id,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from gpuops.sim.world import World
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 Reader = Callable[[Any], Any]
 
@@ -54,6 +51,16 @@ def method(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return implementation
 
 
+class ObjectOwner(Protocol):
+    """What every managed object needs of the world that it belongs to; most types declare more: `world: World`."""
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of this moid, or None."""
+
+    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
+        """The values at these paths of `obj` changed."""
+
+
 class ManagedObject:
     """One managed object: `wsdl_name`, `moid`, properties read by path, methods called by WSDL name."""
 
@@ -71,7 +78,7 @@ class ManagedObject:
             if getattr(member, "__wire_method__", False):
                 cls.methods[name] = name
 
-    def __init__(self, world: World, moid: str) -> None:
+    def __init__(self, world: ObjectOwner, moid: str) -> None:
         self.world = world
         self.moid = moid
 
@@ -110,6 +117,24 @@ class ManagedObject:
                 value = getattr(value, name)
             return UNSET if value is None else value
         raise LookupError(path)
+
+    def linked(self, path: str) -> list[ManagedObject]:
+        """The objects that a property of references leads to; those that exist."""
+        try:
+            value: Any = self.read(path)
+        except LookupError as undeclared:
+            if type(undeclared) is not LookupError:
+                raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
+            return []
+        if value is UNSET or value is None:
+            return []
+        links = value if isinstance(value, (list, tuple)) else (value,)
+        found = (link if isinstance(link, ManagedObject) else self.world.find(link._moId) for link in links)
+        return [target for target in found if target is not None]
+
+    def above(self) -> ManagedObject | None:
+        """The object directly above this one in the inventory tree, as its `parent` property says."""
+        return next(iter(self.linked("parent")), None)
 
     def refresh(self) -> None:
         """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""

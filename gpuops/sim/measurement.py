@@ -13,10 +13,9 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.counters import Values
+    from gpuops.sim.entities import HostEntity, VmEntity
     from gpuops.sim.gpu_admission import Seat
     from gpuops.sim.host_state import GpuState
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
 
 SAMPLE_MS: Final = 20_000
 IDLE_C: Final = 34
@@ -36,7 +35,7 @@ def measure(entity: Any, moment: datetime) -> Values:
     return {}
 
 
-def _vm(vm: VirtualMachine, moment: datetime) -> Values:
+def _vm(vm: VmEntity, moment: datetime) -> Values:
     state = vm.state
     capacity_mhz = state.cpus * vm.host().state.model.cpu_mhz
     usage = 10_000 * state.cpu_usage_mhz // capacity_mhz
@@ -55,7 +54,7 @@ def _vm(vm: VirtualMachine, moment: datetime) -> Values:
     }
 
 
-def _host(host: HostSystem) -> Values:
+def _host(host: HostEntity) -> Values:
     if host.state.connection != "connected":
         return {}
     running = [vm.state for vm in host.running_vms()]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 from gpuops.sim.board import Mode
 
 if TYPE_CHECKING:
+    from gpuops.sim.entities import HostEntity
     from gpuops.sim.host_state import GpuState
-    from gpuops.sim.objects.host_system import HostSystem
 
 MISSING: Final = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 _COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending"
 
 
-def answer(host: HostSystem, command: str) -> tuple[str, int]:
+def answer(host: HostEntity, command: str) -> tuple[str, int]:
     """(what it writes, how it ends)."""
     words = shlex.split(command)
     if words[:1] != ["nvidia-smi"]:
@@ -41,7 +41,7 @@ def _word(mode: Mode) -> str:
     return "Enabled" if mode is Mode.MULTI_INSTANCE else "Disabled"
 
 
-def _switched(host: HostSystem, address: str, *, on: bool) -> tuple[str, int]:
+def _switched(host: HostEntity, address: str, *, on: bool) -> tuple[str, int]:
     gpu = host.state.gpu(address)
     if gpu is None:
         return "No devices were found\n", 6

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
     from gpuops.sim.world import World
 
 
@@ -20,7 +20,7 @@ def new_moid(world: World, prefix: str) -> str:
     return f"{prefix}-{1000 + world.next_number()}"
 
 
-def enter(vm: VirtualMachine) -> VirtualMachine:
+def enter(vm: VmEntity) -> VmEntity:
     """The VM, registered where its state says: in its folder, on its host, in its pool."""
     world, state = vm.world, vm.state
     world.register(vm)
@@ -33,7 +33,7 @@ def enter(vm: VirtualMachine) -> VirtualMachine:
     return vm
 
 
-def leave(vm: VirtualMachine) -> None:
+def leave(vm: VmEntity) -> None:
     """Take a VM out of every list it is in."""
     world, state = vm.world, vm.state
     vm.host().state.vms.pop(vm.moid, None)

@@ -21,6 +21,7 @@ from gpuops.sim.scenario_file import ScenarioFile
 from gpuops.sim.scenario_hosts import add_clusters
 from gpuops.sim.scenario_site import Site
 from gpuops.sim.scenario_vms import add_vms
+from gpuops.sim.services import new_world
 from gpuops.sim.world import API_VERSION, World
 
 ROOT: Final = "group-d1"
@@ -59,7 +60,7 @@ def build_declared(
     api_version: str = API_VERSION,
 ) -> World:
     """The world of a parsed scenario."""
-    world = World(seed=seed, clock=clock, start=declared.start, api_version=api_version)
+    world = new_world(seed=seed, clock=clock, start=declared.start, api_version=api_version)
     world.options.update(declared.options)
     site = Site(
         world, declared, dict(declared.parameters if parameters is None else parameters), _tree(world, declared)
@@ -69,7 +70,7 @@ def build_declared(
     add_clusters(site)
     add_vms(site)
     world.register(VirtualMachineCompatibilityChecker(world, CHECKER))
-    world.performance.provider = measure
+    world.counters = measure
     return world
 
 

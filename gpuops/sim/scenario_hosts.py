@@ -112,7 +112,7 @@ def _add_host(site: Site, cluster: ClusterComputeResource, declared: HostsDeclar
 def _add_parts(host: HostSystem) -> None:
     for kind, prefix in PARTS:
         host.world.register(kind(f"{prefix}-{host.number}", host))
-    host.world.register(OptionManager(host.world, f"hostOptions-{host.number}", HOST_OPTIONS, name=host.name))
+    host.world.register(OptionManager(host.world, f"hostOptions-{host.number}", dict(HOST_OPTIONS), name=host.name))
 
 
 def _gpu(declared: GpuDeclared) -> GpuState:

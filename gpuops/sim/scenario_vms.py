@@ -15,9 +15,11 @@ from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.boards import board
 from gpuops.sim.objects.folder import Folder
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations import snapshots
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.registration import enter, new_moid, new_uuid
+from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.render.pci import nic_addresses
 from gpuops.sim.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
 from gpuops.sim.vm_state import (
@@ -38,6 +40,7 @@ from gpuops.sim.vm_state import (
 )
 
 if TYPE_CHECKING:
+    from gpuops.sim.entities import FolderEntity, VmEntity
     from gpuops.sim.objects.host_system import HostSystem
     from gpuops.sim.scenario_site import Site
 
@@ -90,7 +93,7 @@ def _add_vm(site: Site, declared: VmsDeclared, index: int, host: HostSystem) -> 
     )
     vm = enter(VirtualMachine(world, new_moid(world, "vm"), state))
     if declared.snapshot:
-        snapshots.take(vm, declared.snapshot, "", memory=False)
+        snapshots.take(vm, declared.snapshot, "", memory=False, make=VirtualMachineSnapshot)
     _set_power(site, vm, _power_of(declared, index))
     if declared.question:
         asked = declared.question
@@ -112,7 +115,7 @@ def _options(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     return pairs
 
 
-def _folder(site: Site, path: str) -> Folder:
+def _folder(site: Site, path: str) -> FolderEntity:
     """The VM folder at a path such as `ml/team-a`, made if need be."""
     folder = site.datacenter.folders["vm"]
     for name in filter(None, path.split("/")):
@@ -136,7 +139,7 @@ def _devices(
         if device.group is None:
             backings.append((_backing(device, host, network), None))
             continue
-        offer = next((offer for offer in host.device_groups() if offer.name == device.group), None)
+        offer = next((offer for offer in offered_groups(host.state) if offer.name == device.group), None)
         if offer is None:
             raise PolicyError(f"host {host.name} offers no device group {device.group!r}")
         groups.append((len(groups) + 1, device.group))
@@ -183,7 +186,7 @@ def _power_of(declared: VmsDeclared, index: int) -> str:
     return "off"
 
 
-def _set_power(site: Site, vm: VirtualMachine, word: str) -> None:
+def _set_power(site: Site, vm: VmEntity, word: str) -> None:
     state, start = vm.state, site.declared.start
     if word == "suspended":
         state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - BOOTED, start - SUSPENDED

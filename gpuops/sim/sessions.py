@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.registry import Registry
-
-if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.world import World
 
 IDLE_TIMEOUT: Final = timedelta(minutes=30)
 """vCenter's default for idle sessions."""
@@ -19,13 +18,13 @@ IDLE_TIMEOUT: Final = timedelta(minutes=30)
 class Session:
     """One login: its property collectors, views and history collectors live and end with it."""
 
-    def __init__(self, world: World, key: str, cookie: str, user: str, locale: str) -> None:
-        self.world = world
+    def __init__(self, sessions: Sessions, key: str, cookie: str, user: str, locale: str) -> None:
+        self._sessions = sessions
         self.key = key
         self.cookie = cookie
         self.user = user
         self.locale = locale
-        self.login_at: datetime = world.clock.now()
+        self.login_at: datetime = sessions.now()
         self.active_at: datetime = self.login_at
         self.address = "127.0.0.1"
         self.user_agent = ""
@@ -40,19 +39,25 @@ class Session:
         """Forget an object of this session; filters that selected it report that it left."""
         if self.objects.find(obj.moid) is obj:
             self.objects.remove(obj)
-            self.world.registry.tell_removed(obj)
+            self._sessions.registry.tell_removed(obj)
 
     def unique_moid(self) -> str:
         """A moid for an object of this session, in vCenter's form."""
-        return f"session[{self.key}]{self.world.sessions.unique_id()}"
+        return f"session[{self.key}]{self._sessions.unique_id()}"
 
 
 class Sessions:
     """The logins of a world, by cookie."""
 
-    def __init__(self, world: World, *, idle_timeout: timedelta = IDLE_TIMEOUT) -> None:
-        self.world = world
-        self.idle_timeout = idle_timeout
+    def __init__(
+        self, now: Callable[[], datetime], rng: random.Random, registry: Registry, changed: threading.Condition
+    ) -> None:
+        self.now = now
+        self.registry = registry
+        """The objects that all sessions see."""
+        self.idle_timeout = IDLE_TIMEOUT
+        self._rng = rng
+        self._changed = changed
         self.passwords: dict[str, str] = {}
         """User name to password; the server fills it."""
         self._by_cookie: dict[str, Session] = {}
@@ -64,12 +69,10 @@ class Sessions:
         """Whether this is a user's password."""
         return password != "" and self.passwords.get(user) == password
 
-    def open(self, user: str, locale: str = "en", call: Call | None = None) -> Session:
-        """A new login; the reply to `call` carries its cookie."""
-        session = Session(self.world, self.unique_id(), self.unique_id(), user, locale or "en")
+    def open(self, user: str, locale: str = "en") -> Session:
+        """A new login."""
+        session = Session(self, self.unique_id(), self.unique_id(), user, locale or "en")
         self._by_cookie[session.cookie] = session
-        if call is not None:
-            call.opened = session
         return session
 
     def find(self, cookie: str) -> Session | None:
@@ -77,7 +80,7 @@ class Sessions:
         session = self._by_cookie.get(cookie)
         if session is None:
             return None
-        if self.world.clock.now() - session.active_at > self.idle_timeout:
+        if self.now() - session.active_at > self.idle_timeout:
             self.close(session)
             return None
         return session
@@ -98,9 +101,9 @@ class Sessions:
             discard = getattr(obj, "discard", None)
             if discard is not None:
                 discard()
-        self.world.changed.notify_all()
+        self._changed.notify_all()
 
     def unique_id(self) -> str:
         """An id such as 52a1b2c3-..., drawn from the world's seed."""
-        digits = f"{self.world.rng.getrandbits(128):032x}"
+        digits = f"{self._rng.getrandbits(128):032x}"
         return f"52{digits[2:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -13,8 +13,8 @@ from gpuops.sim.trouble.task_ends import Unanswered, lingering, waits_for_answer
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.trouble.injector import TaskTrouble
-    from gpuops.sim.world import World
+    from gpuops.sim.object_store import ObjectStore
+    from gpuops.sim.trouble.injector import Injector, TaskTrouble
 
 RETIREMENT_S: Final = 600.0
 """How long a finished task stays readable; after that the state of its object is all there is."""
@@ -31,8 +31,9 @@ Effect = Callable[[], Any]
 class Tasks:
     """The task table of a world."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, store: ObjectStore, injector: Injector) -> None:
+        self._store = store
+        self._injector = injector
         self._history: deque[Task] = deque(maxlen=KEPT)
         self._unended: dict[str, Task] = {}
         """By moid, oldest first: few of a long history, and asked for at every suspend."""
@@ -67,7 +68,7 @@ class Tasks:
         if exclusive:
             self.refuse_if_busy(entity)
         task = Task(
-            self.world,
+            self._store,
             f"task-{next(self._numbers)}",
             call=call,
             name=name,
@@ -75,14 +76,15 @@ class Tasks:
             duration_s=duration_s,
             description_id=description_id,
             cancelable=cancelable,
+            cancel=self.cancel,
         )
-        self.world.register(task)
+        self._store.register(task)
         self._history.append(task)
         self._unended[task.moid] = task
         self._of_entity[entity.moid].append(task)
         if exclusive:
             self._running[entity.moid] = task
-        trouble = self.world.injector.of_task(task)
+        trouble = self._injector.of_task(task)
         if not trouble.queued_s:
             task.start()
         self._entity_changed(task)
@@ -100,11 +102,11 @@ class Tasks:
 
     def unfinished(self) -> list[Task]:
         """All tasks that are queued or running, oldest first."""
-        return [task for task in self._unended.values() if self.world.find(task.moid) is task]
+        return [task for task in self._unended.values() if self._store.find(task.moid) is task]
 
     def readable(self) -> list[Task]:
         """The tasks whose objects still exist, oldest first."""
-        return [task for task in self._history if self.world.find(task.moid) is task]
+        return [task for task in self._history if self._store.find(task.moid) is task]
 
     def history(self) -> list[Task]:
         """The tasks that a history collector finds, oldest first."""
@@ -126,7 +128,7 @@ class Tasks:
         complete = last.action
         last.cancel()
         if complete is not None:
-            task.alarms.append(self.world.clock.schedule(delay_s, complete))
+            task.alarms.append(self._store.clock.schedule(delay_s, complete))
 
     def cancel(self, task: Task) -> None:
         """End a cancelable task without its effect. Raises vim.fault.InvalidState otherwise."""
@@ -142,12 +144,12 @@ class Tasks:
     def forget(self, task: Task) -> None:
         """The task's object is gone, whatever becomes of its work."""
         self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
-        if self.world.find(task.moid) is task:
-            self.world.unregister(task)
+        if self._store.find(task.moid) is task:
+            self._store.unregister(task)
         self._entity_changed(task)
 
     def _schedule(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> None:
-        clock, queued_s = self.world.clock, trouble.queued_s
+        clock, queued_s = self._store.clock, trouble.queued_s
         task.duration_s *= trouble.factor
         if queued_s:
             task.alarms.append(clock.schedule(queued_s, task.start))
@@ -166,7 +168,7 @@ class Tasks:
         from pyVmomi import vmodl
 
         def effect() -> Any:
-            if self.world.find(task.entity.moid) is not task.entity:
+            if self._store.find(task.entity.moid) is not task.entity:
                 raise vmodl.fault.ManagedObjectNotFound(msg="The object has been deleted.", obj=task.entity.ref)
             return finish() if finish else None
 
@@ -177,10 +179,10 @@ class Tasks:
             if trouble.fault is not None:
                 self._end(task, error=trouble.fault)
             elif trouble.early_s:
-                self.world.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
+                self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
-            elif trouble.asks and waits_for_answer(task.entity):
-                Unanswered(task.entity, complete)
+            elif trouble.asks and waits_for_answer(self._store, task.entity):
+                Unanswered(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
 
@@ -196,7 +198,7 @@ class Tasks:
             self._end(task, error=fault)
             return False
         except Exception as bug:
-            self.world.record_bug(bug)
+            self._store.record_bug(bug)
             self._end(task, error=vmodl.fault.SystemError(msg=f"{bug}", reason=f"{type(bug).__name__}: {bug}"))
             return False
         task.result = result
@@ -208,12 +210,14 @@ class Tasks:
         if self._running.get(task.entity.moid) is task:
             del self._running[task.entity.moid]
         self._entity_changed(task)
-        self.world.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+        self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
 
     def _retire(self, task: Task) -> None:
         self.forget(task)
 
     def _entity_changed(self, task: Task) -> None:
-        self.world.task_manager_changed()
-        if self.world.find(task.entity.moid) is task.entity:
+        manager = self._store.find("TaskManager")
+        if manager is not None:
+            manager.touch("recentTask")
+        if self._store.find(task.entity.moid) is task.entity:
             task.entity.touch("recentTask")

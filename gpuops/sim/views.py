@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpuops.sim.inventory_tree import linked
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.registry import is_kind_of
 
@@ -45,7 +44,7 @@ def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool
 
 def _children(obj: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
     for path in _paths(obj.wsdl_name, first=first, within_pool=within_pool):
-        yield from linked(obj, path)
+        yield from obj.linked(path)
 
 
 def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]:

@@ -241,8 +241,8 @@ class DirectVcenter:
 
     def _mark(self, step: SetAttribute, op_id: str) -> None:
         def mark(call: Call) -> None:
-            fields = self._world.custom_fields
-            fields.SetField(call, vim.VirtualMachine(step.vm), fields.define(step.name), step.value)
+            key = self._world.custom_fields.define(step.name)
+            self._world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(step.vm), key, step.value)
 
         self._ask("SetField", step.vm, mark, op_id)
 

@@ -554,10 +554,10 @@ class Nightly:
         """Whoever owns the desktop does not want it taken any more."""
         if not vm.is_registered or (event.fault == "H6" and self.site.policy.pools[0].owner is None):
             return False
-        fields = self.world.custom_fields
         call = somebody(self.world, "SetField")
         name, value = ("gpuops.opt-out", "yes") if event.fault == "H5" else ("gpuops.owner", "")
-        fields.SetField(call, vim.VirtualMachine(vm.moid), fields.define(name), value)
+        key = self.world.custom_fields.define(name)
+        self.world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(vm.moid), key, value)
         self._withdrawn[vm.moid] = self.world.clock.now()
         return True
 

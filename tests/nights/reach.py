@@ -20,7 +20,7 @@ from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.ours import Whereabouts, ours
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.happenings import named
+from gpuops.sim.trouble.happenings import HAPPENINGS
 from gpuops.sim.trouble.rule import TASKS, Effect, Rule
 from gpuops.sim.world import World
 from tests.nights.event import Event
@@ -179,7 +179,7 @@ class Reach:
 
 def _target(rule: Rule, vm: Any) -> str:
     """Whom a happening is to strike so that it befalls this VM."""
-    kind = named(rule.happening).kind
+    kind = HAPPENINGS[rule.happening].kind
     if vm is None or not isinstance(vm, VirtualMachine) or not kind:
         return rule.target
     return {"HostSystem": vm.state.host, "Datastore": vm.state.datastore}.get(kind) or vm.moid

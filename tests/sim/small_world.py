@@ -9,6 +9,7 @@ from pyVmomi import vim
 from gpuops.sim.call import Call
 from gpuops.sim.managed_object import UNSET, ManagedObject, method, prop
 from gpuops.sim.objects.task import Task
+from gpuops.sim.services import new_world
 from gpuops.sim.world import World
 
 
@@ -16,6 +17,7 @@ class Entity(ManagedObject):
     """What folders and machines share."""
 
     wsdl_name = "ManagedEntity"
+    world: World
 
     def __init__(self, world: World, moid: str, name: str, parent: ManagedObject | None = None) -> None:
         super().__init__(world, moid)
@@ -161,7 +163,7 @@ def _device(key: int) -> Any:
 
 def small_world(machines: int = 3, **options: Any) -> World:
     """A root folder, one folder `machines`, and `machines` VMs vm-1.. named ml-01.. in it."""
-    world = World(**options)
+    world = new_world(**options)
     root = Folder(world, "group-d1", "Datacenters")
     folder = Folder(world, "group-v3", "machines", root)
     root.adopt(folder)

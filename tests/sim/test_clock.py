@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.clock import wall_clock
 from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
-from gpuops.sim.world import World
+from gpuops.sim.services import new_world
 from tests.sim.small_world import small_world
 
 
@@ -149,7 +149,7 @@ def test_real_tasks_end_in_their_own_time() -> None:
 
 def test_the_same_seed_gives_the_same_ids() -> None:
     def ids(seed: int) -> list[str]:
-        world = World(seed=seed)
+        world = new_world(seed=seed)
         return [world.sessions.unique_id() for _ in range(3)]
 
     assert ids(1) == ids(1)

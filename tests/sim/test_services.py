@@ -77,7 +77,7 @@ def provider(entity: ManagedObject, moment: datetime) -> dict[tuple[str, str], i
 
 @pytest.fixture
 def counters(world: World, si: Any) -> dict[str, int]:
-    world.performance.provider = provider
+    world.counters = provider
     world.sessions.idle_timeout = timedelta(days=1)
     world.clock.advance(3600)
     names = si.content.perfManager.perfCounter

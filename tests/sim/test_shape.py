@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuops.sim.encoder import encoder
-from gpuops.sim.fragments import render, typed, value_of
+from gpuops.sim.fragments import typed, value_of
 from gpuops.sim.managed_object import ManagedObject
 from gpuops.sim.paths import resolve
 from gpuops.sim.scenario import build
@@ -46,7 +46,9 @@ def shaped(world: World) -> Iterator[tuple[ManagedObject, str]]:
 def test_shared_xml_is_the_own_xml(scenario: str) -> None:
     world = build(scenario)
     different = [
-        f"{obj.display_name} {path}" for obj, path in shaped(world) if render(obj, path, VERSION) != alone(obj, path)
+        f"{obj.display_name} {path}"
+        for obj, path in shaped(world)
+        if world.fragments.render(obj, path, VERSION) != alone(obj, path)
     ]
     assert different == []
 
@@ -54,7 +56,7 @@ def test_shared_xml_is_the_own_xml(scenario: str) -> None:
 def test_alike_vms_share_one_shape() -> None:
     world = build("vdi")
     for vm in world.by_type("VirtualMachine"):
-        render(vm, "config.hardware.device", VERSION)
+        world.fragments.render(vm, "config.hardware.device", VERSION)
     assert len(world.fragments.shapes) < 12
 
 
@@ -62,4 +64,6 @@ def test_name_with_markup_is_escaped() -> None:
     world = build("lab")
     vm = next(world.by_type("VirtualMachine"))
     vm.rename("a <b> & c")
-    assert b"a &lt;b&gt; &amp; c/a &lt;b&gt; &amp; c.vmdk" in render(vm, "config.hardware.device", VERSION)
+    assert b"a &lt;b&gt; &amp; c/a &lt;b&gt; &amp; c.vmdk" in world.fragments.render(
+        vm, "config.hardware.device", VERSION
+    )

@@ -102,7 +102,7 @@ def test_probability_comes_from_the_seed(world: World, si: Any) -> None:
     rule = Rule(Effect.FAULT, method="CurrentTime", times=None, probability=0.5)
 
     def run() -> list[bool]:
-        world.injector.__init__(world, 4)  # type: ignore[misc]
+        world.injector.__init__(world, 4, world.injector.happenings)  # type: ignore[misc]
         world.injector.add(rule)
         struck = []
         for _ in range(20):

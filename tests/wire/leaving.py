@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuops.sim.entities import VmEntity
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.registration import enter, leave, new_moid
@@ -12,7 +13,7 @@ from gpuops.sim.scenario_hosts import PARTS, _add_parts
 MANAGERS = (*(prefix for _, prefix in PARTS), "hostOptions")
 
 
-def removed(host: HostSystem) -> list[VirtualMachine]:
+def removed(host: HostSystem) -> list[VmEntity]:
     """Takes the host out of the inventory; the VMs that were registered on it."""
     world, vms = host.world, host.vms()
     with world.lock:
@@ -30,7 +31,7 @@ def removed(host: HostSystem) -> list[VirtualMachine]:
     return vms
 
 
-def added_again(host: HostSystem, vms: Sequence[VirtualMachine]) -> HostSystem:
+def added_again(host: HostSystem, vms: Sequence[VmEntity]) -> HostSystem:
     """The same server under another id, and its VMs under others."""
     from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
 

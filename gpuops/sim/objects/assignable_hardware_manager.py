@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.sim.managed_object import method, prop
 from gpuops.sim.objects.host_part import HostPart
 from gpuops.sim.render import config_target
-from gpuops.sim.render.device_groups import group_info
+from gpuops.sim.render.device_groups import group_info, offered_groups
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
@@ -34,4 +34,4 @@ class HostAssignableHardwareManager(HostPart):
 
     @method
     def RetrieveVendorDeviceGroupInfo(self, call: Call) -> Any:
-        return [group_info(group) for group in self.host.device_groups()]
+        return [group_info(group) for group in offered_groups(self.host.state)]

@@ -12,12 +12,14 @@ from gpuops.sim.objects.service_instance import ROOT_FOLDER_MOID
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class AuthorizationManager(ManagedObject):
     """The world's `authority` on the wire."""
 
     wsdl_name = "AuthorizationManager"
+    world: World
 
     @prop("privilegeList")
     def _privilege_list(self) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.drs import Behavior, DrsState
 from gpuops.sim.managed_object import method, prop
 from gpuops.sim.objects.compute_resource import ComputeResource
 from gpuops.sim.operations import cluster_change, trial
@@ -12,34 +11,12 @@ from gpuops.sim.render import cluster
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.world import World
 
 
 class ClusterComputeResource(ComputeResource):
-    """A cluster; `drs` is what it does by itself."""
+    """A cluster on the wire."""
 
     wsdl_name = "ClusterComputeResource"
-
-    def __init__(self, world: World, moid: str, name: str, parent: str, drs: DrsState) -> None:
-        super().__init__(world, moid, name, parent)
-        self.drs = drs
-
-    def places(self, vm: str) -> bool:
-        return self.drs.behavior_for(vm) in (Behavior.PARTIAL, Behavior.FULL)
-
-    def moves(self, vm: str) -> bool:
-        return self.drs.behavior_for(vm) is Behavior.FULL
-
-    @property
-    def evacuates_vgpus(self) -> bool:
-        return self.drs.options.get("VgpuMMAutomationTimeoutSecs") == "-1"
-
-    def rules_allow(self, vm: str, host: str) -> bool:
-        return self.drs.allows(vm, host)
-
-    def forget(self, vm: str) -> None:
-        self.drs.forget(vm)
-        self.touch("configurationEx", "configuration")
 
     @prop("configurationEx")
     def _configuration_ex(self) -> Any:

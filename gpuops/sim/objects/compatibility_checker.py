@@ -9,6 +9,7 @@ from gpuops.sim.operations import trial
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 MOID: Final = "VmCompatibilityChecker"
 
@@ -17,6 +18,7 @@ class VirtualMachineCompatibilityChecker(ManagedObject):
     """Trials of power-on; the task succeeds, what would fail is in its result."""
 
     wsdl_name = "VirtualMachineCompatibilityChecker"
+    world: World
 
     @method
     def CheckPowerOn_Task(self, call: Call, vm: Any, host: Any = None, pool: Any = None, testType: Any = None) -> Any:

@@ -10,7 +10,7 @@ from gpuops.sim.operations import mass_power_on
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.folder import Folder
+    from gpuops.sim.entities import FolderEntity
     from gpuops.sim.world import World
 
 
@@ -21,7 +21,7 @@ class Datacenter(ManagedEntity):
 
     def __init__(self, world: World, moid: str, name: str, parent: str) -> None:
         super().__init__(world, moid, name, parent)
-        self.folders: dict[str, Folder] = {}
+        self.folders: dict[str, FolderEntity] = {}
 
     @prop("vmFolder")
     def _vm_folder(self) -> Any:

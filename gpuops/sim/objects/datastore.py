@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuops.sim.entities import DatastoreEntity
 from gpuops.sim.filled import filled
 from gpuops.sim.managed_object import prop
-from gpuops.sim.objects.managed_entity import ManagedEntity
-
-if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
-    from gpuops.sim.world import World
 
 MIB = 1 << 20
 
 
-class Datastore(ManagedEntity):
-    """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
+class Datastore(DatastoreEntity):
+    """A datastore on the wire."""
 
     wsdl_name = "Datastore"
-
-    def __init__(self, world: World, moid: str, name: str, parent: str, capacity_mib: int, free_mib: int) -> None:
-        super().__init__(world, moid, name, parent)
-        self.capacity_mib = capacity_mib
-        self.free_mib = free_mib
-        self.accessible = True
-        self.vms: dict[str, VirtualMachine] = {}
-        self.host_moids: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"ds:///vmfs/volumes/{self.moid}/"
-
-    def use(self, size_mib: int) -> None:
-        """Take that much space, or give it back when negative."""
-        if size_mib:
-            self.free_mib -= size_mib
-            self.touch("summary", "info")
-
-    def add(self, vm: VirtualMachine) -> None:
-        """Hold the files of a VM."""
-        self.vms[vm.moid] = vm
-        self.touch("vm")
-
-    def remove(self, vm: VirtualMachine) -> None:
-        """Hold the files of a VM no more."""
-        self.vms.pop(vm.moid, None)
-        self.touch("vm")
 
     @prop("summary")
     def _summary(self) -> Any:

@@ -10,23 +10,24 @@ from gpuops.sim.render import config_option, config_target
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.compute_resource import ComputeResource
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import ComputeEntity, HostEntity
+    from gpuops.sim.world import World
 
 
 class EnvironmentBrowser(ManagedObject):
     """The browser of one compute resource; asked with a host it answers for that host alone."""
 
     wsdl_name = "EnvironmentBrowser"
+    world: World
 
-    def __init__(self, moid: str, owner: ComputeResource) -> None:
+    def __init__(self, moid: str, owner: ComputeEntity) -> None:
         super().__init__(owner.world, moid)
         self.owner = owner
 
-    def _hosts(self, host: Any) -> list[HostSystem]:
+    def _hosts(self, host: Any) -> list[HostEntity]:
         if host is None:
             return self.owner.hosts()
-        found: HostSystem = self.world.get(host)
+        found: HostEntity = self.world.get(host)
         if found.compute_resource() is not self.owner:
             raise faults.wrong_argument("host")
         return [found]

@@ -12,12 +12,14 @@ from gpuops.sim.objects.event_history_collector import EventHistoryCollector, ma
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class EventManager(ManagedObject):
     """Queries and collectors of events."""
 
     wsdl_name = "EventManager"
+    world: World
 
     @prop("latestEvent")
     def _latest_event(self) -> Any:

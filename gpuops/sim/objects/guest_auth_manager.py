@@ -9,12 +9,14 @@ from gpuops.sim.operations import guest_programs
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class GuestAuthManager(ManagedObject):
     """User names and passwords only: no tickets, no tokens."""
 
     wsdl_name = "GuestAuthManager"
+    world: World
 
     @method
     def ValidateCredentialsInGuest(self, call: Call, vm: Any, auth: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuops.sim.managed_object import UNSET, ManagedObject, prop
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
 
 
 class GuestOperationsManager(ManagedObject):
     """Programs and logins; no files, no registry, no aliases."""
 
     wsdl_name = "GuestOperationsManager"
+    world: World
 
     @prop("processManager")
     def _process_manager(self) -> Any:

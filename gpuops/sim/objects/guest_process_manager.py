@@ -19,6 +19,7 @@ class GuestProcessManager(ManagedObject):
     """The processes of all guests; they are not part of a saved state, as tasks under way are not."""
 
     wsdl_name = "GuestProcessManager"
+    world: World
 
     def __init__(self, world: World, moid: str) -> None:
         super().__init__(world, moid)

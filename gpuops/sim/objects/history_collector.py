@@ -20,6 +20,7 @@ class HistoryCollector(ManagedObject):
 
     wsdl_name = "HistoryCollector"
     volatile = True
+    world: World
 
     def __init__(self, world: World, session: Session, spec: Any) -> None:
         super().__init__(world, session.unique_moid())

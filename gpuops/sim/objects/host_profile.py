@@ -16,6 +16,7 @@ class HostProfile(ManagedObject):
     """A profile attached to hosts and clusters; of its settings this world knows the options of module nvidia."""
 
     wsdl_name = "HostProfile"
+    world: World
 
     def __init__(self, world: World, moid: str, name: str, entities: tuple[str, ...], module_options: str) -> None:
         super().__init__(world, moid)

@@ -8,6 +8,7 @@ from gpuops.sim.managed_object import ManagedObject, method, prop
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class HostProfileManager(ManagedObject):
@@ -15,6 +16,7 @@ class HostProfileManager(ManagedObject):
 
     wsdl_name = "HostProfileManager"
     volatile = True
+    world: World
 
     @prop("profile")
     def _profiles(self) -> Any:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.boot import Boot
-from gpuops.sim.gpu_admission import Seat
+from gpuops.sim.entities import HostEntity
 from gpuops.sim.managed_object import Shape, method, prop
-from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
+from gpuops.sim.objects.managed_entity import custom_values
 from gpuops.sim.operations import maintenance
 from gpuops.sim.render import host_config, host_graphics, host_hardware
-from gpuops.sim.render.device_groups import OfferedGroup, offered_groups
 from gpuops.sim.render.pci import pci_devices
-from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.host_state import GpuState, HostState
-    from gpuops.sim.objects.compute_resource import ComputeResource
-    from gpuops.sim.objects.task import Task
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
-    from gpuops.sim.world import World
 
 
 SHARED: Final = frozenset(
@@ -38,87 +30,10 @@ SHARED: Final = frozenset(
 """Properties that hosts of one model and with the same GPU settings have in common."""
 
 
-class HostSystem(ManagedEntity):
-    """One host; `state` holds all that it is. Its managers have moids made of its own: `graphicsManager-12`."""
+class HostSystem(HostEntity):
+    """A host on the wire."""
 
     wsdl_name = "HostSystem"
-
-    def __init__(self, world: World, moid: str, state: HostState) -> None:
-        self.state = state
-        super().__init__(world, moid, state.name, state.parent)
-        self.lingering: tuple[Seat, ...] = ()
-        """vGPUs that a VM has left and the GPU does not give back yet."""
-        self.boot = Boot()
-        """How it boots next."""
-        self.undriven: tuple[GpuState, ...] = ()
-        """GPUs that its driver does not list, since it is not there."""
-        self.entering: Task | None = None
-        """The task that waits to enter maintenance mode."""
-
-    # --- what it is, for the other objects ----------------------------------------------------------------------
-
-    @property
-    def number(self) -> str:
-        """The number in its moid."""
-        return self.moid.rpartition("-")[2]
-
-    def compute_resource(self) -> ComputeResource:
-        """Its cluster, or the compute resource of a host without one."""
-        found: ComputeResource = self.world.get(self.state.parent)
-        return found
-
-    def vms(self) -> list[VirtualMachine]:
-        """The VMs registered on it, in the order they came."""
-        find = self.world.registry.get  # asked for more often than anything else here
-        return [find(moid) for moid in self.state.vms]
-
-    def running_vms(self) -> list[VirtualMachine]:
-        return [vm for vm in self.vms() if vm.state.power is Power.ON]
-
-    def seats(self) -> tuple[Seat, ...]:
-        """Every vGPU that runs on it."""
-        return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
-
-    def device_groups(self) -> tuple[OfferedGroup, ...]:
-        """The vendor device groups it offers."""
-        return offered_groups(self.state)
-
-    def load_changed(self) -> None:
-        """Tell everyone who shows what runs on it."""
-        self.touch(
-            "config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.assignableHardwareBinding", "summary"
-        )
-        for manager, paths in (
-            ("graphicsManager", ("graphicsInfo", "sharedPassthruGpuTypes")),
-            ("assignableHardwareManager", ("binding",)),
-        ):
-            self._manager(manager).touch(*paths)
-        self.compute_resource().load_changed()
-        maintenance.go_on_if_empty(self)
-
-    def graphics_changed(self) -> None:
-        """Tell everyone who shows what its GPUs are set to."""
-        self.touch("config", "summary")
-        self._manager("graphicsManager").touch(
-            "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
-        )
-        self._manager("pciPassthruSystem").touch("pciPassthruInfo")
-
-    def runtime_changed(self) -> None:
-        """Tell everyone who shows whether it is up, in maintenance, or waits for a reboot."""
-        self.touch("runtime", "summary", "config")
-        self.compute_resource().load_changed()
-        for vm in self.vms():
-            vm.touch("runtime", "summary")
-
-    def drive(self, *, on: bool) -> None:
-        """Its driver comes up, or goes away with all its GPUs."""
-        self.state.gpus, self.undriven = (self.undriven, ()) if on else ((), self.state.gpus)
-        self.touch("hardware", "config", "summary")
-        self.graphics_changed()
-
-    def _manager(self, kind: str) -> Any:
-        return self.world.get(f"{kind}-{self.number}")
 
     # --- properties ---------------------------------------------------------------------------------------------
 
@@ -276,11 +191,11 @@ class HostSystem(ManagedEntity):
 
     @method
     def RetrieveManagedMethodExecuter(self, call: Call) -> Any:
-        return self._manager("methodExecuter")
+        return self.manager("methodExecuter")
 
     @method
     def RetrieveDynamicTypeManager(self, call: Call) -> Any:
-        return self._manager("typeManager")
+        return self.manager("typeManager")
 
     @method
     def QueryTpmAttestationReport(self, call: Call) -> Any:

@@ -17,6 +17,7 @@ class ManagedEntity(ManagedObject):
     """An object with a name and a place in the tree. `attributes` are custom field values by key."""
 
     wsdl_name = "ManagedEntity"
+    world: World
 
     def __init__(
         self, world: World, moid: str, name: str, parent: str | None, attributes: dict[int, str] | None = None
@@ -29,6 +30,10 @@ class ManagedEntity(ManagedObject):
     @property
     def display_name(self) -> str:
         return self.name
+
+    def above(self) -> ManagedObject | None:
+        # not by the property, which is made of this: every call and every event asks for it
+        return self.world.find(self.parent) if self.parent is not None else None
 
     def rename(self, name: str) -> None:
         """Take a new name."""

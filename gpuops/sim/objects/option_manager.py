@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
@@ -15,15 +14,6 @@ if TYPE_CHECKING:
 
 VCENTER_MOID: Final = "VpxSettings"
 
-VCENTER_OPTIONS: Final[Mapping[str, Any]] = {
-    "VirtualCenter.InstanceName": "vcenter.test",
-    "VirtualCenter.FQDN": "vcenter.test",
-    "event.maxAge": 30,
-    "task.maxAge": 30,
-    "vgpu.hotmigrate.enabled": False,
-}
-"""vgpu.hotmigrate.enabled: vMotion of a VM with a vGPU is refused until it is true (VMware, vGPU and vMotion)."""
-
 OPEN_PREFIXES: Final = ("config.",)
 """Keys that may be added; any other unknown key is an InvalidName."""
 
@@ -32,10 +22,11 @@ class OptionManager(ManagedObject):
     """Settings by key; values keep their type."""
 
     wsdl_name = "OptionManager"
+    world: World
 
-    def __init__(self, world: World, moid: str, options: Mapping[str, Any], *, name: str = "") -> None:
+    def __init__(self, world: World, moid: str, options: dict[str, Any], *, name: str = "") -> None:
         super().__init__(world, moid)
-        self.options: dict[str, Any] = dict(options)
+        self.options = options
         self.name = name or moid
 
     @prop("setting")

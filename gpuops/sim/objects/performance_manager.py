@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Provider, Values
+from gpuops.sim.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
 from gpuops.sim.managed_object import ManagedObject, method, prop
 from gpuops.sim.registry import is_kind_of
 
@@ -23,13 +23,10 @@ _INTERVALS: Final = ((1, 300, "Past day", 86400), (2, 1800, "Past week", 604800)
 
 
 class PerformanceManager(ManagedObject):
-    """Statistics of hosts and VMs: what `provider` says of an entity at each sample's moment."""
+    """Statistics of hosts and VMs: what the world's `counters` say of an entity at each sample's moment."""
 
     wsdl_name = "PerformanceManager"
-
-    def __init__(self, world: World, moid: str) -> None:
-        super().__init__(world, moid)
-        self.provider: Provider = lambda entity, moment: {}
+    world: World
 
     @prop("perfCounter")
     def _perf_counter(self) -> list[Any]:
@@ -114,7 +111,7 @@ class PerformanceManager(ManagedObject):
 
     def _values(self, obj: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
         """The counters of an entity at a moment; level-4 ones exist in real time only."""
-        values = self.provider(obj, moment)
+        values = self.world.counters(obj, moment)
         if interval_s in (None, REALTIME_S):
             return values
         return {(name, instance): value for (name, instance), value in values.items() if BY_NAME[name].level < 4}

@@ -31,6 +31,7 @@ class PropertyCollector(ManagedObject):
 
     wsdl_name = "PropertyCollector"
     volatile = True
+    world: World
 
     def __init__(self, world: World, moid: str, session: Session) -> None:
         super().__init__(world, moid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyVmomi import vmodl
 
@@ -16,7 +16,7 @@ from gpuops.sim.selection import Found, Selection
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.property_collector import PropertyCollector
+    from gpuops.sim.sessions import Session
     from gpuops.sim.world import World
 
 ENTER: Final = "enter"
@@ -24,13 +24,30 @@ MODIFY: Final = "modify"
 LEAVE: Final = "leave"
 
 
+class FilterOwner(Protocol):
+    """What a filter needs of its property collector."""
+
+    @property
+    def session(self) -> Session: ...
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of a moid, as the session sees it."""
+
+    def shows(self, obj: ManagedObject) -> bool:
+        """Whether the session's user may know of the object."""
+
+    def drop_filter(self, dropped: PropertyFilter) -> None:
+        """Forget a filter."""
+
+
 class PropertyFilter(ManagedObject):
     """One CreateFilter: it watches its objects and remembers what its client was told of each property."""
 
     wsdl_name = "PropertyFilter"
+    world: World
 
     def __init__(
-        self, world: World, moid: str, collector: PropertyCollector, selection: Selection, *, partial_updates: bool
+        self, world: World, moid: str, collector: FilterOwner, selection: Selection, *, partial_updates: bool
     ) -> None:
         super().__init__(world, moid)
         self.collector = collector

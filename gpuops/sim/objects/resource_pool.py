@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuops.sim.entities import PoolEntity
 from gpuops.sim.managed_object import prop
-from gpuops.sim.objects.managed_entity import ManagedEntity
-
-if TYPE_CHECKING:
-    from gpuops.sim.objects.compute_resource import ComputeResource
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
-    from gpuops.sim.world import World
 
 MIB = 1 << 20
 
 
-class ResourcePool(ManagedEntity):
-    """A pool without limits of its own. A VM's reservation is checked against its host, not here."""
+class ResourcePool(PoolEntity):
+    """A resource pool on the wire."""
 
     wsdl_name = "ResourcePool"
-
-    def __init__(self, world: World, moid: str, name: str, parent: str, owner: str) -> None:
-        super().__init__(world, moid, name, parent)
-        self.owner_moid = owner
-        self.pools: list[ResourcePool] = []
-        self.members: dict[str, VirtualMachine] = {}
-
-    def owner(self) -> ComputeResource:
-        """The compute resource it shares out."""
-        found: ComputeResource = self.world.get(self.owner_moid)
-        return found
-
-    def add(self, vm: VirtualMachine) -> None:
-        """Take a VM in."""
-        self.members[vm.moid] = vm
-        self.touch("vm", "summary", "runtime")
-
-    def remove(self, vm: VirtualMachine) -> None:
-        """Let a VM go."""
-        self.members.pop(vm.moid, None)
-        self.touch("vm", "summary", "runtime")
 
     @prop("owner")
     def _owner(self) -> Any:
@@ -70,7 +44,7 @@ class ResourcePool(ManagedEntity):
         from pyVmomi import vim
 
         totals = self.owner().totals()
-        running = [vm.state for vm in self._all_members() if vm.state.power == "poweredOn"]
+        running = [vm.state for vm in self.all_members() if vm.state.power == "poweredOn"]
         memory = sum(vm.reserved_mib for vm in running) * MIB
         used = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running) * MIB
         mhz = sum(vm.cpu_reservation_mhz for vm in running)
@@ -84,13 +58,10 @@ class ResourcePool(ManagedEntity):
     def _summary(self) -> Any:
         from pyVmomi import vim
 
-        configured = sum(vm.state.memory_mib for vm in self._all_members())
+        configured = sum(vm.state.memory_mib for vm in self.all_members())
         return vim.ResourcePool.Summary(
             name=self.name, config=self._config(), runtime=self._runtime(), configuredMemoryMB=configured
         )
-
-    def _all_members(self) -> list[VirtualMachine]:
-        return [*self.members.values(), *(vm for pool in self.pools for vm in pool._all_members())]
 
 
 def _allocation(reservation: int, shares: int) -> Any:

@@ -12,16 +12,18 @@ from gpuops.sim.managed_object import UNSET, ManagedObject, method
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class SearchIndex(ManagedObject):
     """Look-ups; each answers nothing when nothing is there."""
 
     wsdl_name = "SearchIndex"
+    world: World
 
     @method
     def FindByInventoryPath(self, call: Call, inventoryPath: str) -> ManagedObject | None:
-        return at_path(self.world, self.world.get("group-d1"), inventoryPath)
+        return at_path(self.world.get("group-d1"), inventoryPath)
 
     @method
     def FindChild(self, call: Call, entity: Any, name: str) -> ManagedObject | None:

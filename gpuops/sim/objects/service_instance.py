@@ -55,6 +55,7 @@ class ServiceInstance(ManagedObject):
 
     wsdl_name = "ServiceInstance"
     volatile = True
+    world: World
 
     def __init__(self, world: World) -> None:
         super().__init__(world, MOID)

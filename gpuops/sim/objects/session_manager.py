@@ -11,6 +11,7 @@ from gpuops.sim.managed_object import UNSET, ManagedObject, method, prop
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.sessions import Session
+    from gpuops.sim.world import World
 
 
 class SessionManager(ManagedObject):
@@ -18,6 +19,7 @@ class SessionManager(ManagedObject):
 
     wsdl_name = "SessionManager"
     volatile = True
+    world: World
 
     @prop("sessionList")
     def _session_list(self) -> Any:
@@ -46,7 +48,8 @@ class SessionManager(ManagedObject):
             raise vim.fault.InvalidLogin(msg="Cannot complete login: the session is already authenticated.")
         if not self.world.sessions.accepts(userName, password):
             raise vim.fault.InvalidLogin(msg="Cannot complete login due to an incorrect user name or password.")
-        return user_session(self.world.sessions.open(userName, locale or "en", call))
+        call.opened = self.world.sessions.open(userName, locale or "en")
+        return user_session(call.opened)
 
     @method
     def Logout(self, call: Call) -> None:

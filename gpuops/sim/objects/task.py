@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.managed_object import ManagedObject, method, prop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from gpuops.sim.call import Call
     from gpuops.sim.clock import Alarm
-    from gpuops.sim.world import World
+    from gpuops.sim.object_store import ObjectStore
 
 
 class TaskState(StrEnum):
@@ -52,10 +53,11 @@ class Task(ManagedObject):
 
     wsdl_name = "Task"
     volatile = True
+    world: ObjectStore
 
     def __init__(
         self,
-        world: World,
+        world: ObjectStore,
         moid: str,
         *,
         call: Call,
@@ -64,6 +66,7 @@ class Task(ManagedObject):
         duration_s: float,
         description_id: str = "",
         cancelable: bool = False,
+        cancel: Callable[[Task], None],
     ) -> None:
         super().__init__(world, moid)
         self.call = call
@@ -72,6 +75,7 @@ class Task(ManagedObject):
         self.duration_s = duration_s
         self.description_id = description_id
         self.cancelable = cancelable
+        self._cancel = cancel
         self.cancelled = False
         self.state = TaskState.QUEUED
         self.queued_at: datetime = world.clock.now()
@@ -150,4 +154,4 @@ class Task(ManagedObject):
 
     @method
     def CancelTask(self, call: Call) -> None:
-        self.world.tasks.cancel(self)
+        self._cancel(self)

@@ -12,12 +12,14 @@ from gpuops.sim.objects.task_history_collector import TaskHistoryCollector
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
+    from gpuops.sim.world import World
 
 
 class TaskManager(ManagedObject):
     """The task table on the wire."""
 
     wsdl_name = "TaskManager"
+    world: World
 
     @prop("recentTask")
     def _recent_task(self) -> list[Task]:

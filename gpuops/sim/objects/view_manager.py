@@ -20,6 +20,7 @@ class View(ManagedObject):
 
     wsdl_name = "View"
     volatile = True
+    world: World
 
     def __init__(self, world: World, session: Session) -> None:
         super().__init__(world, session.unique_moid())
@@ -132,6 +133,7 @@ class ViewManager(ManagedObject):
 
     wsdl_name = "ViewManager"
     volatile = True
+    world: World
 
     @prop("viewList")
     def _view_list(self) -> list[ManagedObject]:

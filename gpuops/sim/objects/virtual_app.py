@@ -8,7 +8,7 @@ from gpuops.sim.managed_object import prop
 from gpuops.sim.objects.resource_pool import ResourcePool
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
     from gpuops.sim.world import World
 
 
@@ -22,7 +22,7 @@ class VirtualApp(ResourcePool):
         self.folder = folder
         pool.pools.append(self)
 
-    def take_in(self, vm: VirtualMachine) -> None:
+    def take_in(self, vm: VmEntity) -> None:
         """Make the VM a member."""
         vm.leave_pool()
         vm.state.pool = self.moid

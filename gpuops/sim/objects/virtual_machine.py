@@ -5,139 +5,25 @@ Longer than other files because the API's type is: one short reader or method ea
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpuops.sim.entities import VmEntity
 from gpuops.sim.managed_object import UNSET, Shape, method, prop
-from gpuops.sim.objects.managed_entity import ManagedEntity, custom_values
-from gpuops.sim.operations import faults, movement, power, question, reconfigure, snapshots
+from gpuops.sim.objects.managed_entity import custom_values
+from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
+from gpuops.sim.operations import movement, power, question, reconfigure, snapshots
 from gpuops.sim.render import vm_config, vm_runtime
 from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
 from gpuops.sim.render.vm_capability import capability
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.datastore import Datastore
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.vm_state import VmState
-    from gpuops.sim.world import World
 
 
-class VirtualMachine(ManagedEntity):
-    """One VM; `state` holds all that it is."""
+class VirtualMachine(VmEntity):
+    """A VM on the wire."""
 
     wsdl_name = "VirtualMachine"
-
-    def __init__(self, world: World, moid: str, state: VmState) -> None:
-        self.state = state
-        self.connection: str | None = None
-        """Its own connection state where it is not that of its host: inaccessible, orphaned."""
-        super().__init__(world, moid, state.name, state.folder, state.attributes)
-
-    # --- what it is, for the other objects ----------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        return self.state.name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self.state.name = name
-
-    @property
-    def parent(self) -> str | None:
-        return self.state.folder
-
-    @parent.setter
-    def parent(self, folder: str | None) -> None:
-        assert folder is not None, "a VM is always in a folder"
-        self.state.folder = folder
-
-    @property
-    def attributes(self) -> dict[int, str]:
-        return self.state.attributes
-
-    @attributes.setter
-    def attributes(self, values: dict[int, str]) -> None:
-        self.state.attributes = values
-
-    @property
-    def is_registered(self) -> bool:
-        return self.world.find(self.moid) is self
-
-    def host(self) -> HostSystem:
-        """The host it is registered on."""
-        found: HostSystem = self.world.get(self.state.host)
-        return found
-
-    def datastore(self) -> Datastore:
-        """The datastore of its files."""
-        found: Datastore = self.world.get(self.state.datastore)
-        return found
-
-    # --- changes ------------------------------------------------------------------------------------------------
-
-    def power_changed(self) -> None:
-        """Tell everyone who shows the VM's power, or what it holds."""
-        self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
-        self.host().load_changed()
-
-    def configuration_changed(self, *, renamed: bool = False) -> None:
-        """Tell everyone who shows the VM's configuration."""
-        self.touch(
-            "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
-        )
-        self.host().load_changed()
-
-    def register_on(self, host: str, pool: str | None = None) -> None:
-        """Move the registration to another host, and to another resource pool if one is given."""
-        old = self.host()
-        old.state.vms.pop(self.moid, None)
-        self.state.host = host
-        self.host().state.vms[self.moid] = None
-        if pool is not None and pool != self.state.pool:
-            self.leave_pool()
-            self.world.get(pool).add(self)
-            self.state.pool = pool
-        for changed in (old, self.host()):
-            changed.touch("vm")
-            changed.load_changed()
-        self.touch("runtime", "summary", "resourcePool", "environmentBrowser", "config")
-
-    def leave_pool(self) -> None:
-        """Leave its resource pool, as a template does."""
-        if self.state.pool is not None:
-            self.world.get(self.state.pool).remove(self)
-            self.state.pool = None
-        self.touch("resourcePool")
-
-    def move_to_folder(self, folder: Any) -> None:
-        """Move to another folder. Raises DuplicateName."""
-        folder.refuse_duplicate(self.name, self)
-        self.world.get(self.state.folder).remove(self)
-        self.state.folder = folder.moid
-        folder.add(self)
-        self.touch("parent")
-
-    def move_files(self, store: Datastore) -> None:
-        """Move its files, a suspended state among them, to another datastore."""
-        old, size_mib = self.datastore(), self.state.suspend_file_mib
-        for datastore, sign in ((old, -1), (store, 1)):
-            datastore.use(sign * size_mib)
-        old.remove(self)
-        store.add(self)
-        self.state.datastore = store.moid
-        self.state.template = replace(self.state.template, datastore=store.name)
-        self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
-
-    def refuse_while_asked(self) -> None:
-        """Raises QuestionPending while a question waits for its answer."""
-        if self.state.question is not None:
-            raise faults.question_pending(self.state.question)
-
-    def refuse_duplicate_name(self, name: str) -> None:
-        """Raises DuplicateName when another object of the folder has that name."""
-        self.world.get(self.state.folder).refuse_duplicate(name, self)
 
     # --- properties ---------------------------------------------------------------------------------------------
 
@@ -455,7 +341,7 @@ class VirtualMachine(ManagedEntity):
     def CreateSnapshot_Task(
         self, call: Call, name: str, memory: bool, quiesce: bool, description: str | None = None
     ) -> Any:
-        return snapshots.create(self, call, name, description or "", memory=memory)
+        return snapshots.create(self, call, name, description or "", memory=memory, make=VirtualMachineSnapshot)
 
     @method
     def RemoveAllSnapshots_Task(self, call: Call, consolidate: bool | None = None, spec: Any = None) -> Any:

@@ -10,7 +10,7 @@ from gpuops.sim.render import vm_config
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
     from gpuops.sim.vm_state import VmState
     from gpuops.sim.world import World
 
@@ -19,8 +19,9 @@ class VirtualMachineSnapshot(ManagedObject):
     """A snapshot of `vm`; `taken` is the VM's state at that time."""
 
     wsdl_name = "VirtualMachineSnapshot"
+    world: World
 
-    def __init__(self, world: World, moid: str, vm: VirtualMachine, taken: VmState) -> None:
+    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
         super().__init__(world, moid)
         self.vm = vm
         self.taken = taken

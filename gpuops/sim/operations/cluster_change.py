@@ -18,12 +18,12 @@ from gpuops.sim.operations import faults, permissions
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.cluster_compute_resource import ClusterComputeResource
+    from gpuops.sim.entities import ComputeEntity
 
 RECONFIGURE_S: Final = 1.0
 
 
-def reconfigure(cluster: ClusterComputeResource, call: Call, spec: Any, *, modify: bool) -> Any:
+def reconfigure(cluster: ComputeEntity, call: Call, spec: Any, *, modify: bool) -> Any:
     """The task that applies a ClusterConfigSpecEx."""
     permissions.to_edit_cluster(cluster, call)
 

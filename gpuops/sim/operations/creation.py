@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import faults
 from gpuops.sim.operations.reconfigure import changed_state
 from gpuops.sim.registration import enter, leave, new_moid, new_uuid
@@ -18,17 +18,21 @@ from gpuops.sim.vm_state import Template, VmState
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.datastore import Datastore
-    from gpuops.sim.objects.folder import Folder
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
+    from gpuops.sim.world import World
+
+MakeVm = Callable[["World", str, VmState], "VmEntity"]
 
 CREATE_S: Final = 1.0
 _PATH: Final = re.compile(r"\[(?P<store>[^\]]+)\]\s*")
 """A datastore alone: the folder and the names of the files are vCenter's (vSphere API, FileInfo.vmPathName)."""
 
 
-def create_vm(folder: Folder, call: Call, config: Any, pool: Any, host: Any) -> Any:
-    """The task that makes it; its result is the VM. Without a host the first usable one of the cluster has it."""
+def create_vm(folder: FolderEntity, call: Call, config: Any, pool: Any, host: Any, *, make: MakeVm) -> Any:
+    """The task that makes it; its result is the VM. Without a host the first usable one of the cluster has it.
+
+    `make` is the type of the VM object, called with the world, the moid and the state.
+    """
     world = folder.world
     pool_object = world.get(pool)
     # declared by no method of the API, checked all the same (VMware security guide, required privileges)
@@ -41,12 +45,12 @@ def create_vm(folder: Folder, call: Call, config: Any, pool: Any, host: Any) -> 
             raise faults.wrong_argument("config.name")
         folder.refuse_duplicate(config.name)
 
-    def finish() -> VirtualMachine:
+    def finish() -> VmEntity:
         folder.refuse_duplicate(config.name)
         home = _host(pool_object, world.get(host) if host else None)
         store = _datastore(home, config.files)
         world.authority.require(call, store, "Datastore.AllocateSpace")
-        vm = enter(VirtualMachine(world, new_moid(world, "vm"), _bare(folder, config, pool_object, home, store)))
+        vm = enter(make(world, new_moid(world, "vm"), _bare(folder, config, pool_object, home, store)))
         try:
             vm.state = changed_state(vm, _rest(config))
         except Exception:
@@ -60,7 +64,7 @@ def create_vm(folder: Folder, call: Call, config: Any, pool: Any, host: Any) -> 
     return world.tasks.start(call, "CreateVM_Task", folder, CREATE_S, begin=begin, finish=finish)
 
 
-def _host(pool: Any, host: HostSystem | None) -> HostSystem:
+def _host(pool: Any, host: HostEntity | None) -> HostEntity:
     usable = [each for each in pool.owner().hosts() if each.state.usable]
     if host is not None and host not in usable:
         raise faults.wrong_argument("host")
@@ -69,16 +73,16 @@ def _host(pool: Any, host: HostSystem | None) -> HostSystem:
     return host or usable[0]
 
 
-def _datastore(host: HostSystem, files: Any) -> Datastore:
+def _datastore(host: HostEntity, files: Any) -> DatastoreEntity:
     found = _PATH.fullmatch(files.vmPathName if files and files.vmPathName else "")
     stores = [host.world.get(moid) for moid in host.state.datastores]
-    store: Datastore | None = next((each for each in stores if found and each.name == found["store"]), None)
+    store: DatastoreEntity | None = next((each for each in stores if found and each.name == found["store"]), None)
     if store is None:
         raise faults.wrong_argument("config.files.vmPathName")
     return store
 
 
-def _bare(folder: Folder, config: Any, pool: Any, host: HostSystem, store: Datastore) -> VmState:
+def _bare(folder: FolderEntity, config: Any, pool: Any, host: HostEntity, store: DatastoreEntity) -> VmState:
     guest = config.guestId or "otherGuest"
     return VmState(
         name=config.name,

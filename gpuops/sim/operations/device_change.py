@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.operations import faults
+from gpuops.sim.render.device_groups import offered_groups
 from gpuops.sim.vm_state import (
     Backing,
     DvxBacking,
@@ -28,7 +29,7 @@ from gpuops.sim.vm_state import (
 )
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 P = vim.vm.device.VirtualPCIPassthrough
 MAX_VGPUS: Final = 16
@@ -37,7 +38,7 @@ FIRST_DYNAMIC_VERSION: Final = 17
 FIRST_GROUP_VERSION: Final = 20
 
 
-def apply_device_changes(vm: VirtualMachine, state: VmState, changes: Sequence[Any], groups: Any) -> None:
+def apply_device_changes(vm: VmEntity, state: VmState, changes: Sequence[Any], groups: Any) -> None:
     """Change `state` (a copy) as the spec says. Raises the first fault, leaving the copy half done."""
     offered = [change.device.key for change in changes if change.operation == "add"]
     for index, change in enumerate(changes):
@@ -48,7 +49,7 @@ def apply_device_changes(vm: VirtualMachine, state: VmState, changes: Sequence[A
     _count(state)
 
 
-def _one(vm: VirtualMachine, state: VmState, index: int, change: Any, offered: list[int]) -> None:
+def _one(vm: VmEntity, state: VmState, index: int, change: Any, offered: list[int]) -> None:
     device = change.device
     if not isinstance(device, P):
         raise faults.not_supported(
@@ -70,7 +71,7 @@ def _one(vm: VirtualMachine, state: VmState, index: int, change: Any, offered: l
             raise faults.device_fault(vim.fault.InvalidDeviceOperation, index, "The operation is not supported.")
 
 
-def _add(vm: VirtualMachine, state: VmState, index: int, device: Any) -> None:
+def _add(vm: VmEntity, state: VmState, index: int, device: Any) -> None:
     backing = _backing(vm, state, index, device.backing)
     twins = [other.backing.pci_id for other in state.devices if isinstance(other.backing, StaticBacking)]
     if isinstance(backing, StaticBacking) and backing.pci_id in twins:
@@ -81,7 +82,7 @@ def _add(vm: VirtualMachine, state: VmState, index: int, device: Any) -> None:
     state.devices = (*state.devices, PciDevice(key, unit, backing, _node(device.numaNode), group or None))
 
 
-def _edited(vm: VirtualMachine, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
+def _edited(vm: VmEntity, state: VmState, index: int, known: PciDevice, device: Any) -> PciDevice:
     backing = known.backing if device.backing is None else _backing(vm, state, index, device.backing)
     if known.group is not None and backing != known.backing:
         text = "A member of a device group cannot be changed alone."
@@ -102,7 +103,7 @@ def _known(state: VmState, index: int, key: int) -> PciDevice:
     raise faults.device_fault(vim.fault.DeviceNotFound, index, f"Device {key} is not in this virtual machine.")
 
 
-def _backing(vm: VirtualMachine, state: VmState, index: int, backing: Any) -> Backing:
+def _backing(vm: VmEntity, state: VmState, index: int, backing: Any) -> Backing:
     match backing:
         case P.VmiopBackingInfo():
             return _vgpu(vm, index, backing)
@@ -136,7 +137,7 @@ def _complete(index: int, backing: Backing, complete: bool) -> Backing:
     return backing
 
 
-def _vgpu(vm: VirtualMachine, index: int, backing: Any) -> VgpuBacking:
+def _vgpu(vm: VmEntity, index: int, backing: Any) -> VgpuBacking:
     hosts = vm.host().compute_resource().hosts()
     if not any(backing.vgpu in gpu.board.by_name for host in hosts for gpu in host.state.gpus):
         text = f"No host of the cluster supports vGPU profile {backing.vgpu!r}."
@@ -150,7 +151,7 @@ def _new_groups(groups: Any) -> dict[int, str]:
     return {group.groupInstanceKey: group.deviceGroupName for group in groups.deviceGroup}
 
 
-def _join_groups(vm: VirtualMachine, state: VmState, named: dict[int, str]) -> None:
+def _join_groups(vm: VmEntity, state: VmState, named: dict[int, str]) -> None:
     """Give new groups their keys, and see that every group is whole: all members the host's offer names, or none."""
     members = Counter(device.group[0] for device in state.devices if device.group is not None)
     groups = dict(state.groups)
@@ -178,9 +179,11 @@ def _with_group_key(device: PciDevice, keys: dict[int, int]) -> PciDevice:
     return replace(device, group=(keys[device.group[0]], device.group[1]))
 
 
-def _is_whole(vm: VirtualMachine, state: VmState, key: int, name: str) -> bool:
+def _is_whole(vm: VmEntity, state: VmState, key: int, name: str) -> bool:
     hosts = vm.host().compute_resource().hosts()
-    wanted = next((offer.profiles for host in hosts for offer in host.device_groups() if offer.name == name), None)
+    wanted = next(
+        (offer.profiles for host in hosts for offer in offered_groups(host.state) if offer.name == name), None
+    )
     present = {
         device.group[1]: device.backing.type_name
         for device in state.devices

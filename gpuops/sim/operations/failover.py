@@ -8,24 +8,23 @@ to a dedicated failover host ends in.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gpuops.sim.operations import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.drs import HaAdmission
+    from gpuops.sim.entities import ComputeEntity, HostEntity, VmEntity
     from gpuops.sim.host_state import HostModel
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
     from gpuops.sim.vm_state import VmState
 
 _LEAST_MHZ: Final = 32
 
 
-def refuse_over_failover(vm: VirtualMachine, host: HostSystem) -> None:
+def refuse_over_failover(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault when the cluster's admission control is against it."""
     refuse_failover_host(vm, host)
-    cluster: Any = host.compute_resource()
+    cluster = host.compute_resource()
     asked = _asked_of(cluster)
     if asked is None or asked.failover_hosts is not None:
         return
@@ -35,17 +34,15 @@ def refuse_over_failover(vm: VirtualMachine, host: HostSystem) -> None:
         raise faults.no_failover_resources(vm.name)
 
 
-def refuse_failover_host(vm: VirtualMachine, host: HostSystem) -> None:
+def refuse_failover_host(vm: VmEntity, host: HostEntity) -> None:
     """Raises InsufficientFailoverResourcesFault for a host that HA keeps empty: it takes no power-on and no vMotion."""
     asked = _asked_of(host.compute_resource())
     if asked is not None and asked.failover_hosts is not None and host.moid in asked.failover_hosts:
         raise faults.no_failover_resources(vm.name)
 
 
-def _asked_of(cluster: Any) -> HaAdmission | None:
-    drs = getattr(cluster, "drs", None)
-    found: HaAdmission | None = drs.ha_admission if drs is not None and drs.ha_enabled else None
-    return found
+def _asked_of(cluster: ComputeEntity) -> HaAdmission | None:
+    return cluster.drs.ha_admission if cluster.drs.ha_enabled else None
 
 
 def _admits(admission: HaAdmission, hosts: list[HostModel], running: list[VmState]) -> bool:

@@ -10,10 +10,10 @@ from gpuops.sim.registration import new_moid
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.folder import Folder
+    from gpuops.sim.entities import FolderEntity
 
 
-def create(parent: Folder, call: Call, name: str) -> Folder:
+def create(parent: FolderEntity, call: Call, name: str) -> FolderEntity:
     """CreateFolder: the new folder, of its parent's kind. Raises DuplicateName."""
     parent.refuse_duplicate(name)
     folder = type(parent)(
@@ -25,7 +25,7 @@ def create(parent: Folder, call: Call, name: str) -> Folder:
     return folder
 
 
-def move_into(folder: Folder, call: Call, members: list[Any]) -> Any:
+def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
     """MoveIntoFolder_Task: VMs come in."""
 
     def finish() -> None:

@@ -19,12 +19,12 @@ from gpuops.sim.operations import faults
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import HostEntity
 
 GRAPHICS_TYPES: Final = ("basic", "shared", "direct", SHARED_DIRECT)
 
 
-def update(host: HostSystem, call: Call, config: Any) -> None:
+def update(host: HostEntity, call: Call, config: Any) -> None:
     """Apply a HostGraphicsConfig. Raises InvalidArgument, ResourceInUse; on a fault nothing has changed."""
     default, policy = config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy
     if default not in ("shared", SHARED_DIRECT):
@@ -44,7 +44,7 @@ def update(host: HostSystem, call: Call, config: Any) -> None:
     host.world.ledger.record(call, host, before=before, after=facts(host))
 
 
-def facts(host: HostSystem) -> dict[str, Any]:
+def facts(host: HostEntity) -> dict[str, Any]:
     """What the ledger says of a host's GPUs."""
     return {
         "default_graphics_type": host.state.default_graphics_type,
@@ -63,7 +63,7 @@ def facts(host: HostSystem) -> dict[str, Any]:
     }
 
 
-def _wanted(host: HostSystem, gpu: GpuState, device: Any, default: str) -> tuple[str, Mode]:
+def _wanted(host: HostEntity, gpu: GpuState, device: Any, default: str) -> tuple[str, Mode]:
     graphics_type = default if device is None else device.graphicsType
     if graphics_type not in GRAPHICS_TYPES:
         raise faults.wrong_argument("config.deviceType.graphicsType")

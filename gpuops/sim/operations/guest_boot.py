@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 
-def boot(vm: VirtualMachine) -> None:
+def boot(vm: VmEntity) -> None:
     """The VM begins to run now, and its guest tells of itself in as many seconds as the scenario says."""
     state, began = vm.state, vm.world.clock.now()
     takes_s = state.template.boot_s

@@ -16,7 +16,7 @@ from gpuops.sim.operations import faults
 from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 KEPT: Final = timedelta(minutes=5)
 """How long the end of a program can be asked for (vSphere API reference, ListProcessesInGuest)."""
@@ -39,7 +39,7 @@ class Process:
     exit_code: int
 
 
-def admit(vm: VirtualMachine, auth: Any) -> str:
+def admit(vm: VmEntity, auth: Any) -> str:
     """The guest user who logs in. Raises the fault that VMware Tools, or their absence, answer with."""
     vm.refuse_while_asked()
     if vm.state.power is not Power.ON:
@@ -57,7 +57,7 @@ def admit(vm: VirtualMachine, auth: Any) -> str:
     return template.login.username
 
 
-def started(vm: VirtualMachine, pid: int, owner: str, spec: Any) -> Process:
+def started(vm: VmEntity, pid: int, owner: str, spec: Any) -> Process:
     """The process of that program. Raises FileNotFound where the guest has none at that path."""
     program = next((each for each in vm.state.template.programs if each.path == spec.programPath), None)
     if program is None:
@@ -69,7 +69,7 @@ def started(vm: VirtualMachine, pid: int, owner: str, spec: Any) -> Process:
     )
 
 
-def shown(process: Process, vm: VirtualMachine) -> Any:
+def shown(process: Process, vm: VmEntity) -> Any:
     """GuestProcessInfo; None when it is forgotten, or its guest has been started anew since."""
     now = vm.world.clock.now()
     ended = process.ends_at is not None and process.ends_at <= now

@@ -18,8 +18,7 @@ from gpuops.sim.operations import faults
 from gpuops.sim.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import HostEntity, VmEntity
 
 DEFAULT_MMIO_GIB: Final = 32
 """64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
@@ -34,7 +33,7 @@ class Admission:
     """(device key, PCI id) of DirectPath devices."""
 
 
-def admission(vm: VirtualMachine, host: HostSystem) -> Admission:
+def admission(vm: VmEntity, host: HostEntity) -> Admission:
     """The devices and slots the VM gets on that host. Raises the vim fault the host refuses it with."""
     _host_is_up(host)
     _reservations_fit(vm, host)
@@ -43,14 +42,14 @@ def admission(vm: VirtualMachine, host: HostSystem) -> Admission:
     return Admission(_vgpu_seats(vm, host), _direct_path(vm, host))
 
 
-def _host_is_up(host: HostSystem) -> None:
+def _host_is_up(host: HostEntity) -> None:
     if host.state.connection != "connected":
         raise faults.host_not_connected(host.name)
     if host.state.in_maintenance:
         raise faults.wrong_state("The operation is not allowed in the current state: the host is in maintenance mode.")
 
 
-def _reservations_fit(vm: VirtualMachine, host: HostSystem) -> None:
+def _reservations_fit(vm: VmEntity, host: HostEntity) -> None:
     others = [other.state for other in host.running_vms() if other is not vm]
     free_mib = host.state.model.memory_mib - sum(other.reserved_mib for other in others)
     if vm.state.reserved_mib > free_mib:
@@ -94,7 +93,7 @@ def _static_ids(vm: VmState) -> Iterable[str]:
     return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
 
 
-def _vgpu_seats(vm: VirtualMachine, host: HostSystem) -> tuple[Seat, ...]:
+def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[Seat, ...]:
     wishes = [
         Wish(device.backing.type_name, _pin(vm.state, number))
         for number, device in enumerate(vm.state.devices)
@@ -127,7 +126,7 @@ def _pin(vm: VmState, number: int) -> str | None:
         raise faults.will_not_power_on(f"{text} is not a PCI address.") from unreadable
 
 
-def _direct_path(vm: VirtualMachine, host: HostSystem) -> tuple[tuple[int, str], ...]:
+def _direct_path(vm: VmEntity, host: HostEntity) -> tuple[tuple[int, str], ...]:
     taken = {pci_id for other in host.running_vms() if other is not vm for _, pci_id in other.state.held}
     held: list[tuple[int, str]] = []
     fixed_first = sorted(vm.state.devices, key=lambda device: isinstance(device.backing, DynamicBacking))
@@ -144,7 +143,7 @@ def _direct_path(vm: VirtualMachine, host: HostSystem) -> tuple[tuple[int, str],
     return tuple(held)
 
 
-def _static_device(backing: StaticBacking, host: HostSystem, taken: set[str]) -> str:
+def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) -> str:
     gpu = host.state.gpu(backing.pci_id)
     if gpu is None or backing.system_id != host.state.system_id or not _is_the_device(backing, gpu):
         raise faults.will_not_power_on(
@@ -164,7 +163,7 @@ def _is_the_device(backing: StaticBacking, gpu: GpuState) -> bool:
     return same_device and backing.vendor_id & 0xFFFF == NVIDIA_VENDOR_ID
 
 
-def _dynamic_device(vm: VirtualMachine, device: PciDevice, host: HostSystem, taken: set[str]) -> str:
+def _dynamic_device(vm: VmEntity, device: PciDevice, host: HostEntity, taken: set[str]) -> str:
     backing = device.backing
     assert isinstance(backing, DynamicBacking)
     for gpu in host.state.gpus:

@@ -16,11 +16,10 @@ from gpuops.sim.operations.failover import refuse_over_failover
 from gpuops.sim.operations.host_admission import Admission, admission
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import HostEntity, VmEntity
 
 
-def place(vm: VirtualMachine, asked: HostSystem | None) -> tuple[HostSystem, Admission]:
+def place(vm: VmEntity, asked: HostEntity | None) -> tuple[HostEntity, Admission]:
     """The host the VM starts on and what it will hold there. Raises the fault of the refusal."""
     own = vm.host()
     if asked is not None and asked.compute_resource() is not own.compute_resource():
@@ -42,11 +41,11 @@ def place(vm: VirtualMachine, asked: HostSystem | None) -> tuple[HostSystem, Adm
     raise refusals[0][1]
 
 
-def _load(host: HostSystem) -> tuple[int, str]:
+def _load(host: HostEntity) -> tuple[int, str]:
     return len(host.running_vms()), host.name
 
 
-def refuse_against_rules(vm: VirtualMachine, host: HostSystem) -> None:
+def refuse_against_rules(vm: VmEntity, host: HostEntity) -> None:
     """Raises VmHostAffinityRuleViolation when a binding rule keeps the VM off the host."""
     if not host.compute_resource().rules_allow(vm.moid, host.moid):
         raise vim.fault.VmHostAffinityRuleViolation(

@@ -14,6 +14,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.sim.board import Mode
 from gpuops.sim.boot import Boot
+from gpuops.sim.entities import ENTER_MAINTENANCE_S
 from gpuops.sim.operations import faults
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.movement import may_migrate
@@ -24,17 +25,15 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import HostEntity, VmEntity
 
-ENTER_S: Final = 5.0
 LEAVE_S: Final = 2.0
 GOES_DOWN_S: Final = 30.0
 WAITED_S: Final = 3600.0
 """How long "for ever" (timeout 0) is tried before the task gives up here: a simulator must come to an end."""
 
 
-def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any:
+def enter(host: HostEntity, call: Call, timeout_s: int, spec: Any = None) -> Any:
     """EnterMaintenanceMode_Task. Raises Timedout when VMs still run at the end of the time given."""
     vsan = spec.vsanMode.objectAction if spec is not None and spec.vsanMode is not None else None
 
@@ -58,7 +57,7 @@ def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any
         call,
         "EnterMaintenanceMode_Task",
         host,
-        (float(timeout_s) or WAITED_S) if _blocked(host) else ENTER_S,
+        (float(timeout_s) or WAITED_S) if _blocked(host) else ENTER_MAINTENANCE_S,
         begin=begin,
         finish=finish,
         exclusive=True,
@@ -67,14 +66,7 @@ def enter(host: HostSystem, call: Call, timeout_s: int, spec: Any = None) -> Any
     return host.entering
 
 
-def go_on_if_empty(host: HostSystem) -> None:
-    """Let a host that waits to enter maintenance mode do so, once nothing runs on it any more."""
-    if host.entering is not None and not host.running_vms():
-        host.world.tasks.hasten(host.entering, ENTER_S)
-        host.entering = None
-
-
-def leave(host: HostSystem, call: Call) -> Any:
+def leave(host: HostEntity, call: Call) -> Any:
     """ExitMaintenanceMode_Task."""
 
     def begin() -> None:
@@ -94,7 +86,7 @@ def leave(host: HostSystem, call: Call) -> Any:
     )
 
 
-def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
+def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
     """RebootHost_Task: ends when the reboot has begun; the host is back ten minutes later."""
 
     def begin() -> None:
@@ -113,7 +105,7 @@ def reboot(host: HostSystem, call: Call, *, force: bool) -> Any:
     )
 
 
-def go_down(host: HostSystem, call: Call, back_after_s: float | None) -> None:
+def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
     """The host stops, and its VMs with it; it boots again, unless it is told to stay away (None)."""
     for vm in host.running_vms():
         stop(vm, call, clean=False)
@@ -124,7 +116,7 @@ def go_down(host: HostSystem, call: Call, back_after_s: float | None) -> None:
         host.world.clock.schedule(back_after_s, lambda: boot(host, call))
 
 
-def boot(host: HostSystem, call: Call) -> None:
+def boot(host: HostEntity, call: Call) -> None:
     """It is there again, with all that was pending in force."""
     state, how = host.state, host.boot
     host.boot = Boot()
@@ -160,13 +152,13 @@ def boot(host: HostSystem, call: Call) -> None:
     host.runtime_changed()
 
 
-def _must_respond(host: HostSystem) -> None:
+def _must_respond(host: HostEntity) -> None:
     """Raises HostNotConnected: vCenter hands an order for a host on to the host itself (vSphere API reference)."""
     if host.state.connection != "connected":
         raise faults.host_not_connected(host.name)
 
 
-def _set_maintenance(host: HostSystem, call: Call, *, on: bool, vsan: str | None = None) -> None:
+def _set_maintenance(host: HostEntity, call: Call, *, on: bool, vsan: str | None = None) -> None:
     host.state.in_maintenance = on
     told = {"in_maintenance": on, **({"vsan_mode": str(vsan)} if vsan is not None else {})}
     host.world.ledger.record(call, host, before={"in_maintenance": not on}, after=told)
@@ -174,16 +166,16 @@ def _set_maintenance(host: HostSystem, call: Call, *, on: bool, vsan: str | None
     host.post(call, "EnteredMaintenanceModeEvent" if on else "ExitMaintenanceModeEvent")
 
 
-def is_agent(vm: VirtualMachine) -> bool:
+def is_agent(vm: VmEntity) -> bool:
     """Whether it is a VM of vSphere Cluster Services: vCenter stops it for maintenance, and starts it again."""
     return vm.name.startswith("vCLS-")
 
 
-def _blocked(host: HostSystem) -> bool:
+def _blocked(host: HostEntity) -> bool:
     return any(_refuge(vm, host) is None and not is_agent(vm) for vm in host.running_vms())
 
 
-def _evacuate(vm: VirtualMachine, host: HostSystem, call: Call) -> None:
+def _evacuate(vm: VmEntity, host: HostEntity, call: Call) -> None:
     target = _refuge(vm, host)
     if target is None:
         return
@@ -194,7 +186,7 @@ def _evacuate(vm: VirtualMachine, host: HostSystem, call: Call) -> None:
         vm.power_changed()
 
 
-def _refuge(vm: VirtualMachine, host: HostSystem) -> HostSystem | None:
+def _refuge(vm: VmEntity, host: HostEntity) -> HostEntity | None:
     """The host DRS moves a VM to by itself; None = it does not."""
     cluster = host.compute_resource()
     if not cluster.moves(vm.moid) or (vm.state.vgpus and not cluster.evacuates_vgpus):

@@ -12,12 +12,12 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.datacenter import Datacenter
+    from gpuops.sim.objects.managed_entity import ManagedEntity
 
 DECIDES_S: Final = 1.0
 
 
-def power_on_all(datacenter: Datacenter, call: Call, references: list[Any]) -> Any:
+def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -> Any:
     """The task whose result is a ClusterPowerOnVmResult; its sub-tasks are waited for one by one."""
 
     def finish() -> Any:

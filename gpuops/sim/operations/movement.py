@@ -26,9 +26,7 @@ from gpuops.sim.vm_state import Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.datastore import Datastore
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import DatastoreEntity, HostEntity, VmEntity
 
 COLD_MOVE_S: Final = 5.0
 VMOTION_GIB_PER_S: Final = 1.0
@@ -40,14 +38,14 @@ NO_VMOTION: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
 """Plugin parameters that rule out vMotion of a vGPU (NVIDIA AI Enterprise docs)."""
 
 
-def relocate(vm: VirtualMachine, call: Call, spec: Any) -> Any:
+def relocate(vm: VmEntity, call: Call, spec: Any) -> Any:
     """RelocateVM_Task: to another host, resource pool, datastore or folder."""
     store = vm.world.get(spec.datastore) if spec.datastore else None
     folder = vm.world.get(spec.folder) if spec.folder else None
     return _move(vm, call, "RelocateVM_Task", *_target(vm, spec.host, spec.pool), store, folder)
 
 
-def migrate(vm: VirtualMachine, call: Call, pool: Any, host: Any, state: Any) -> Any:
+def migrate(vm: VmEntity, call: Call, pool: Any, host: Any, state: Any) -> Any:
     """MigrateVM_Task: to another host or resource pool; `state`, if given, must be the VM's power state."""
     if state is not None and str(state) != vm.state.power.value:
         raise faults.wrong_power_state(vm.state.power, Power(str(state)))
@@ -56,7 +54,7 @@ def migrate(vm: VirtualMachine, call: Call, pool: Any, host: Any, state: Any) ->
     return _move(vm, call, "MigrateVM_Task", *_target(vm, host, pool), None, None)
 
 
-def _target(vm: VirtualMachine, host: Any, pool: Any) -> tuple[HostSystem, str | None]:
+def _target(vm: VmEntity, host: Any, pool: Any) -> tuple[HostEntity, str | None]:
     """(host, pool moid). Raises InvalidArgument when they are not of one cluster, as vCenter does."""
     wanted_pool = vm.world.get(pool) if pool else None
     if host is not None:
@@ -75,12 +73,12 @@ def _target(vm: VirtualMachine, host: Any, pool: Any) -> tuple[HostSystem, str |
 
 
 def _move(
-    vm: VirtualMachine,
+    vm: VmEntity,
     call: Call,
     task_name: str,
-    host: HostSystem,
+    host: HostEntity,
     pool: str | None,
-    store: Datastore | None,
+    store: DatastoreEntity | None,
     folder: Any,
 ) -> Any:
     permissions.to_move(vm, call, pool, store, folder)
@@ -116,18 +114,18 @@ def _move(
     return vm.world.tasks.start(call, task_name, vm, duration_s, begin=begin, finish=finish)
 
 
-def host_argument(host: HostSystem) -> Any:
+def host_argument(host: HostEntity) -> Any:
     """A host as events name it."""
     return vim.event.HostEventArgument(name=host.name, host=host.ref)
 
 
-def _sees_files(vm: VirtualMachine, host: HostSystem, store: Datastore | None) -> None:
+def _sees_files(vm: VmEntity, host: HostEntity, store: DatastoreEntity | None) -> None:
     wanted = store or vm.datastore()
     if wanted.moid not in host.state.datastores:
         raise faults.wrong_argument("spec.datastore", f"Host {host.name} does not see datastore {wanted.name}.")
 
 
-def may_migrate(vm: VirtualMachine, target: HostSystem) -> None:
+def may_migrate(vm: VmEntity, target: HostEntity) -> None:
     """Raises MigrationFault kinds when a running VM cannot be moved with vMotion (which kind: from memory).
 
     A rule that binds, and a host that HA keeps empty, refuse it as they refuse a power-on.
@@ -158,7 +156,7 @@ def _blocked(reason: str) -> Exception:
     return fault
 
 
-def clone(vm: VirtualMachine, call: Call, folder: Any, name: str, spec: Any) -> Any:
+def clone(vm: VmEntity, call: Call, folder: Any, name: str, spec: Any) -> Any:
     """CloneVM_Task: a VM that is off, or a template; its result is the new VM."""
     home = vm.world.get(folder)
     location = spec.location
@@ -190,7 +188,7 @@ def clone(vm: VirtualMachine, call: Call, folder: Any, name: str, spec: Any) -> 
     return vm.world.tasks.start(call, "CloneVM_Task", vm, duration_s, begin=begin, finish=finish)
 
 
-def _copied(vm: VirtualMachine, name: str, folder: str, host: HostSystem, pool: str | None, *, template: bool) -> Any:
+def _copied(vm: VmEntity, name: str, folder: str, host: HostEntity, pool: str | None, *, template: bool) -> Any:
     state = copy.copy(vm.state)
     now = vm.world.clock.now()
     state.name, state.folder, state.host, state.pool = name, folder, host.moid, None if template else pool
@@ -204,7 +202,7 @@ def _copied(vm: VirtualMachine, name: str, folder: str, host: HostSystem, pool: 
     return state
 
 
-def destroy(vm: VirtualMachine, call: Call) -> Any:
+def destroy(vm: VmEntity, call: Call) -> Any:
     """Destroy_Task: the VM and its files are gone."""
     vm.world.authority.require(call, vm, "VirtualMachine.Inventory.Delete")
 
@@ -220,7 +218,7 @@ def destroy(vm: VirtualMachine, call: Call) -> Any:
     return vm.world.tasks.start(call, "Destroy_Task", vm, DESTROY_S, begin=begin, finish=finish)
 
 
-def unregister(vm: VirtualMachine, call: Call) -> None:
+def unregister(vm: VmEntity, call: Call) -> None:
     """UnregisterVM: the VM leaves the inventory, its files stay."""
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
@@ -229,7 +227,7 @@ def unregister(vm: VirtualMachine, call: Call) -> None:
     leave(vm)
 
 
-def mark_as_template(vm: VirtualMachine, call: Call) -> None:
+def mark_as_template(vm: VmEntity, call: Call) -> None:
     """MarkAsTemplate: a VM that is off becomes a template, in no resource pool."""
     if vm.state.power is not Power.OFF:
         raise faults.wrong_power_state(vm.state.power, Power.OFF)
@@ -239,7 +237,7 @@ def mark_as_template(vm: VirtualMachine, call: Call) -> None:
     vm.touch("config", "summary")
 
 
-def mark_as_virtual_machine(vm: VirtualMachine, call: Call, pool: Any, host: Any) -> None:
+def mark_as_virtual_machine(vm: VmEntity, call: Call, pool: Any, host: Any) -> None:
     """MarkAsVirtualMachine: a template becomes a VM of that pool."""
     if not vm.state.is_template:
         raise faults.wrong_state("The virtual machine is not a template.")

@@ -15,8 +15,8 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.objects.managed_entity import ManagedEntity
 
 _CONFIG: Final = "VirtualMachine.Config."
 OF_FIELDS: Final = {
@@ -42,13 +42,13 @@ OF_FIELDS: Final = {
 """What a field of ConfigSpec takes, below VirtualMachine.Config."""
 
 
-def to_reconfigure(vm: VirtualMachine, call: Call, spec: Any) -> None:
+def to_reconfigure(vm: VmEntity, call: Call, spec: Any) -> None:
     """Raises NoPermission for the first privilege that this ConfigSpec needs and the caller has not."""
     for privilege in _of_spec(spec):
         _require(call, vm, _CONFIG + privilege)
 
 
-def to_move(vm: VirtualMachine, call: Call, pool: str | None, store: Any, folder: Any) -> None:
+def to_move(vm: VmEntity, call: Call, pool: str | None, store: Any, folder: Any) -> None:
     """The same for a move, in addition to what the method itself is declared with."""
     if vm.state.power is Power.ON:
         _require(call, vm, "Resource.HotMigrate")
@@ -60,7 +60,7 @@ def to_move(vm: VirtualMachine, call: Call, pool: str | None, store: Any, folder
         _require(call, vm, "VirtualMachine.Inventory.Move")
 
 
-def to_clone(vm: VirtualMachine, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
+def to_clone(vm: VmEntity, call: Call, folder: Any, pool: str | None, spec: Any) -> None:
     """The same for a copy: of a template or a VM, into a folder, a resource pool and a datastore."""
     into, source = bool(spec.template), vm.state.is_template
     kinds = {
@@ -77,7 +77,7 @@ def to_clone(vm: VirtualMachine, call: Call, folder: Any, pool: str | None, spec
     _require(call, store, "Datastore.AllocateSpace")
 
 
-def to_edit_cluster(cluster: ManagedObject, call: Call) -> None:
+def to_edit_cluster(cluster: ManagedEntity, call: Call) -> None:
     """The same for settings, overrides and rules of a cluster."""
     _require(call, cluster, "Host.Inventory.EditCluster")
 
@@ -101,5 +101,5 @@ def _of_device(change: Any) -> str:
             return "EditDevice"
 
 
-def _require(call: Call, entity: ManagedObject, privilege: str) -> None:
+def _require(call: Call, entity: ManagedEntity, privilege: str) -> None:
     entity.world.authority.require(call, entity, privilege)

@@ -17,7 +17,7 @@ from gpuops.sim.vm_state import Power, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 POWER_ON_S: Final = 4.0
 POWER_OFF_S: Final = 1.5
@@ -31,7 +31,7 @@ CHECKPOINT_TASKS: Final = ("SuspendVM_Task", "PowerOnVM_Task")
 _NO_CHECKPOINT = re.compile(r"pcipassthru\d+\.cfg\.enable_(uvm|debugging|profiling)")
 
 
-def power_on(vm: VirtualMachine, call: Call, host: Any) -> Any:
+def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
     """PowerOnVM_Task: boot a VM that is off, resume one that is suspended."""
     asked = vm.world.get(host) if host is not None else None
     resuming = vm.state.power is Power.SUSPENDED
@@ -54,7 +54,7 @@ def power_on(vm: VirtualMachine, call: Call, host: Any) -> Any:
     )
 
 
-def power_off(vm: VirtualMachine, call: Call) -> Any:
+def power_off(vm: VmEntity, call: Call) -> Any:
     """PowerOffVM_Task: hard off; of a suspended VM it discards the suspended state."""
 
     def begin() -> None:
@@ -68,7 +68,7 @@ def power_off(vm: VirtualMachine, call: Call) -> Any:
     )
 
 
-def suspend(vm: VirtualMachine, call: Call) -> Any:
+def suspend(vm: VmEntity, call: Call) -> Any:
     """SuspendVM_Task: memory and frame buffer go to the datastore, the slot becomes free."""
     size_mib = checkpoint_mib(vm)
 
@@ -88,7 +88,7 @@ def suspend(vm: VirtualMachine, call: Call) -> Any:
     )
 
 
-def reset(vm: VirtualMachine, call: Call) -> Any:
+def reset(vm: VmEntity, call: Call) -> Any:
     """ResetVM_Task: the guest starts anew, the VM keeps what it holds."""
 
     def begin() -> None:
@@ -103,7 +103,7 @@ def reset(vm: VirtualMachine, call: Call) -> Any:
     return vm.world.tasks.start(call, "ResetVM_Task", vm, RESET_S, begin=begin, finish=finish)
 
 
-def shut_down_guest(vm: VirtualMachine, call: Call) -> None:
+def shut_down_guest(vm: VmEntity, call: Call) -> None:
     """ShutdownGuest: returns at once; the guest stops in its own time, unless something stopped it before."""
     _guest_must_listen(vm)
     boot_time = vm.state.boot_time
@@ -116,7 +116,7 @@ def shut_down_guest(vm: VirtualMachine, call: Call) -> None:
     vm.world.clock.schedule(GUEST_SHUTDOWN_S, stopped)
 
 
-def reboot_guest(vm: VirtualMachine, call: Call) -> None:
+def reboot_guest(vm: VmEntity, call: Call) -> None:
     """RebootGuest: returns at once."""
     _guest_must_listen(vm)
     vm.post(call, "VmGuestRebootEvent")
@@ -129,19 +129,19 @@ def reboot_guest(vm: VirtualMachine, call: Call) -> None:
     vm.world.clock.schedule(GUEST_REBOOT_S, booted)
 
 
-def stand_by_guest(vm: VirtualMachine, call: Call) -> None:
+def stand_by_guest(vm: VmEntity, call: Call) -> None:
     """StandbyGuest: the guest sleeps and keeps its vGPU; the VM stays powered on (standbyAction `powerOnSuspend`)."""
     _guest_must_listen(vm)
     vm.post(call, "VmGuestStandbyEvent")
 
 
-def terminate(vm: VirtualMachine, call: Call) -> None:
+def terminate(vm: VmEntity, call: Call) -> None:
     """TerminateVM: off at once, without a task."""
     _must_run(vm)
     stop(vm, call, clean=False)
 
 
-def stop(vm: VirtualMachine, call: Call, *, clean: bool) -> None:
+def stop(vm: VmEntity, call: Call, *, clean: bool) -> None:
     """Powered off from any state; what it held is free, a suspended state is gone."""
     with recorded(vm, call):
         _discard_checkpoint(vm)
@@ -153,7 +153,7 @@ def stop(vm: VirtualMachine, call: Call, *, clean: bool) -> None:
     vm.post(call, "VmPoweredOffEvent")
 
 
-def may_suspend(vm: VirtualMachine) -> None:
+def may_suspend(vm: VmEntity) -> None:
     """Raises when the VM cannot be suspended now.
 
     DirectPath devices exclude suspend (VMware vSphere 8.0 docs), so do unified memory, debugger and profiler of a vGPU
@@ -171,19 +171,19 @@ def may_suspend(vm: VirtualMachine) -> None:
         raise faults.not_supported(f"Suspend is not supported while {plugin} is set.")
 
 
-def checkpoint_mib(vm: VirtualMachine) -> int:
+def checkpoint_mib(vm: VmEntity) -> int:
     """Size of the suspended state: the memory, and the frame buffers of the vGPUs."""
     return vm.state.memory_mib + sum(seat.type.framebuffer_mib for seat in vm.state.seats)
 
 
-def checkpoint_s(vm: VirtualMachine, size_mib: int) -> float:
+def checkpoint_s(vm: VmEntity, size_mib: int) -> float:
     """How long its datastore takes to write or read the state, beside those that already do."""
     tasks = [task for task in vm.world.tasks.unfinished() if task.name in CHECKPOINT_TASKS]
     beside = sum(getattr(task.entity, "state", vm.state).datastore == vm.state.datastore for task in tasks)
     return size_mib / 1024 / DATASTORE_GIB_PER_S * (1 + beside)
 
 
-def _may_start(vm: VirtualMachine) -> None:
+def _may_start(vm: VmEntity) -> None:
     vm.refuse_while_asked()
     if vm.state.power is Power.ON:
         raise faults.wrong_power_state(Power.ON, Power.OFF)
@@ -191,7 +191,7 @@ def _may_start(vm: VirtualMachine) -> None:
         raise faults.not_supported("A template cannot be powered on.")
 
 
-def _start(vm: VirtualMachine, host: str, seats: Any, held: Any) -> None:
+def _start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
     state, now = vm.state, vm.world.clock.now()
     if host != state.host:
         vm.register_on(host)
@@ -207,13 +207,13 @@ def _start(vm: VirtualMachine, host: str, seats: Any, held: Any) -> None:
     vm.power_changed()
 
 
-def _space_for(vm: VirtualMachine, size_mib: int) -> None:
+def _space_for(vm: VmEntity, size_mib: int) -> None:
     store = vm.datastore()
     if store.free_mib < size_mib:
         raise faults.no_disk_space(f"[{store.name}] {vm.name}/{vm.name}.vmem", store.name)
 
 
-def _suspended(vm: VirtualMachine, call: Call, size_mib: int) -> None:
+def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
     # Asked again: the guest may have shut itself down meanwhile, other VMs may have filled the datastore.
     may_suspend(vm)
     _space_for(vm, size_mib)
@@ -226,13 +226,13 @@ def _suspended(vm: VirtualMachine, call: Call, size_mib: int) -> None:
     vm.post(call, "VmSuspendedEvent")
 
 
-def _discard_checkpoint(vm: VirtualMachine) -> None:
+def _discard_checkpoint(vm: VmEntity) -> None:
     if vm.state.suspend_file_mib:
         vm.datastore().use(-vm.state.suspend_file_mib)
         vm.state.suspend_file_mib = 0
 
 
-def _telling_failure(vm: VirtualMachine, call: Call, finish: Any) -> Any:
+def _telling_failure(vm: VmEntity, call: Call, finish: Any) -> Any:
     """The same effect, with VmFailedToPowerOnEvent posted when it is refused."""
     from pyVmomi import vmodl
 
@@ -246,12 +246,12 @@ def _telling_failure(vm: VirtualMachine, call: Call, finish: Any) -> Any:
     return effect
 
 
-def _must_run(vm: VirtualMachine) -> None:
+def _must_run(vm: VmEntity) -> None:
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)
 
 
-def _guest_must_listen(vm: VirtualMachine) -> None:
+def _guest_must_listen(vm: VmEntity) -> None:
     vm.refuse_while_asked()
     _must_run(vm)
     if not vm.state.tools_run:

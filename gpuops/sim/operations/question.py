@@ -12,13 +12,13 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 CANCEL = "1"
 """The choice that stops the VM, as in `msg.hbacommon.outofspace` (0 retries)."""
 
 
-def answer(vm: VirtualMachine, call: Call, question_id: str, choice: str) -> None:
+def answer(vm: VmEntity, call: Call, question_id: str, choice: str) -> None:
     """AnswerVM: the question goes away; the cancelling choice powers the VM off.
 
     Raises ConcurrentAccess when another question, or none, is pending.
@@ -36,7 +36,7 @@ def answer(vm: VirtualMachine, call: Call, question_id: str, choice: str) -> Non
         vm.touch("runtime", "summary")
 
 
-def console_connections(vm: VirtualMachine) -> list[Any]:
+def console_connections(vm: VmEntity) -> list[Any]:
     """QueryConnections: one VirtualMachineMksConnection per open console."""
     if vm.state.power is not Power.ON:
         raise faults.wrong_power_state(vm.state.power, Power.ON)

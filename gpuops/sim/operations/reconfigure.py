@@ -17,7 +17,7 @@ from gpuops.sim.vm_state import Power, VmState, merged_options
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 RECONFIGURE_S: Final = 1.0
 MODELLED_KEYS: Final = re.compile(
@@ -26,10 +26,10 @@ MODELLED_KEYS: Final = re.compile(
 )
 """extraConfig keys behind modelled fields: written there they are ignored silently (vSphere API, ConfigSpec)."""
 
-Setter = Callable[["VirtualMachine", VmState, Any], None]
+Setter = Callable[["VmEntity", VmState, Any], None]
 
 
-def reconfigure(vm: VirtualMachine, call: Call, spec: Any) -> Any:
+def reconfigure(vm: VmEntity, call: Call, spec: Any) -> Any:
     """The task that applies a VirtualMachineConfigSpec."""
     permissions.to_reconfigure(vm, call, spec)
 
@@ -45,7 +45,7 @@ def reconfigure(vm: VirtualMachine, call: Call, spec: Any) -> Any:
     return vm.world.tasks.start(call, "ReconfigVM_Task", vm, RECONFIGURE_S, finish=finish)
 
 
-def changed_state(vm: VirtualMachine, spec: Any) -> VmState:
+def changed_state(vm: VmEntity, spec: Any) -> VmState:
     """A copy of the VM's state with the spec applied. Raises the vim fault that refuses it."""
     if spec.changeVersion and spec.changeVersion != vm.state.change_version:
         raise faults.stale_change_version()
@@ -101,23 +101,23 @@ def _consistent(state: VmState) -> None:
         raise faults.wrong_argument("numCoresPerSocket")
 
 
-def _set_name(vm: VirtualMachine, state: VmState, name: str) -> None:
+def _set_name(vm: VmEntity, state: VmState, name: str) -> None:
     vm.refuse_duplicate_name(name)
     state.name = name
 
 
-def _set_extra_config(vm: VirtualMachine, state: VmState, options: list[Any]) -> None:
+def _set_extra_config(vm: VmEntity, state: VmState, options: list[Any]) -> None:
     kept = {option.key: str(option.value) for option in options if not MODELLED_KEYS.fullmatch(option.key.lower())}
     state.extra_config = merged_options(state.extra_config, kept)
 
 
-def _set_memory_mib(vm: VirtualMachine, state: VmState, memory_mib: int) -> None:
+def _set_memory_mib(vm: VmEntity, state: VmState, memory_mib: int) -> None:
     if memory_mib <= 0 or memory_mib % 4:
         raise faults.wrong_argument("memoryMB")
     state.memory_mib = memory_mib
 
 
-def _set_cpus(vm: VirtualMachine, state: VmState, cpus: int) -> None:
+def _set_cpus(vm: VmEntity, state: VmState, cpus: int) -> None:
     if not 0 < cpus <= vm.host().state.model.threads:
         raise faults.wrong_argument("numCPUs")
     if cpus % state.cores_per_socket:
@@ -125,21 +125,21 @@ def _set_cpus(vm: VirtualMachine, state: VmState, cpus: int) -> None:
     state.cpus = cpus
 
 
-def _set_cores_per_socket(vm: VirtualMachine, state: VmState, cores: int) -> None:
+def _set_cores_per_socket(vm: VmEntity, state: VmState, cores: int) -> None:
     state.cores_per_socket = cores or 1  # 0 = automatic
 
 
-def _set_memory_locked(vm: VirtualMachine, state: VmState, locked: bool) -> None:
+def _set_memory_locked(vm: VmEntity, state: VmState, locked: bool) -> None:
     state.memory_locked = locked
 
 
-def _set_memory_allocation(vm: VirtualMachine, state: VmState, allocation: Any) -> None:
+def _set_memory_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
     reservation = _reservation(allocation, "memoryAllocation")
     if reservation is not None:
         state.memory_reservation_mib = reservation
 
 
-def _set_cpu_allocation(vm: VirtualMachine, state: VmState, allocation: Any) -> None:
+def _set_cpu_allocation(vm: VmEntity, state: VmState, allocation: Any) -> None:
     reservation = _reservation(allocation, "cpuAllocation")
     if reservation is not None:
         state.cpu_reservation_mhz = reservation
@@ -155,13 +155,13 @@ def _reservation(allocation: Any, name: str) -> int | None:
     return int(allocation.reservation)
 
 
-def _set_firmware(vm: VirtualMachine, state: VmState, firmware: str) -> None:
+def _set_firmware(vm: VmEntity, state: VmState, firmware: str) -> None:
     if firmware not in ("bios", "efi"):
         raise faults.wrong_argument("firmware")
     state.firmware = firmware
 
 
-def _set_virtual_numa(vm: VirtualMachine, state: VmState, numa: Any) -> None:
+def _set_virtual_numa(vm: VmEntity, state: VmState, numa: Any) -> None:
     if state.hardware_version < 20:
         raise faults.wrong_argument("virtualNuma", "Virtual NUMA settings need hardware version 20.")
     if numa.coresPerNumaNode is not None:
@@ -171,13 +171,13 @@ def _set_virtual_numa(vm: VirtualMachine, state: VmState, numa: Any) -> None:
 
 
 def _plain(attribute: str) -> Setter:
-    def setter(vm: VirtualMachine, state: VmState, value: Any) -> None:
+    def setter(vm: VmEntity, state: VmState, value: Any) -> None:
         setattr(state, attribute, value)
 
     return setter
 
 
-def _nothing(vm: VirtualMachine, state: VmState, value: Any) -> None:
+def _nothing(vm: VmEntity, state: VmState, value: Any) -> None:
     """Handled elsewhere."""
 
 

@@ -10,11 +10,11 @@ from gpuops.sim.render.ledger_facts import changed, facts
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
 
 
 @contextmanager
-def recorded(vm: VirtualMachine, call: Call) -> Iterator[None]:
+def recorded(vm: VmEntity, call: Call) -> Iterator[None]:
     """Write what the block changes in the VM's state to the ledger; nothing when it changes nothing or raises."""
     before = facts(vm.state)
     yield

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.operations import faults
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power, SnapshotState
+from gpuops.sim.vm_state import Power, SnapshotState, VmState
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.world import World
+
+MakeSnapshot = Callable[["World", str, "VmEntity", VmState], "ManagedObject"]
 
 SNAPSHOT_S: Final = 3.0
 
 
-def create(vm: VirtualMachine, call: Call, name: str, description: str, *, memory: bool) -> Any:
-    """CreateSnapshot_Task. Its result is the snapshot."""
+def create(vm: VmEntity, call: Call, name: str, description: str, *, memory: bool, make: MakeSnapshot) -> Any:
+    """CreateSnapshot_Task. Its result is the snapshot; `make` is the type of its object."""
 
     def begin() -> None:
         vm.refuse_while_asked()
@@ -26,15 +31,13 @@ def create(vm: VirtualMachine, call: Call, name: str, description: str, *, memor
 
     def finish() -> Any:
         with recorded(vm, call):
-            return take(vm, name, description, memory=memory)
+            return take(vm, name, description, memory=memory, make=make)
 
     return vm.world.tasks.start(call, "CreateSnapshot_Task", vm, SNAPSHOT_S, begin=begin, finish=finish)
 
 
-def take(vm: VirtualMachine, name: str, description: str, *, memory: bool) -> Any:
+def take(vm: VmEntity, name: str, description: str, *, memory: bool, make: MakeSnapshot) -> Any:
     """The new snapshot object, which is the current one from now on."""
-    from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
-
     state = vm.state
     number = max((taken.id for taken in state.snapshots), default=0) + 1
     taken = SnapshotState(
@@ -47,7 +50,7 @@ def take(vm: VirtualMachine, name: str, description: str, *, memory: bool) -> An
         memory=memory,
         parent=state.current_snapshot,
     )
-    snapshot = VirtualMachineSnapshot(vm.world, taken.moid, vm, copy.copy(state))
+    snapshot = make(vm.world, taken.moid, vm, copy.copy(state))
     vm.world.register(snapshot)
     state.snapshots = (*state.snapshots, taken)
     state.current_snapshot = taken.moid
@@ -55,7 +58,7 @@ def take(vm: VirtualMachine, name: str, description: str, *, memory: bool) -> An
     return snapshot
 
 
-def remove_all(vm: VirtualMachine, call: Call) -> Any:
+def remove_all(vm: VmEntity, call: Call) -> Any:
     """RemoveAllSnapshots_Task."""
     return vm.world.tasks.start(
         call,
@@ -66,7 +69,7 @@ def remove_all(vm: VirtualMachine, call: Call) -> Any:
     )
 
 
-def remove_one(vm: VirtualMachine, call: Call, moid: str, *, children: bool) -> Any:
+def remove_one(vm: VmEntity, call: Call, moid: str, *, children: bool) -> Any:
     """RemoveSnapshot_Task: the snapshot, with those taken after it if asked; others move to its parent."""
 
     def finish() -> None:
@@ -79,7 +82,7 @@ def remove_one(vm: VirtualMachine, call: Call, moid: str, *, children: bool) -> 
     return vm.world.tasks.start(call, "RemoveSnapshot_Task", vm, SNAPSHOT_S, finish=finish)
 
 
-def _remove(vm: VirtualMachine, call: Call, gone: set[str]) -> None:
+def _remove(vm: VmEntity, call: Call, gone: set[str]) -> None:
     state = vm.state
     parents = {taken.moid: taken.parent for taken in state.snapshots}
 
@@ -102,7 +105,7 @@ def _moved(taken: SnapshotState, parent: str | None) -> SnapshotState:
     return taken if taken.parent == parent else replace(taken, parent=parent)
 
 
-def _allowed(vm: VirtualMachine, *, memory: bool) -> None:
+def _allowed(vm: VmEntity, *, memory: bool) -> None:
     # DirectPath devices exclude snapshots with memory; a running VM that has them cannot be snapshotted at all
     # (VMware vSphere 8.0 docs). For vGPUs the host's memorySnapshotSupported decides.
     running = vm.state.power is Power.ON

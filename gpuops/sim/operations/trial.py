@@ -13,14 +13,13 @@ from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import HostEntity, VmEntity
 
 TRIAL_S: Final = 1.0
 BEST_RATING: Final = 5
 
 
-def check_power_on(vm: VirtualMachine, call: Call, host: HostSystem | None) -> Any:
+def check_power_on(vm: VmEntity, call: Call, host: HostEntity | None) -> Any:
     """CheckPowerOn_Task: a result for the host asked for, or for each host of the VM's cluster."""
     hosts = [host] if host is not None else vm.host().compute_resource().hosts()
 
@@ -31,7 +30,7 @@ def check_power_on(vm: VirtualMachine, call: Call, host: HostSystem | None) -> A
     return vm.world.tasks.start(call, "CheckPowerOn_Task", vm, TRIAL_S, finish=finish, exclusive=False)
 
 
-def recommended_hosts(vm: VirtualMachine) -> list[Any]:
+def recommended_hosts(vm: VmEntity) -> list[Any]:
     """RecommendHostsForVm: the hosts that would take it, those with the fewest running VMs rated best."""
     takers = [host for host in vm.host().compute_resource().hosts() if _refusal(vm, host) is None]
     ranked = sorted(takers, key=lambda host: (len(host.running_vms()), host.name))
@@ -41,12 +40,12 @@ def recommended_hosts(vm: VirtualMachine) -> list[Any]:
     ]
 
 
-def _result(vm: VirtualMachine, host: HostSystem) -> Any:
+def _result(vm: VmEntity, host: HostEntity) -> Any:
     refusal = _refusal(vm, host)
     return vim.vm.check.Result(vm=vm.ref, host=host.ref, error=[refusal] if refusal else [])
 
 
-def _refusal(vm: VirtualMachine, host: HostSystem) -> Any:
+def _refusal(vm: VmEntity, host: HostEntity) -> Any:
     try:
         if vm.state.power is Power.ON:
             raise faults.wrong_power_state(Power.ON, Power.OFF)

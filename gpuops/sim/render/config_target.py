@@ -10,20 +10,20 @@ from pyVmomi import vim
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
 from gpuops.sim.host_state import GpuState, HostState
 from gpuops.sim.render import host_graphics
-from gpuops.sim.render.device_groups import group_info
+from gpuops.sim.render.device_groups import group_info, offered_groups
 from gpuops.sim.render.pci import device_name, gpu_device
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import HostEntity
 
 
-def config_target(hosts: list[HostSystem]) -> Any:
+def config_target(hosts: list[HostEntity]) -> Any:
     """The ConfigTarget of these hosts: of one, or what any of a cluster offers (the union is from memory)."""
     states = [host.state for host in hosts]
     types = dict.fromkeys(
         name for host in hosts for name in host_graphics.offered(host.state.for_admission(host.seats()))
     )
-    groups = {group.name: group for host in hosts for group in host.device_groups()}
+    groups = {group.name: group for host in hosts for group in offered_groups(host.state)}
     return vim.vm.ConfigTarget(
         numCpus=max((state.model.threads for state in states), default=0),
         numCpuCores=max((state.model.cores for state in states), default=0),
@@ -75,7 +75,7 @@ def _unique(items: Iterable[Any]) -> list[Any]:
     return list({item.name: item for item in items}.values())
 
 
-def _datastores(hosts: list[HostSystem]) -> list[Any]:
+def _datastores(hosts: list[HostEntity]) -> list[Any]:
     shown = {store.moid: store for host in hosts for store in host.read("datastore")}
     return [
         vim.vm.DatastoreInfo(
@@ -90,6 +90,6 @@ def _datastores(hosts: list[HostSystem]) -> list[Any]:
     ]
 
 
-def _networks(hosts: list[HostSystem]) -> list[Any]:
+def _networks(hosts: list[HostEntity]) -> list[Any]:
     shown = {network.moid: network for host in hosts for network in host.read("network")}
     return [vim.vm.NetworkInfo(name=network.name, network=network.read("summary")) for network in shown.values()]

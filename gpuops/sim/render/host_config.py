@@ -12,7 +12,7 @@ from gpuops.sim.host_state import HostState
 from gpuops.sim.render import host_graphics
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import HostEntity
 
 MANAGERS: Final = {
     "advancedOption": (vim.option.OptionManager, "hostOptions"),
@@ -25,7 +25,7 @@ MANAGERS: Final = {
 """configManager field -> type, and what its moid begins with; the host's own number follows."""
 
 
-def config(host: HostSystem) -> Any:
+def config(host: HostEntity) -> Any:
     state, seats = host.state, host.seats()
     gpus = state.for_admission(seats)
     return filled(
@@ -138,7 +138,7 @@ def config_manager(number: str) -> Any:
     return vim.host.ConfigManager(**managers)
 
 
-def connection_info(host: HostSystem) -> Any:
+def connection_info(host: HostEntity) -> Any:
     """QueryHostConnectionInfo."""
     return filled(
         vim.host.ConnectInfo,

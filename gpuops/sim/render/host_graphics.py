@@ -13,7 +13,7 @@ from gpuops.sim.host_state import GpuState, HostState
 from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.entities import HostEntity
 
 STUN_SECONDS_PER_GIB: Final = 1.4
 """Stun of a vMotion at 10 Gbit/s per GiB of frame buffer in use (VMware vSphere 7.0, vMotion of vGPU VMs)."""
@@ -105,7 +105,7 @@ def _gpu_passthrough(gpu: GpuState) -> Any:
     )
 
 
-def bindings(host: HostSystem) -> list[Any]:
+def bindings(host: HostEntity) -> list[Any]:
     """`config.assignableHardwareBinding`: which running VM holds which DirectPath device."""
     return [
         vim.host.AssignableHardwareBinding(instanceId=f"pcie-{pci_id}", vm=vm.ref, pciId=pci_id, deviceKey=key)

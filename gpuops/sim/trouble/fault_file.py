@@ -21,6 +21,7 @@ from typing import Any
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import UsageError
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
+from gpuops.sim.trouble.happenings import HAPPENINGS
 from gpuops.sim.trouble.injector import checked
 from gpuops.sim.trouble.rule import Rule
 
@@ -35,7 +36,7 @@ def read(path: Path) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for number, entry in enumerate(document["faults"], start=1):
         try:
-            rules += map(checked, _rules(entry))
+            rules += [checked(rule, HAPPENINGS) for rule in _rules(entry)]
         except UsageError as error:
             raise UsageError(f"{path}, fault {number}: {error.message}", hint=error.hint) from error
     return tuple(rules)

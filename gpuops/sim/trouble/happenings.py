@@ -1,41 +1,12 @@
-"""Happenings by name: what goes on in a vCenter beside the calls of the client that is tested."""
+"""What goes on in a vCenter beside the calls of the client that is tested, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from gpuops.errors import UsageError
-from gpuops.sim.registry import is_kind_of
 from gpuops.sim.trouble import host_happenings, site_happenings, vm_happenings
-
-if TYPE_CHECKING:
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.trouble.rule import Rule
-    from gpuops.sim.world import World
-
-Act = Callable[[Any, "Rule"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """What happens to each object of a type that is meant; with no type, once to the whole site."""
-
-    kind: str
-    act: Act
-    is_unseen: bool = False
-    """Whether it changes what vCenter answers and nothing that it keeps."""
-
-    def strike(self, world: World, targets: Iterable[ManagedObject], rule: Rule) -> None:
-        """Let it happen."""
-        if not self.kind:
-            self.act(world, rule)
-            return
-        for target in targets:
-            if is_kind_of(target.wsdl_name, self.kind):
-                self.act(target, rule)
-
+from gpuops.sim.trouble.happening import Happening
 
 HAPPENINGS: Final[Mapping[str, Happening]] = {
     "vm.deleted": Happening("VirtualMachine", vm_happenings.deleted),
@@ -68,11 +39,3 @@ HAPPENINGS: Final[Mapping[str, Happening]] = {
     "certificate.changed": Happening("", site_happenings.another_certificate, is_unseen=True),
     "clock.skewed": Happening("", site_happenings.skewed, is_unseen=True),
 }
-
-
-def named(name: str) -> Happening:
-    """The happening of that name. Raises UsageError."""
-    try:
-        return HAPPENINGS[name]
-    except KeyError:
-        raise UsageError(f"no happening is called {name!r}", hint=f"there are: {', '.join(HAPPENINGS)}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,16 @@ from pyVmomi import VmomiSupport
 
 from gpuops.errors import UsageError
 from gpuops.sim.soap import NAMESPACE
-from gpuops.sim.trouble import happenings
 from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.trouble.happening import Happening, named
 from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Phase, Rule
 from gpuops.sim.trouble.typed_fault import fault_type, make_fault
 
 if TYPE_CHECKING:
     from gpuops.sim.call import Call
     from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.object_store import ObjectStore
     from gpuops.sim.objects.task import Task
-    from gpuops.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,10 @@ class Armed:
 class Injector:
     """The rules of a world, none to begin with."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world = world
+    def __init__(self, store: ObjectStore, seed: int, happenings: Mapping[str, Happening]) -> None:
+        self._store = store
+        self.happenings = happenings
+        """What a rule can let happen, by name."""
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
         self._armed: list[Armed] = []
         self._speaking_of: dict[str, tuple[Armed, ...]] = {}
@@ -88,17 +90,17 @@ class Injector:
 
     def add(self, rule: Rule) -> None:
         """From now on, strike what this rule matches. Raises UsageError for one that can strike nothing."""
-        checked(rule)
+        checked(rule, self.happenings)
         armed = Armed(rule, rule.phase_of_calls())
         self._armed.append(armed)
         self._speaking_of.clear()
         self.hides = self.hides or rule.effect is Effect.MISSING
         if rule.at_s is not None:
-            self.world.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
+            self._store.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
 
     def happen(self, rule: Rule) -> None:
         """Let the happening of this rule strike now. Raises UsageError for one that can strike nothing."""
-        armed = Armed(checked(rule), None, struck=1)
+        armed = Armed(checked(rule, self.happenings), None, struck=1)
         self._armed.append(armed)
         self._speaking_of.clear()
         self._happen(armed)
@@ -196,14 +198,14 @@ class Injector:
             case Effect.EXPIRE:
                 self._end_session(call)
             case Effect.DELAY:
-                self.world.wait(lambda: None, rule.delay_s)
+                self._store.wait(lambda: None, rule.delay_s)
             case _:
                 self._happen(armed)
         return None
 
     def _end_session(self, call: Call) -> None:
         if call.session is not None:
-            self.world.sessions.close(call.session)
+            self._store.sessions.close(call.session)
             call.session = None
 
     def _happen(self, armed: Armed) -> None:
@@ -212,21 +214,21 @@ class Injector:
             if armed not in self._armed:
                 return  # cleared meanwhile
             armed.struck += 1
-        happening = happenings.named(rule.happening)
-        targets = [obj for obj in self.world.registry if matches(obj, rule.target)]
+        happening = named(rule.happening, self.happenings)
+        targets = [obj for obj in self._store.registry if matches(obj, rule.target)]
         self.before_happening()
-        changes = self.world.changes
-        happening.strike(self.world, targets, rule)
-        if self.world.changes > changes or happening.is_unseen:
+        changes = self._store.changes
+        happening.strike(self._store, targets, rule)
+        if self._store.changes > changes or happening.is_unseen:
             self.on_strike(rule, tuple(targets))
 
 
-def checked(rule: Rule) -> Rule:
+def checked(rule: Rule, happenings: Mapping[str, Happening]) -> Rule:
     """The rule. Raises UsageError where its fault, its happening or its method is none."""
     if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
         fault_type(rule.fault)
     if rule.effect is Effect.HAPPEN:
-        happenings.named(rule.happening)
+        named(rule.happening, happenings)
     if not any(wild in rule.method for wild in "*?[") and not _is_method(rule.method):
         raise UsageError(
             f"no method of the vSphere API is called {rule.method!r}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.sim.authority import READ_ONLY
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.datastore import Datastore
+    from gpuops.sim.entities import DatastoreEntity
     from gpuops.sim.objects.managed_entity import ManagedEntity
     from gpuops.sim.trouble.rule import Rule
     from gpuops.sim.world import World
@@ -19,7 +19,7 @@ STALE_S: Final = 90.0
 """How long old values are told unless the rule says otherwise."""
 
 
-def full(store: Datastore, rule: Rule) -> None:
+def full(store: DatastoreEntity, rule: Rule) -> None:
     """Somebody fills it to the last byte, for `for_s`."""
     taken_mib = store.free_mib
     store.use(taken_mib)
@@ -27,7 +27,7 @@ def full(store: Datastore, rule: Rule) -> None:
         store.world.clock.schedule(rule.for_s, lambda: store.use(-taken_mib), background=True)
 
 
-def gone(store: Datastore, rule: Rule) -> None:
+def gone(store: DatastoreEntity, rule: Rule) -> None:
     """All paths to it are down, for `for_s`: its VMs are inaccessible."""
     _reachable(store, reachable=False)
     if rule.for_s:
@@ -83,7 +83,7 @@ def skewed(world: World, rule: Rule) -> None:
     world.skew = timedelta(seconds=rule.delay_s)
 
 
-def _reachable(store: Datastore, *, reachable: bool) -> None:
+def _reachable(store: DatastoreEntity, *, reachable: bool) -> None:
     store.accessible = reachable
     store.touch("summary", "host")
     for vm in store.vms.values():

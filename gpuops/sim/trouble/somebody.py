@@ -15,4 +15,4 @@ USER: Final = "VSPHERE.LOCAL\\somebody"
 
 def somebody(world: World, method: str) -> Call:
     """A call of another user, in no session that a client could see."""
-    return Call(method=method, version=world.api_version, session=Session(world, "", "", USER, "en"))
+    return Call(method=method, version=world.api_version, session=Session(world.sessions, "", "", USER, "en"))

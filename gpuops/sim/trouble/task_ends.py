@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.sim.vm_state import Power, Question
 
 if TYPE_CHECKING:
+    from gpuops.sim.object_store import ObjectStore
     from gpuops.sim.objects.task import Task
 
 OUT_OF_SPACE: Final = Question(
@@ -23,13 +24,13 @@ ANSWER_LOOK: Final = timedelta(seconds=5)
 """How often a task looks whether its VM's question was answered."""
 
 
-def waits_for_answer(entity: Any) -> bool:
+def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
     """Whether a VM waits for an answer; it asks the first time. An object that is no VM never does."""
     if entity.wsdl_name != "VirtualMachine":
         return False
-    if entity.moid in entity.world.asked:
+    if entity.moid in store.asked:
         return entity.state.question is not None
-    entity.world.asked.add(entity.moid)
+    store.asked.add(entity.moid)
     text = OUT_OF_SPACE.text.format(f"{entity.name}.vmdk")
     entity.state.question = Question(OUT_OF_SPACE.id, text, OUT_OF_SPACE.choices)
     entity.touch("runtime", "summary")
@@ -42,16 +43,17 @@ class Unanswered:
     It is told of the answer, and does not ask: a night is seven thousand looks long.
     """
 
-    def __init__(self, vm: Any, go_on: Callable[[], None]) -> None:
+    def __init__(self, store: ObjectStore, vm: Any, go_on: Callable[[], None]) -> None:
+        self._store = store
         self._go_on = go_on
-        self._asked_at = vm.world.clock.now()
-        vm.world.registry.watch(vm.moid, self)
+        self._asked_at = store.clock.now()
+        store.registry.watch(vm.moid, self)
 
     def object_touched(self, obj: Any, paths: Collection[str]) -> None:
         if obj.state.question is not None:
             return
-        obj.world.registry.unwatch(obj.moid, self)
-        clock = obj.world.clock
+        self._store.registry.unwatch(obj.moid, self)
+        clock = self._store.clock
         until_look = ANSWER_LOOK - (clock.now() - self._asked_at) % ANSWER_LOOK
         # No wait of a client jumps to this look.
         clock.schedule(until_look.total_seconds(), self._go_on, background=True)

@@ -17,8 +17,7 @@ from gpuops.sim.trouble.somebody import somebody
 from gpuops.sim.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.objects.host_system import HostSystem
-    from gpuops.sim.objects.virtual_machine import VirtualMachine
+    from gpuops.sim.entities import HostEntity, VmEntity
     from gpuops.sim.trouble.rule import Rule
 
 ANOTHER_NAME: Final = "{}-renamed"
@@ -26,7 +25,7 @@ WORKING_MHZ: Final = 5200
 """CPU of a desktop that somebody works with."""
 
 
-def deleted(vm: VirtualMachine, rule: Rule) -> None:
+def deleted(vm: VmEntity, rule: Rule) -> None:
     """Somebody removes it with its files, running or not."""
     call = somebody(vm.world, "Destroy_Task")
     if vm.state.power is not Power.OFF:
@@ -36,7 +35,7 @@ def deleted(vm: VirtualMachine, rule: Rule) -> None:
     leave(vm)
 
 
-def recreated(vm: VirtualMachine, rule: Rule) -> None:
+def recreated(vm: VmEntity, rule: Rule) -> None:
     """It is gone, and another VM has its name: same folder, same host, off, with an identity of its own."""
     deleted(vm, rule)
     state = copy.copy(vm.state)
@@ -47,14 +46,14 @@ def recreated(vm: VirtualMachine, rule: Rule) -> None:
     made.world.ledger.record(somebody(vm.world, "CreateVM_Task"), made, before={}, after=facts(state))
 
 
-def inaccessible(vm: VirtualMachine, rule: Rule) -> None:
+def inaccessible(vm: VmEntity, rule: Rule) -> None:
     """vCenter cannot reach its files: runtime.connectionState says so (vSphere API reference)."""
     _connection(vm, "inaccessible")
     if rule.for_s:
         vm.world.clock.schedule(rule.for_s, lambda: _connection(vm, None), background=True)
 
 
-def renamed(vm: VirtualMachine, rule: Rule) -> None:
+def renamed(vm: VmEntity, rule: Rule) -> None:
     """Somebody gives it another name."""
     before = vm.name
     vm.rename(ANOTHER_NAME.format(before))
@@ -63,7 +62,7 @@ def renamed(vm: VirtualMachine, rule: Rule) -> None:
     vm.world.ledger.record(call, vm, before={"name": before}, after={"name": vm.name})
 
 
-def refiled(vm: VirtualMachine, rule: Rule) -> None:
+def refiled(vm: VmEntity, rule: Rule) -> None:
     """Somebody moves it to the folder that holds its own."""
     own = vm.world.get(vm.state.folder)
     above = vm.world.get(own.parent)
@@ -74,23 +73,23 @@ def refiled(vm: VirtualMachine, rule: Rule) -> None:
     vm.world.ledger.record(call, vm, before={"folder": own.moid}, after={"folder": above.moid})
 
 
-def stopped(vm: VirtualMachine, rule: Rule) -> None:
+def stopped(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it off; of a suspended VM that discards the suspended state."""
     if vm.state.power is not Power.OFF:
         power.stop(vm, somebody(vm.world, "PowerOffVM_Task"), clean=False)
 
 
-def started(vm: VirtualMachine, rule: Rule) -> None:
+def started(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it on, or resumes it; refused as anybody's power-on would be."""
     _tried(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
 
 
-def suspended(vm: VirtualMachine, rule: Rule) -> None:
+def suspended(vm: VmEntity, rule: Rule) -> None:
     """Somebody suspends it."""
     _tried(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
 
 
-def elsewhere(vm: VirtualMachine, rule: Rule) -> None:
+def elsewhere(vm: VmEntity, rule: Rule) -> None:
     """DRS moves it while it runs, or HA registers it anew when it does not: it is on another host of its cluster."""
     call = Call(method="MigrateVM_Task", version=vm.world.api_version)
     for target in vm.host().compute_resource().hosts():
@@ -103,13 +102,13 @@ def elsewhere(vm: VirtualMachine, rule: Rule) -> None:
             return
 
 
-def busy(vm: VirtualMachine, rule: Rule) -> None:
+def busy(vm: VmEntity, rule: Rule) -> None:
     """A task of somebody else runs on it for `for_s`: TaskInProgress to everyone."""
     call = somebody(vm.world, "ReconfigVM_Task")
     _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
 
 
-def used(vm: VirtualMachine, rule: Rule) -> None:
+def used(vm: VmEntity, rule: Rule) -> None:
     """Somebody works with it by remote desktop, for `for_s` or for good: its CPU tells, and no console does."""
     idle_mhz = vm.state.cpu_usage_mhz
     _uses(vm, WORKING_MHZ)
@@ -117,12 +116,12 @@ def used(vm: VirtualMachine, rule: Rule) -> None:
         vm.world.clock.schedule(rule.for_s, lambda: _uses(vm, idle_mhz), background=True)
 
 
-def _uses(vm: VirtualMachine, mhz: int) -> None:
+def _uses(vm: VmEntity, mhz: int) -> None:
     vm.state.cpu_usage_mhz = mhz
     vm.touch("summary")
 
 
-def _taken_by(vm: VirtualMachine, target: HostSystem) -> Admission | None:
+def _taken_by(vm: VmEntity, target: HostEntity) -> Admission | None:
     if target is vm.host() or vm.state.datastore not in target.state.datastores or not target.state.usable:
         return None
     if vm.state.power is not Power.ON:
@@ -142,6 +141,6 @@ def _tried(act: object, call: Call) -> None:
         return
 
 
-def _connection(vm: VirtualMachine, state: str | None) -> None:
+def _connection(vm: VmEntity, state: str | None) -> None:
     vm.connection = state
     vm.touch("runtime", "summary")
