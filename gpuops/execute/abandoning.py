@@ -45,7 +45,7 @@ def _found(journal: Journal | None, name: str, inventory: Inventory) -> Abandonm
     meant = [each for each in held if _is_called(each, name, inventory)]
     still = [each for each in meant if not each.returned]
     if journal is not None and still:
-        if len({each.vm for each in still}) > 1:
+        if len({each.uuid or each.vm for each in still}) > 1:
             raise Refused(f"{name}: several VMs of nights are called so", hint="moid:ID names one; " + STATUS)
         return _abandonment(still[-1], journal, inventory)
     if journal is not None and (before := next((each for each in meant if each.given_up), None)) is not None:

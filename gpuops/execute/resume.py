@@ -19,6 +19,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.given_up import vm_now
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.project import project
 from gpuops.plan.satisfied import satisfied
@@ -59,7 +60,7 @@ _BEFORE: Final[dict[type[Step], PowerState]] = {
 
 def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     """What became of each effect of the run that nobody saw end. Sends nothing."""
-    intents = doer.journal.open_intents(doer.run)
+    intents = [as_now(intent, doer.inventory) for intent in doer.journal.open_intents(doer.run)]
     if not intents:
         return ()
     # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
@@ -84,6 +85,14 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
     return tuple(settled[intent.op_id] for intent in intents)
 
 
+def as_now(intent: Intent, inventory: Inventory) -> Intent:
+    """The effect, of its VM under the id that it has now: one that was registered anew since has another."""
+    vm = vm_now(intent.step.vm, intent.uuid, inventory)
+    if vm is None or vm.ref == intent.step.vm:
+        return intent
+    return replace(intent, step=replace(intent.step, vm=vm.ref))
+
+
 @dataclass(frozen=True, slots=True)
 class Foreseen:
     """What settling would come to, known by looking alone."""
@@ -99,7 +108,7 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
     """Settles a run's open effects in a snapshot, and nowhere else."""
     undone: set[str] = set()
     notes: list[str] = []
-    for intent in intents:
+    for intent in (as_now(intent, inventory) for intent in intents):
         step, vm = intent.step, inventory.vms.get(intent.step.vm)
         if vm is None or satisfied(step, inventory):
             continue

@@ -90,7 +90,10 @@ class Turn:
         foreseen = foresee(self.site.vcenter, intents, before, catalog_of(before))
         report = self._planned(
             foreseen.inventory,
-            tuple(replace(each, taken=False) if each.vm in foreseen.undone else each for each in originals),
+            tuple(
+                replace(each, taken=False) if {vm.ref for vm in vms_of(each, before)} & foreseen.undone else each
+                for each in originals
+            ),
             journal,
             ahead,
         )
@@ -188,7 +191,7 @@ class Turn:
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_SETBACKS)
-        taken, catalog = self._taken(run, journal), catalog_of(report.before)
+        taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
         guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
         doer = Doer(
             self.site.vcenter,
@@ -226,12 +229,11 @@ class Turn:
             return self.leases.under(report.request.lock_vms(report.before))
         return self.leases.only
 
-    def _taken(self, run: Run, journal: Journal) -> frozenset[str]:
+    def _taken(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
         """The desktops (refs) that earlier runs of this night have taken."""
         tonight = Originals(journal).all(run.night)
-        return frozenset(
-            each.vm for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML
-        )
+        taken = [each for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML]
+        return frozenset(vm.ref for each in taken for vm in vms_of(each, inventory))
 
     def _end(self, runs: Sequence[Run], journal: Journal) -> None:
         """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""

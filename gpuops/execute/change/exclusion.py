@@ -12,6 +12,7 @@ from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.plan import Rejection
+from gpuops.plan.rotation.ours import vms_of
 
 ROTATION_KINDS = ("rotate night", "rotate day", "rotate restore")
 
@@ -53,7 +54,9 @@ def in_rotation(journal: Journal | None, hosts: Iterable[str], inventory: Invent
     """A refusal for each VM of these hosts that a night has taken and no morning has returned."""
     wanted = set(hosts)
     for original in Originals(journal).all() if journal is not None else ():
-        if original.taken and original.host in wanted:
+        there = wanted.intersection((original.host, *(vm.host for vm in vms_of(original, inventory))))
+        for host in sorted(there) if original.taken else ():
             hint = "gpuops rotate day brings it back; change the host then"
-            name = inventory.hosts[original.host].name
-            yield Rejection(name, f"{original.name} is in the rotation of night {original.night}", hint=hint)
+            yield Rejection(
+                inventory.hosts[host].name, f"{original.name} is in the rotation of night {original.night}", hint=hint
+            )

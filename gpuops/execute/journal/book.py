@@ -86,7 +86,14 @@ class Intended:
 
     @property
     def vm(self) -> str:
+        """Managed object id, as it was then."""
         return str(self.step[self.kind]["vm"])
+
+    @property
+    def uuid(self) -> str | None:
+        """Instance uuid of its VM, or hardware uuid of its host; None = not known."""
+        found: str | None = self.before.get("uuid")
+        return found
 
 
 @dataclass(slots=True)
@@ -243,7 +250,7 @@ class Book:
 
     def _original(self, record: Record) -> None:
         body = record.body
-        key = (body["night"], body["vm"])
+        key = self.key_of(body["night"], body["vm"], body["uuid"])
         if key in self.originals:  # what is saved of a night stays as it was saved
             return
         drs = VmDrs(body["drs"]) if "drs" in body else None
@@ -251,6 +258,14 @@ class Book:
             *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
             policy=self._policy_of(record.run, body["night"]),
         )  # fmt: skip
+
+    def key_of(self, night: str, vm: str, uuid: str | None) -> tuple[str, str]:
+        """By which a VM is known that a night has saved: it may have been registered anew since, and a VM is known by
+        its instance uuid; what nobody saved is known by its id."""
+        if (night, vm) in self.originals or uuid is None:
+            return night, vm
+        same = (key for key, saved in self.originals.items() if key[0] == night and saved.uuid == uuid)
+        return next(same, (night, vm))
 
     def _policy_of(self, run: str, night: str) -> str:
         """The policy of the run that saved it; older records do not name that: it had just begun."""
@@ -267,22 +282,24 @@ class Book:
             return
         of.intents[intended.op_id] = intended
         if of.run.night is not None and intended.kind in TAKING:
-            self.given_up.pop(intended.vm, None)
-            self._took(of.run.night, intended.vm, 1)
-            self._taken_anew(of.run, intended.vm)
+            for ref in [ref for ref, each in self.given_up.items() if _is_of(intended, each.ref, each.uuid)]:
+                del self.given_up[ref]
+            self._took(of.run.night, intended, 1)
+            self._taken_anew(of.run, intended)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
-            mine = (saved for saved in self.originals.values() if saved.vm == intended.vm and saved.returned is None)
-            self.over.update(saved.night for saved in mine if saved.role is not Role.ML)
+            saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
+            self.over.update(each.night for each in saved_of if each.returned is None and each.role is not Role.ML)
 
-    def _taken_anew(self, run: Run, vm: str) -> None:
+    def _taken_anew(self, run: Run, intended: Intended) -> None:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
-        saved = self.originals.get((run.night or "", vm))
+        saved = self.originals.get(self.key_of(run.night or "", intended.vm, intended.uuid))
         if saved is not None:
             saved.returned = None
             saved.policy = run.policy or saved.policy
 
-    def _took(self, night: str, vm: str, count: int) -> None:
-        self.takes[night, vm] = self.takes.get((night, vm), 0) + count
+    def _took(self, night: str, intended: Intended, count: int) -> None:
+        key = self.key_of(night, intended.vm, intended.uuid)
+        self.takes[key] = self.takes.get(key, 0) + count
 
     def _submitted(self, record: Record) -> None:
         intended = self._intended(record)
@@ -317,19 +334,22 @@ class Book:
         """What an outcome means to its night."""
         kind = intended.kind
         if kind in TAKING:
-            self._took(night, intended.vm, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
+            self._took(night, intended, (was is IntentState.FAILED) - (intended.state is IntentState.FAILED))
         if kind in LATE_TO_TELL:
-            self.lost.pop((night, intended.vm), None)
+            key = self.key_of(night, intended.vm, intended.uuid)
+            self.lost.pop(key, None)
             if intended.state is IntentState.UNKNOWN:
-                self.lost[night, intended.vm] = record.at
+                self.lost[key] = record.at
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
 
     def _undone(self, intended: Intended) -> None:
         """What was lost of this VM need not be waited for any more once it was undone."""
-        for key in [key for key in self.lost if key[1] == intended.vm]:
+        for key in [*self.lost]:
             saved = self.originals.get(key)
-            if saved is not None and intended.kind in _UNDONE_BY[saved.role]:
+            if saved is None or not _is_of(intended, saved.vm, saved.uuid):
+                continue
+            if intended.kind in _UNDONE_BY[saved.role]:
                 del self.lost[key]
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
@@ -345,6 +365,13 @@ class Book:
     def _touched(self, at: datetime) -> None:
         if self.changed is None or at > self.changed:
             self.changed = at
+
+
+def _is_of(intended: Intended, ref: str, uuid: str | None) -> bool:
+    """Whether it is about this VM, under whatever id."""
+    if uuid is not None and intended.uuid is not None:
+        return uuid == intended.uuid
+    return ref == intended.vm
 
 
 _STATES: Final = {state.value: state for state in IntentState}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run
+from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.lasting import LastingStore
 from gpuops.execute.journal.memory import MemoryStore
@@ -48,6 +48,8 @@ class Intent:
     task: str | None
     seen: datetime
     """When vCenter was last looked at before it was sent, by vCenter's clock: its task is younger."""
+    uuid: str | None = None
+    """Instance uuid of its VM; None = not known."""
 
 
 class Journal:
@@ -267,7 +269,9 @@ class Journal:
 
         def new(book: Book) -> list[Draft]:
             return [
-                (of, Kind.ORIGINAL, each) for each in originals if (each["night"], each["vm"]) not in book.originals
+                (of, Kind.ORIGINAL, each)
+                for each in originals
+                if book.key_of(each["night"], each["vm"], each["uuid"]) not in book.originals
             ]
 
         self._append(new)
@@ -291,7 +295,7 @@ class Journal:
                 if each.ref not in known:
                     drafts.append((run.id if run is not None else "", Kind.GIVEN_UP, _given_up(each, given_up=True)))
                 if run is None:
-                    held = [saved for saved in book.originals.values() if saved.vm == each.ref and not saved.returned]
+                    held = [saved for saved in book.originals.values() if _is_held(saved, each)]
                     drafts += [("", Kind.RETURNED, {"night": saved.night, "vm": saved.vm}) for saved in held]
             return drafts
 
@@ -369,9 +373,16 @@ def _given_up(each: GivenUp, *, given_up: bool) -> Mapping[str, Any]:
     return body | {"thing": each.thing, "uuid": each.uuid, "name": each.name, "of": each.of, "runs": each.runs}
 
 
+def _is_held(saved: Saved, given: GivenUp) -> bool:
+    """Whether a night still holds what is given up."""
+    if saved.returned is not None:
+        return False
+    return saved.uuid == given.uuid if saved.uuid is not None and given.uuid is not None else saved.vm == given.ref
+
+
 def _run_of(op_id: str) -> str:
     return op_id.split("-")[1]
 
 
 def _intent(each: Intended, step: Step) -> Intent:
-    return Intent(each.op_id, step, each.state, each.task, each.seen)
+    return Intent(each.op_id, step, each.state, each.task, each.seen, each.uuid)
