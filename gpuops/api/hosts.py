@@ -110,9 +110,11 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     Raises UsageError, HostNotFound for a name that is not there.
     """
     from gpuops.execute.given_up import still_given_up
+    from gpuops.execute.originals import lock_vms_of
     from gpuops.execute.roles import beside
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
     from gpuops.plan.doctor.given_up import of_given_up
+    from gpuops.plan.doctor.lock_vm import of_lock_vms
     from gpuops.plan.doctor.parser import of_parser
     from gpuops.vsphere.transport.reply import expat_version
 
@@ -123,8 +125,11 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
     with site.remembering(inventory.vcenter) as journal:
-        given_up = of_given_up(still_given_up(journal, site, inventory))
-    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory), *given_up)
+        of_journal = (
+            *of_given_up(still_given_up(journal, site, inventory)),
+            *of_lock_vms(lock_vms_of(journal), inventory),
+        )
+    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory), *of_journal)
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
 
 

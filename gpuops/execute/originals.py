@@ -89,6 +89,15 @@ def policies_of(journal: Journal | None) -> tuple[Policy, ...]:
     return tuple(dict.fromkeys(each.policy for each in found if each.policy is not None))
 
 
+def lock_vms_of(journal: Journal | None) -> frozenset[str]:
+    """Names of the lock VMs that the journal knows: those of nights that are not over, and those whose lease a run has
+    held."""
+    if journal is None:
+        return frozenset()
+    named = {policy.lock_vm for policy in policies_of(journal) if policy.lock_vm is not None}
+    return frozenset(named.union(journal.book.lease_numbers))
+
+
 def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
     """What the journal knows of nights that are not over, and of the one that is now; nothing without a journal."""
     if journal is None:

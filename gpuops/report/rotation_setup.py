@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuops.plan.rotation.setup import Setup, Unmarked
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible
@@ -34,6 +34,8 @@ def _lines(setup: Setup) -> Iterator[Text]:
         yield _line("there", f"VM {setup.lock_vm}", "dim")
     else:
         yield Text("note: the policy has no lock_vm: a run on another machine is not seen", "dim")
+    if setup.lock_vm is not None and (wrong := may_be_reverted(setup.lock_vm_snapshots)):
+        yield Text(f"warning: {visible(setup.lock_vm)} {wrong}; {NO_SNAPSHOTS}", "yellow")
     if setup.lock_vm is not None:
         yield Text(f"note: nights need VirtualMachine.Config.AdvancedConfig on {visible(setup.lock_vm)}", "dim")
     if setup.keeps_drs_off:
@@ -72,6 +74,7 @@ def setup_document(setup: Setup) -> Document:
         "attributes": [{"name": name, "defined": name not in setup.undefined} for name in setup.attributes],
         "lock_vm": setup.lock_vm,
         "lock_vm_made_on": {"host": new.host_name, "datastore": new.datastore} if new is not None else None,
+        "lock_vm_snapshots": setup.lock_vm_snapshots if setup.lock_vm is not None else None,
         "keeps_drs_off": setup.keeps_drs_off,
         "unmarked": [
             {"pool": each.pool, "mark": each.mark, "desktops": list(each.desktops)} for each in setup.unmarked

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from gpuops.api import rotate_day, rotate_init, rotate_night, run
+from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
 from gpuops.plan.attach import Attach
+from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease
-from gpuops.sim.operations import movement
+from gpuops.plan.rotation.setup import Setup
+from gpuops.plan.scope import Scope
+from gpuops.report.rotation_setup import setup_text
+from gpuops.sim.operations import movement, snapshots
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.somebody import somebody
@@ -144,3 +150,27 @@ def test_where_no_host_can_have_it_is_refused(lab: SimServer, tmp_path: Path) ->
     with site_of(lab, tmp_path) as site, pytest.raises(Refused, match="no connected host sees a datastore"):
         rotate_init(LEASED, site)
     assert effects(lab) == []
+
+
+def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path) as site:
+        rotate_init(LEASED, site)
+        assert rotate_night(LEASED, site, apply=True).exit_code == 0
+        assert rotate_day(LEASED, site, apply=True).exit_code == 0
+        assert rotate_init(LEASED, site).lock_vm_snapshots == 0
+        assert [each for each in doctor(site, Scope()).findings if each.subject == LOCK] == []
+        with lab.world.lock:
+            [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
+            snapshots.take(vm, "backup", "", memory=False)
+        assert "warning: gpuops-lock has 1 snapshot: a revert would turn back" in shown(rotate_init(LEASED, site))
+        [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
+        assert found.severity is Severity.WARNING
+        assert found.reason.startswith("lock VM: has 1 snapshot: a revert would turn back the number of its lease")
+        assert found.fix == "delete its snapshots, and leave it out of what makes them (a backup)"
+
+
+def shown(setup: Setup) -> str:
+    console = Console(width=300, file=StringIO())
+    console.print(setup_text(setup))
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()

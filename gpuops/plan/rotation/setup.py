@@ -19,6 +19,7 @@ ANNOTATION: Final = (
 )
 
 
+NO_SNAPSHOTS: Final = "delete its snapshots, and leave it out of what makes them (a backup)"
 A_LOCK: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
 
 
@@ -59,6 +60,8 @@ class Setup:
     lock_vm: str | None
     lock_vm_missing: NewVm | None
     unmarked: tuple[Unmarked, ...] = ()
+    lock_vm_snapshots: int | None = 0
+    """None = they cannot be read."""
     keeps_drs_off: bool = False
     """Whether nights change what DRS does with their ML VMs."""
     made: bool = False
@@ -86,8 +89,19 @@ def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> 
         policy.lock_vm,
         _lock_vm(policy.lock_vm, inventory) if policy.lock_vm else None,
         tuple(_unmarked(policy, inventory)),
+        next((vm.snapshots for vm in inventory.vms.values() if vm.name == policy.lock_vm), 0),
         policy.drs_override is not DrsOverride.NONE,
     )
+
+
+def may_be_reverted(snapshots: int | None) -> str:
+    """What is wrong with a lock VM that has so many trees of snapshots; empty = nothing is."""
+    if snapshots == 0:
+        return ""
+    if snapshots is None:
+        return "its snapshots cannot be read: with one, a revert would turn back the number of its lease"
+    has = f"has {snapshots} snapshot{'s' if snapshots > 1 else ''}"
+    return f"{has}: a revert would turn back the number of its lease, and no night begins before that is set right"
 
 
 def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collection[str]) -> tuple[str, ...]:
