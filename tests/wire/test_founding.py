@@ -18,6 +18,7 @@ from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.scope import Scope
 from gpuops.report.rotation_setup import setup_text
+from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
 from gpuops.sim.operations import movement, snapshots
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import rules_of
@@ -161,7 +162,7 @@ def test_a_lock_vm_with_snapshots_is_named_by_init_and_doctor(lab: SimServer, tm
         assert [each for each in doctor(site, Scope()).findings if each.subject == LOCK] == []
         with lab.world.lock:
             [vm] = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == LOCK]
-            snapshots.take(vm, "backup", "", memory=False)
+            snapshots.take(vm, "backup", "", memory=False, make=VirtualMachineSnapshot)
         assert "warning: gpuops-lock has 1 snapshot: a revert would turn back" in shown(rotate_init(LEASED, site))
         [found] = [each for each in doctor(site, Scope()).findings if each.subject == LOCK]
         assert found.severity is Severity.WARNING
