@@ -70,7 +70,7 @@ def night_account(server: SimServer, roles: Mapping[str, Iterable[str]] = NIGHT_
     for folder, privileges in roles.items():
         authority.permit(server.username, authority.add_role(f"{folder} at night", privileges), place(server, folder))
     if defined:
-        server.world.find("CustomFieldsManager").define("gpuops.rotation")  # type: ignore[union-attr]
+        server.world.custom_fields.define("gpuops.rotation")
 
 
 @contextmanager

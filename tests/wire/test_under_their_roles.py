@@ -85,7 +85,7 @@ def two_clusters(tmp_path: Path) -> World:
         known = replace(vm.state.template, login=Known("ml", "Kept4now"), programs=(Program("/opt/keep", 30.0),))
         vm.state.template = known
         vm.state.cpu_hot_add = vm.name == "ml-07"  # an attachment that wants a NUMA node switches it off
-    world.find("CustomFieldsManager").define("gpuops.rotation")  # type: ignore[union-attr]
+    world.custom_fields.define("gpuops.rotation")
     return world
 
 
