@@ -1,7 +1,9 @@
 """Lanes: which steps of a plan may be sent now, and how long those in flight have been.
 
 A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of
-DRS, wait for their VM alone.
+DRS, wait for their VM alone. ML VMs of one host start in the order of the plan, whichever is ready first: in that order
+each of them was found to have room. Every wait is for a step that comes earlier in the plan, also where one is tried
+again after others, so none is for ever.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Waiting:
     """A step that has not ended, in the wave it came from."""
 
     wave: int
+    number: int
+    """In the plan, counted from 0."""
     step: Step
     tries: int = 0
     rest_s: float = 0.0
@@ -71,6 +75,27 @@ class Flight:
         return self.waited_s >= HUNG_S and isinstance(self.underway.step, back)
 
 
+class _Starts:
+    """The starts that are still to be sent, each after those of its host that come before it in the plan."""
+
+    def __init__(self, waiting: Iterable[Waiting], inventory: Inventory) -> None:
+        starts = (each for each in waiting if isinstance(each.step, PowerOnVm))
+        self._host_of = {each.number: _host(each.step, inventory) for each in starts}
+        self._left = defaultdict[str | None, list[int]](list)
+        for number in sorted(self._host_of):
+            self._left[self._host_of[number]].append(number)
+
+    def in_turn(self, waiting: Waiting) -> bool:
+        """Whether no other one comes before it."""
+        number = waiting.number
+        return number not in self._host_of or number == self._left[self._host_of[number]][0]
+
+    def sends(self, waiting: Waiting) -> None:
+        """It is sent, and the next one of its host may follow at once."""
+        if waiting.number in self._host_of:
+            self._left[self._host_of[waiting.number]].remove(waiting.number)
+
+
 class Lanes:
     """The steps of one plan that have not ended."""
 
@@ -78,7 +103,8 @@ class Lanes:
         """`returning`: all of it only brings back."""
         self._limits = limits
         self._returning = returning
-        self.waiting = [Waiting(number, step) for number, wave in enumerate(plan.waves) for step in wave.steps]
+        steps = ((wave, step) for wave, each in enumerate(plan.waves) for step in each.steps)
+        self.waiting = [Waiting(wave, number, step) for number, (wave, step) in enumerate(steps)]
         self.flights: list[Flight] = []
 
     @property
@@ -109,6 +135,7 @@ class Lanes:
             on_host[_host(flight.step, inventory)] += 1
             on_store.update(_stores(flight.step, inventory))
         first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
+        starts = _Starts(() if self._returning else self.waiting, inventory)
         overridden = {_cluster(flight.step, inventory) for flight in active}
         ready: list[Waiting] = []
         for waiting in self.waiting:
@@ -117,7 +144,8 @@ class Lanes:
             host, vm = _host(waiting.step, inventory), waiting.step.vm
             if waiting.rest_s or vm in busy_vms or (host is not None and on_host[host] >= self._limits.per_host):
                 continue
-            if any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory)):
+            earlier = any(waiting.wave > first[lane] for lane in _lanes(waiting.step, inventory))
+            if earlier or not starts.in_turn(waiting):
                 continue
             cluster = _cluster(waiting.step, inventory)
             if cluster is not None and cluster in overridden:
@@ -126,6 +154,7 @@ class Lanes:
             if any(on_store[store] >= self._limits.per_datastore for store in stores):
                 continue
             ready.append(waiting)
+            starts.sends(waiting)
             overridden.add(cluster)
             for store in stores:
                 on_store[store] += 1

@@ -11,7 +11,7 @@ from gpuops.execute.lanes import Lanes
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import Step, SuspendVm
+from gpuops.plan.steps import PowerOnVm, SetAttribute, Step, SuspendVm
 from tests.execute.small_vcenter import small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)
@@ -44,3 +44,41 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
         for flight in tuple(lanes.flights):
             lanes.land(flight)
     assert sent == numbers
+
+
+def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
+    """The second would have a GPU that the first one needs, were it ready first."""
+    inventory = small_world().snapshot()
+    host, marker = inventory.vm("vm-91").host, SetAttribute("vm-91", "marker", "x")
+    first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
+    lanes = Lanes(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
+    [marking] = lanes.ready(inventory)
+    lanes.launch(marking, Underway("op", marker, TaskRef("task")))
+    assert lanes.ready(inventory) == [], "the first waits for its marker, the second for the first"
+    lanes.end(lanes.land(lanes.flights[0]))
+    assert [waiting.step for waiting in lanes.ready(inventory)] == [first, second]
+
+
+def test_a_start_that_is_tried_again_waits_for_none_that_comes_later() -> None:
+    """It stands behind the others that wait then; the start of a later stage waits for it, and it for none of them."""
+    inventory = small_world().snapshot()
+    host = inventory.vm("vm-91").host
+    first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
+    lanes = Lanes(Plan(waves=(Wave("start", (first,)), Wave("start", (second,)))), PLENTY)
+    [starting] = lanes.ready(inventory)
+    lanes.again(starting, 20.0)
+    assert lanes.ready(inventory) == [], "the first rests"
+    lanes.spend(20.0)
+    assert [waiting.step for waiting in lanes.ready(inventory)] == [first]
+    lanes.end(starting)
+    assert [waiting.step for waiting in lanes.ready(inventory)] == [second]
+
+
+def test_on_the_way_back_no_start_waits_for_another() -> None:
+    """A desktop without a guest that could be suspended is started again: one that must wait keeps no other away."""
+    inventory = small_world().snapshot()
+    host = inventory.vm("vm-91").host
+    first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
+    lanes = Lanes(Plan(waves=(Wave("start", (first, second)),)), PLENTY, returning=True)
+    lanes.again(lanes.waiting[0], 20.0)
+    assert [waiting.step for waiting in lanes.ready(inventory)] == [second]

@@ -31,10 +31,14 @@ STARTED_BY_SOMEBODY: Final = (
 """A night marks an ML VM and is ended by a lock VM that was reverted; somebody else starts the VM, and in the morning
 another machine, without the journal, stops it: it has the marker alone to go by."""
 
+ONE_AFTER_ANOTHER: Final = (Event("N3", rules_of("N3", {"skip": 2})), Event("N3", rules_of("N3", {"skip": 2})))
+"""Two waits break off, and of two ML VMs of a host the one that was to start last is ready first."""
+
 
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
+        pytest.param(13786, ONE_AFTER_ANOTHER, id="ML VMs of a host start in the order of the plan"),
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
         pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
     ],
