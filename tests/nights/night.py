@@ -89,6 +89,8 @@ class Played:
     """Desktops (refs) that the policy and their owner both allow to take."""
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when its user sat down or began to work from afar, when we suspended it)."""
+    stood: list[tuple[datetime, datetime]] = field(default_factory=list)
+    """From when to when its machine was paused."""
     in_spite: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when it was opted out or its owner's mark was taken off, when we suspended it)."""
     sent_by: dict[str, tuple[int, str, int]] = field(default_factory=dict)
@@ -469,9 +471,10 @@ class Nightly:
                 self._beside()
 
     def _stands_still(self, event: Event) -> None:
-        connect = partial(self._connect, lambda what: None)
+        connect, since = partial(self._connect, lambda what: None), self.world.clock.now()
         with self._another_process():
             self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
+        self.played.stood.append((since, self.world.clock.now()))
         self.played.struck["K6"] = self.played.struck.get("K6", 0) + 1
 
     def _count_in_flight(self) -> None:

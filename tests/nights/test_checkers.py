@@ -312,6 +312,12 @@ def stopped_elsewhere_without_its_marker(night: Played) -> Played:
     return with_ledger(night, kept, sent_by={op_id: (-1, half, at) for op_id, (_, half, at) in night.sent_by.items()})
 
 
+def two_cut_by_a_machine_that_was_paused(night: Played) -> Played:
+    """One request may have been past its check."""
+    paused = (EVENING, EVENING + timedelta(minutes=15))
+    return replace(night, stood=[paused], cut_sessions=[("vm-1", *paused), ("vm-2", *paused)])
+
+
 def beside(error: GpuopsError | None, lock: Admission, sent: int = 0) -> Doctor:
     """A run was begun while another was under way, and ended so."""
     return lambda night: replace(night, beside=[Beside(error, lock, sent)])
@@ -323,6 +329,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I1", "told_with_a_command", blocked_by_nobody),
     ("I28", "advice_gets_further", advised_in_vain),
     ("I2", "no_session_is_cut", lambda night: replace(night, cut_sessions=[("vm-1", EVENING, CLOSES)])),
+    ("I2", "no_session_is_cut", two_cut_by_a_machine_that_was_paused),
     ("I2", "who_works_is_left", lambda night: replace(night, busy=frozenset(night.names))),
     ("I3", "fits", no_room),
     ("I4", "second_is_empty", lambda night: replace(night, second=1)),

@@ -34,10 +34,14 @@ another machine, without the journal, stops it: it has the marker alone to go by
 ONE_AFTER_ANOTHER: Final = (Event("N3", rules_of("N3", {"skip": 2})), Event("N3", rules_of("N3", {"skip": 2})))
 """Two waits break off, and of two ML VMs of a host the one that was to start last is ready first."""
 
+PAUSED: Final = (Event("H4", target="desktop-001", at_s=236.0), Event("K6", point=55, at_s=900.0))
+"""A user begins to work while the machine is paused, whose next suspend was past its check."""
+
 
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
+        pytest.param(2100226, PAUSED, id="one request of a machine that was paused may come late"),
         pytest.param(13786, ONE_AFTER_ANOTHER, id="ML VMs of a host start in the order of the plan"),
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
         pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
