@@ -184,7 +184,8 @@ def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
     all of them is a few calls old."""
     asked = night.asked.get(start.operation_id, start.at)
-    offs = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == OFF]
+    off = (each for each in night.world.ledger if each.after.get("power") == Power.OFF)
+    offs = [each.at for each in off if each.moid == start.moid]
     return any(asked - timedelta(seconds=LOOK_S) <= at <= start.at for at in offs)
 
 
@@ -223,7 +224,7 @@ def who_came_back_stays(night: Played) -> Iterator[str]:
     woken: set[str] = set()
     for entry in night.world.ledger:
         ours = entry.operation_id.startswith("gpuops-")
-        if entry.method == START and not ours and entry.moid in taken:
+        if entry.after.get("power") == Power.ON and not ours and entry.moid in taken:
             woken.add(entry.moid)
         elif entry.method == SUSPEND and ours:
             taken.add(entry.moid)

@@ -20,6 +20,8 @@ MORNING_S: Final = 9 * 3600
 READ_FOR_IDLE: Final = ("summary.quickStats.overallCpuUsage", "runtime.numMksConnections")
 """What tells whether a desktop is used."""
 
+REVERTED: Final = ("vm.reverted_to_off", "vm.reverted_to_suspended", "vm.reverted_to_running")
+
 
 def epidemics_of(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> tuple[Event, ...]:
     """What befalls many desktops, and the return that is cut off, of a seed."""
@@ -28,6 +30,7 @@ def epidemics_of(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> tuple
         *_working_from_afar(seed, desktops),
         *_withdrawn(seed, desktops),
         *_moved_out(seed, desktops),
+        *_reverted(seed, desktops, ml),
         *_thieves(seed, ml),
         *_boomerangs(seed, desktops),
         *_unseen(seed),
@@ -77,6 +80,21 @@ def _moved_out(seed: int, desktops: Sequence[str]) -> list[Event]:
         for desktop in desktops
         for fault in rng.choice([("V10",), ("V6",), ("V10", "V6")])
     ]
+
+
+def _reverted(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> list[Event]:
+    """VMs are reverted to snapshots that were taken when they were off, suspended or running; while they are taken, in
+    the night, or when they come back."""
+    rng = _dice(seed, "reverted")
+    if rng is None:
+        return []
+    first_s, last_s = rng.choice([(1, 300), (300, MORNING_S), (MORNING_S, MORNING_S + 600)])
+    kinds = rng.choice([REVERTED, REVERTED, *((kind,) for kind in REVERTED)])
+    vms = [*desktops, *rng.choice([(), ml])]
+    changes = (
+        {"target": vm, "at_s": float(rng.randint(first_s, last_s)), "happening": rng.choice(kinds)} for vm in vms
+    )
+    return [Event("V11", rules_of("V11", each)) for each in changes]
 
 
 def _thieves(seed: int, ml: Sequence[str]) -> list[Event]:

@@ -43,7 +43,11 @@ IMPOSSIBLE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...]] = (
         "nothing is sent to a VM while a task changes it",
     ),
     (SUSPENDS, (Whereabouts.AWAY,), "a desktop that is away is suspended already"),
-    ((*VMS, *MISSING, *HOSTS, "G8", "G10", "H1", "H2", "H3"), (Whereabouts.GONE,), "a VM that is gone is not there"),
+    (
+        (*VMS, *MISSING, *HOSTS, "G8", "G10", "H1", "H2", "H3", "V11"),
+        (Whereabouts.GONE,),
+        "a VM that is gone is not there",
+    ),
     (("V7", "H1"), (Whereabouts.LOST,), "it is powered off already"),
     (("H1",), (Whereabouts.AWAY,), "nobody sits down at a desktop that is suspended"),
     (

@@ -30,9 +30,9 @@ SITES: Final = ("T12", "T13", "N7", "N8", "C5", "K7")
 MISSING: Final = ("A10", "N2")
 USERS: Final = ("H1", "H2", "H3")
 """A user sits down at a desktop that is running; wakes up one that is suspended; or wakes it each time anew."""
-WITHDRAWN: Final = ("H4", "H5", "H6", "V10")
-"""In epidemics alone: a user works from afar, a desktop is opted out, its owner's mark is taken off, or it is moved to
-another folder."""
+WITHDRAWN: Final = ("H4", "H5", "H6", "V10", "V11")
+"""In epidemics alone: a user works from afar, a desktop is opted out, its owner's mark is taken off, it is moved to
+another folder, or a VM is reverted to a snapshot."""
 KILLS: Final = ("K1",)
 DISKS: Final = ("K3",)
 """The journal cannot be written."""

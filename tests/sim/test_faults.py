@@ -417,6 +417,14 @@ def sees_V10(lab: Lab) -> None:
     assert vm.parent.name != before
 
 
+def sees_V11(lab: Lab) -> None:
+    give(lab, "V11", target="vdi-11")
+    assert lab.power("vdi-11") == "suspended"
+    lab.vm("vdi-01").SuspendVM_Task()
+    assert lab.power("vdi-11") == "poweredOff"
+    assert ledger_of_others(lab) == [("RevertToSnapshot_Task", "vdi-11")]
+
+
 def sees_V9(lab: Lab) -> None:
     give(lab, "V9", target="vdi-02")
     vm = lab.vm("vdi-02")

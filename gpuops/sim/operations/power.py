@@ -7,6 +7,7 @@ one last slot the later one is refused. A suspended VM holds no slot; its resume
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.operations import faults
@@ -45,7 +46,7 @@ def power_on(vm: VmEntity, call: Call, host: Any) -> Any:
             raise faults.wrong_power_state(vm.state.power, Power.ON)  # nothing is left to resume, and this is no boot
         with recorded(vm, call):
             chosen, admitted = place(vm, asked)
-            _start(vm, chosen.moid, admitted.seats, admitted.held)
+            start(vm, chosen.moid, admitted.seats, admitted.held)
         vm.post(call, "VmPoweredOnEvent")
 
     duration_s = checkpoint_s(vm, vm.state.suspend_file_mib) if resuming else POWER_ON_S
@@ -191,7 +192,8 @@ def _may_start(vm: VmEntity) -> None:
         raise faults.not_supported("A template cannot be powered on.")
 
 
-def _start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
+def start(vm: VmEntity, host: str, seats: Any, held: Any) -> None:
+    """It runs on this host with these GPUs, from its suspended state if it has one."""
     state, now = vm.state, vm.world.clock.now()
     if host != state.host:
         vm.register_on(host)
@@ -224,6 +226,17 @@ def _suspended(vm: VmEntity, call: Call, size_mib: int) -> None:
         state.suspend_time, state.suspend_file_mib = vm.world.clock.now(), size_mib
         vm.power_changed()
     vm.post(call, "VmSuspendedEvent")
+
+
+def restore_checkpoint(vm: VmEntity, taken_at: datetime) -> None:
+    """It is suspended in a state that was saved then, whatever it was before; what it held is free."""
+    _discard_checkpoint(vm)
+    state, size_mib = vm.state, checkpoint_mib(vm)
+    vm.datastore().use(size_mib)
+    state.power, state.seats, state.held, state.question = Power.SUSPENDED, (), (), None
+    state.boot_time = state.boot_time or taken_at
+    state.suspend_time, state.suspend_file_mib = taken_at, size_mib
+    vm.power_changed()
 
 
 def _discard_checkpoint(vm: VmEntity) -> None:

@@ -1,4 +1,4 @@
-"""Snapshots of a VM: taken, listed, removed. Reverting is not simulated."""
+"""Snapshots of a VM: taken, listed, removed. That somebody reverts one is a happening (`reverting`)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyVmomi import vmodl
 
 from gpuops.sim.call import Call
-from gpuops.sim.operations import power
+from gpuops.sim.operations import power, reverting
 from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.operations.recording import recorded
 from gpuops.sim.registration import enter, leave, new_moid, new_uuid
@@ -77,6 +77,21 @@ def stopped(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it off; of a suspended VM that discards the suspended state."""
     if vm.state.power is not Power.OFF:
         power.stop(vm, somebody(vm.world, "PowerOffVM_Task"), clean=False)
+
+
+def reverted_to_off(vm: VmEntity, rule: Rule) -> None:
+    """Somebody reverts it to a snapshot that was taken when it was off, or without its memory."""
+    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
+
+
+def reverted_to_suspended(vm: VmEntity, rule: Rule) -> None:
+    """Somebody reverts it to a snapshot that was taken when it was suspended."""
+    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
+
+
+def reverted_to_running(vm: VmEntity, rule: Rule) -> None:
+    """Somebody reverts it to a snapshot that was taken, with its memory, when it ran."""
+    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
 
 
 def started(vm: VmEntity, rule: Rule) -> None:
