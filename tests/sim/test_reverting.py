@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-
+from gpuops.sim.trouble.happenings import HAPPENINGS
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.sim.lab import Lab, served
 
@@ -21,7 +21,7 @@ def revert(lab: Lab, name: str, to: str) -> None:
     happening = f"vm.reverted_to_{to}"
     vms = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == name]
     with lab.world.lock:
-        named(happening).strike(lab.world, vms, Rule(Effect.HAPPEN, happening=happening))
+        HAPPENINGS[happening].strike(lab.world, vms, Rule(Effect.HAPPEN, happening=happening))
 
 
 @pytest.mark.parametrize("name", ["vdi-01", "vdi-11"], ids=["running", "suspended"])
