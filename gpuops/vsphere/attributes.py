@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.errors import GpuopsError, Refused
+from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
 from gpuops.vsphere.managed import vm
 
 if TYPE_CHECKING:
@@ -70,5 +70,7 @@ class Attributes:
             if name not in self._keys:
                 raise
         else:
+            if field is None:
+                raise OutcomeUnknown(f"attribute {name}: vCenter answered without it; whether it was made is not known")
             self._keys[name] = field.key
         return self._keys[name]

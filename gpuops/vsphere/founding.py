@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import OutcomeUnknown
+from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.model.task import TaskRef
 from gpuops.vsphere import managed
+from gpuops.vsphere.transport.door import Unreadable
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.setup import NewVm
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 MEMORY_MIB: Final = 4
 """The least that a VM may have; it is never powered on."""
 GUEST: Final = "otherGuest"
+_DEEPEST: Final = 100
+"""So many folders within each other; an inventory is read with as many."""
 
 
 def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
@@ -27,6 +30,8 @@ def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
     host = managed.host(session, new.host)
     pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
     folder = session.read(lambda: _datacenter(host).vmFolder, subject=new.name)
+    if not isinstance(folder, vim.Folder):
+        raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
     spec = vim.vm.ConfigSpec(
         name=new.name,
         annotation=new.annotation,
@@ -46,6 +51,8 @@ def _datacenter(host: Any) -> Any:
     from pyVmomi import vim
 
     place = host.parent
-    while not isinstance(place, vim.Datacenter):
+    for _ in range(_DEEPEST):
+        if isinstance(place, vim.Datacenter):
+            return place
         place = place.parent
-    return place
+    raise Unreadable(f"more than {_DEEPEST} folders within each other")

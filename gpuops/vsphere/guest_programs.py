@@ -115,7 +115,8 @@ class GuestPrograms:
         if process.endTime is None:
             return None
         began = process.startTime
-        duration_s = (process.endTime - began).total_seconds() if began else None
+        with self._session.decoding("ListProcessesInGuest"):
+            duration_s = (process.endTime - began).total_seconds() if began else None
         if process.exitCode:
             return TaskEnd(task, StepFailed(f"its program ended with exit code {int(process.exitCode)}"), duration_s)
         return TaskEnd(task, None, duration_s)

@@ -6,7 +6,7 @@ HostPciPassthruSystem, HostProfileManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
 
 Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 MODULE: Final = "nvidia"
 """The kernel module of NVIDIA's vGPU manager."""
@@ -75,19 +76,29 @@ class HostConnection:
         managers = self._session.read(lambda: managed.host(self._session, step.host).configManager, subject=name)
         match step:
             case ConfigureModule(after=options):
-                self._change(managers.kernelModuleSystem.UpdateModuleOptionString, name, op_id, MODULE, options)
+                system = self._manager(managers, "kernelModuleSystem", name)
+                self._change(system.UpdateModuleOptionString, name, op_id, MODULE, options)
             case ConfigureGraphics(after=graphics):
-                manager = managers.graphicsManager
+                manager = self._manager(managers, "graphicsManager", name)
                 # what is there, changed in place: fields that this version does not know go back as they came
                 config = self._session.read(lambda: manager.graphicsConfig, subject=name)
-                self._change(manager.UpdateGraphicsConfig, name, op_id, _graphics_config(config, graphics))
+                with self._session.decoding("graphicsConfig"):
+                    wanted = _graphics_config(config, graphics)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, wanted)
             case ConfigurePassthrough():
-                system = managers.pciPassthruSystem
+                system = self._manager(managers, "pciPassthruSystem", name)
                 self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
             case ConfigureMig():
                 raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
             case _:
                 assert_never(step)
+
+    def _manager(self, managers: Any, which: str, name: str) -> Any:
+        """One of the host's managers. Raises Refused where it has none: nothing was sent."""
+        found = getattr(managers, which, None)
+        if found is None:
+            raise Refused(f"{name}: vCenter names no {which} of this host, so it is not changed")
+        return found
 
     def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
         """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
@@ -127,14 +138,21 @@ class _Asked:
         return replace(
             self._modules(managers.kernelModuleSystem),
             packages=self._packages(managers.imageConfigManager),
-            graphics=None if graphics is None else graphics_settings(graphics),
-            passthrough=None if passthrough is None else tuple(_passthrough_states(passthrough)),
+            graphics=self._made("graphicsConfig", graphics_settings, graphics),
+            passthrough=self._made("pciPassthruInfo", _passthrough_states, passthrough),
             rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
             takes_labels=capability.assignHwPciConfigSupported if capability else None,
             device_groups=self._device_groups(managers.assignableHardwareManager),
             custody=self._custodians.of(self._host),
             unread=tuple(dict.fromkeys(self._unread)),
         )
+
+    def _made(self, what: str, make: Callable[[Any], Value], told: Any) -> Value | None:
+        """A value of ours of what it told; None where it told nothing."""
+        if told is None:
+            return None
+        with self._session.decoding(what):
+            return make(told)
 
     def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
         return None if manager is None else self._answer(lambda: ask(manager))
@@ -160,19 +178,16 @@ class _Asked:
         if manager is None:
             return None
         try:
-            return device_groups(
-                self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name) or ()
-            )
+            told = self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name)
         except NotConnected:
             raise
         except GpuopsError:
             return None
+        return self._made("RetrieveVendorDeviceGroupInfo", device_groups, told or ())
 
     def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
         told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
-        if told is None:
-            return None
-        return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
+        return self._made("FetchSoftwarePackages", _packages, told)
 
     def _answer(self, call: Callable[[], Answer]) -> Answer | None:
         """What it answers; None, and the reason kept, where it does not or may not."""
@@ -186,6 +201,10 @@ class _Asked:
 
     def _said(self) -> HostSettings:
         return HostSettings(unread=tuple(self._unread))
+
+
+def _packages(told: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
+    return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
 
 
 def graphics_settings(config: Any) -> GraphicsSettings:
@@ -212,8 +231,8 @@ def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
     return config
 
 
-def _passthrough_states(told: Any) -> list[PassthroughState]:
-    return [
+def _passthrough_states(told: Iterable[Any]) -> tuple[PassthroughState, ...]:
+    return tuple(
         PassthroughState(
             address,
             capable=bool(each.passthruCapable),
@@ -224,7 +243,7 @@ def _passthrough_states(told: Any) -> list[PassthroughState]:
         )
         for each in told
         if (address := _address(each.id)) is not None
-    ]
+    )
 
 
 def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:

@@ -25,6 +25,7 @@ from gpuops.vsphere import managed
 from gpuops.vsphere.attributes import Attributes
 from gpuops.vsphere.overrides import overriding
 from gpuops.vsphere.specs import config_spec
+from gpuops.vsphere.transport.door import Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,11 @@ class Performer:
         found = self._session.read(
             collector.RetrievePropertiesEx, [spec], query.RetrieveOptions(maxObjects=1), subject=subject
         )
-        return next((one.val for each in (found.objects if found else ()) for one in each.propSet), ())
+        with self._session.decoding("a read of devices"):
+            devices = next((one.val for each in (found.objects if found else ()) for one in each.propSet), ())
+            if not all(isinstance(each, vim.vm.device.VirtualDevice) for each in devices):
+                raise Unreadable("something else where devices belong")
+        return devices
 
     def _relocation(self, step: RelocateVm, inventory: Inventory) -> Any:
         """The move with nothing else changed; into another cluster it needs a resource pool there."""

@@ -43,7 +43,7 @@ def _with_config_target(session: Session, host: Host) -> Host:
     target = managed.host(session, host.ref)
     try:
         browser = session.read(lambda: target.parent.environmentBrowser, subject=host.name)
-        offered = session.read(browser.QueryConfigTarget, target, subject=host.name)
+        offered = session.read(lambda: browser.QueryConfigTarget(target), subject=host.name)
     except NotConnected:
         raise
     except GpuopsError as error:

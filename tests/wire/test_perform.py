@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -209,8 +208,7 @@ def test_an_attribute_is_defined_when_it_is_first_written(bench: Bench) -> None:
 def test_an_attribute_that_somebody_else_defines_meanwhile_is_used(bench: Bench) -> None:
     ref = bench.ref("vdi-01")
     assert bench.submit(SetAttribute(ref, "gpuops.role", "desktop")) is None
-    manager: Any = bench.server.world.find("CustomFieldsManager")
-    manager.define("gpuops.night")
+    bench.server.world.custom_fields.define("gpuops.night")
     assert bench.submit(SetAttribute(ref, "gpuops.night", "now")) is None
     assert bench.vm("vdi-01").attributes["gpuops.night"] == "now"
 
