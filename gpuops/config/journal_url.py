@@ -11,6 +11,7 @@ import re
 from importlib.util import find_spec
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from gpuops.errors import UsageError
 
@@ -63,9 +64,27 @@ def _url(text: str) -> URL | None:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return make_url(text)
+        return _decoded(make_url(text))
     except (ArgumentError, ValueError):
         return None
+
+
+def _decoded(url: URL) -> URL:
+    """The URL with its host as libpq reads it: percent-encoded, so that `%2Frun%2Fpostgresql` is a directory of sockets
+    (PostgreSQL documentation, Connection URIs). SQLAlchemy leaves it as it is written, and has no directory there.
+
+    Raises ValueError for what is no name.
+    """
+    from sqlalchemy import URL
+
+    if url.host is None or "%" not in url.host or ":" in url.host:  # an IPv6 address may have a zone
+        return url
+    host = unquote(url.host, errors="strict")
+    if not host.isprintable():
+        raise ValueError("a host of characters that nobody can read")
+    port = {"port": str(url.port)} if url.port is not None else {}
+    bare = URL.create(url.drivername, url.username, url.password, database=url.database)
+    return bare.update_query_dict({"host": host, **port, **url.query})
 
 
 def _parameters(url: URL) -> Mapping[str, str]:

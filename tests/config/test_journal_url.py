@@ -14,7 +14,7 @@ SECRET = "Cn4ry"
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOST", "HOSTADDR", "SERVICE", "SERVICEFILE", "SSLMODE"):
+    for name in ("HOST", "HOSTADDR", "PORT", "SERVICE", "SERVICEFILE", "SSLMODE"):
         monkeypatch.delenv(f"PG{name}", raising=False)
 
 
@@ -108,3 +108,70 @@ def test_what_no_journal_can_be_opened_by_is_one_line(url: str, says: str) -> No
     assert SECRET not in told
     assert "\n" not in told
     assert refused.value.__cause__ is None
+
+
+HERE, ELSEWHERE = None, "verify-full"
+
+
+@pytest.mark.parametrize(
+    ("rest", "environment", "mode"),
+    [
+        ("/j", {}, HERE),
+        ("/j?host=/run/postgresql", {}, HERE),
+        ("%2Frun%2Fpostgresql/j", {}, HERE),
+        ("%2Frun%2Fpostgresql:5433/j", {}, HERE),
+        ("127.0.0.1/j", {}, HERE),
+        ("127.8.9.10:5433/j", {}, HERE),
+        ("[::1]/j", {}, HERE),
+        ("[::1]:5433/j", {}, HERE),
+        ("/j?host=127.0.0.1,::1,/run", {}, HERE),
+        ("/j?hostaddr=127.0.0.1", {}, HERE),
+        ("db/j?hostaddr=127.0.0.1", {}, HERE),
+        ("/j", {"PGHOST": "/run"}, HERE),
+        ("/j", {"PGHOST": "::1"}, HERE),
+        ("127.0.0.1/j", {"PGHOST": "db"}, HERE),
+        ("db/j", {}, ELSEWHERE),
+        ("%64b/j", {}, ELSEWHERE),
+        ("localhost/j", {}, ELSEWHERE),
+        ("127.0.0.1.example.com/j", {}, ELSEWHERE),
+        ("127.1/j", {}, ELSEWHERE),
+        ("2130706433/j", {}, ELSEWHERE),
+        ("127.0.0.1%2Cdb/j", {}, ELSEWHERE),
+        ("127.0.0.1%2Eexample.com/j", {}, ELSEWHERE),
+        ("[fe80::1]/j", {}, ELSEWHERE),
+        ("db1,db2/j", {}, ELSEWHERE),
+        ("/j?host=db1,db2&port=5432,5433", {}, ELSEWHERE),
+        ("/j?host=db1:5432&host=db2:5433", {}, ELSEWHERE),
+        ("/j?host=127.0.0.1,db", {}, ELSEWHERE),
+        ("/j?host=/run,db", {}, ELSEWHERE),
+        ("/j?host=,db", {}, ELSEWHERE),
+        ("/j?hostaddr=10.0.0.1", {}, ELSEWHERE),
+        ("127.0.0.1/j?hostaddr=10.0.0.1", {}, ELSEWHERE),
+        ("/j?host=/run&hostaddr=10.0.0.1", {}, ELSEWHERE),
+        ("/j?host=/run,/run&hostaddr=127.0.0.1,10.0.0.1", {}, ELSEWHERE),
+        ("/j?service=prod", {}, ELSEWHERE),
+        ("127.0.0.1/j?service=prod", {}, ELSEWHERE),
+        ("/j", {"PGHOST": "db"}, ELSEWHERE),
+        ("/j", {"PGHOST": "127.0.0.1,db"}, ELSEWHERE),
+        ("/j", {"PGHOSTADDR": "10.0.0.1"}, ELSEWHERE),
+        ("127.0.0.1/j", {"PGHOSTADDR": "10.0.0.1"}, ELSEWHERE),
+        ("/j", {"PGSERVICE": "prod"}, ELSEWHERE),
+        ("127.0.0.1/j", {"PGSERVICE": "prod"}, ELSEWHERE),
+    ],
+)
+def test_every_way_but_a_socket_and_a_loopback_address_is_verified(
+    monkeypatch: pytest.MonkeyPatch, rest: str, environment: dict[str, str], mode: str | None
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert parsed(f"postgresql://u@{rest}").query.get("sslmode") == mode
+
+
+def test_a_directory_of_sockets_in_the_place_of_the_host_is_what_the_driver_is_told() -> None:
+    url = parsed(f"postgresql://u:{SECRET}@%2Frun%2Fpg:5433/j?application_name=x")
+    _, told = url.get_dialect()().create_connect_args(url)
+    assert (told["host"], told["port"], told["user"], told["password"]) == ("/run/pg", "5433", "u", SECRET)
+    assert told["application_name"] == "x"
+    for wrong in ("%2Frun%00", "%ff", "db%0Aname"):
+        with pytest.raises(UsageError, match="none of a PostgreSQL database"):
+            parsed(f"postgresql://u@{wrong}/j")
