@@ -52,6 +52,7 @@ from tests.nights.promises import (
     told_with_a_command,
 )
 from tests.nights.several import Several
+from tests.nights.truths import TRUTHS
 from tests.nights.worlds import CLOSES, EVENING
 
 DEFINE = "AddCustomFieldDef"
@@ -74,7 +75,7 @@ def desktops_back(night: Played) -> Iterator[str]:
 
     What becomes of a desktop after it was back is no longer ours to tell.
     """
-    ours = {entry.moid for entry in effects(night, SUSPEND)}
+    ours = {entry.moid for entry in effects(night, SUSPEND)} | night.left_over
     report = night.last
     named = _named(night)
     for moid in sorted(not_back(list(night.world.ledger)) - named):
@@ -150,7 +151,7 @@ def only_ours(night: Played) -> Iterator[str]:
     """I7: taking touches what the policy selects, returning what a night has marked or taken, whatever it is called by
     then; nothing else is touched."""
     queue = {queued.name for queued in night.site.policy.ml}
-    ours: set[str] = set()
+    ours = set(night.left_over)
     for entry in effects(night):
         name = chosen_as(night, entry.moid)
         if entry.method in (DEFINE, OVERRIDE):
@@ -321,6 +322,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     asked_to_keep,
     nothing_on_a_wrong_clock,
     one_holder,
+    *TRUTHS,
 )
 
 

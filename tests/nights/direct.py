@@ -91,14 +91,16 @@ class DirectVcenter:
         trusted: Callable[[], bool] | None = None,
         showing: Showing | None = None,
         asked: Callable[[str], None] = lambda op_id: None,
+        refused: Callable[[str], None] = lambda fault: None,
     ) -> None:
         """`showing` is what this vCenter showed others before; None = nobody has looked yet. `asked` is told each op id
-        that is sent."""
+        that is sent, and `refused` the type of the fault that it was answered with."""
         self._world = world
         self._showing = showing or Showing(world)
         world.sessions.passwords.setdefault(USER, "its own")
         self._boundary = boundary
         self._asked = asked
+        self._refused = refused
         self._trusted = trusted
         self._session: Session | None = None
         self._stale = False
@@ -194,6 +196,7 @@ class DirectVcenter:
         except Lost as lost:
             raise OutcomeUnknown(f"{name}: the reply was lost") from lost
         except vmodl.MethodFault as fault:
+            self._refused(type(fault).__name__.rpartition(".")[2])
             raise translate(fault, name) from fault
         finally:
             self._boundary(f"after {type(step).__name__} {name}")

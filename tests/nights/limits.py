@@ -171,10 +171,13 @@ def one_night(night: Played) -> Iterator[str]:
         return  # the return of another machine: this one's journal does not know of it
     began: dict[int, datetime] = {}
     """By machine, whose journal knows of its own returns."""
+    left_over = set(night.left_over)
     for entry in effects(night, START, SUSPEND):
         asked = night.asked.get(entry.operation_id, entry.at)
         machine = machine_of(night, entry)
-        if entry.method == START and is_desktop(night, entry.moid, entry.name):
+        if entry.method == START and entry.moid in left_over:
+            left_over.remove(entry.moid)  # that is the return of an earlier night
+        elif entry.method == START and is_desktop(night, entry.moid, entry.name):
             began[machine] = min(began.get(machine, asked), asked)
         elif machine in began and asked > began[machine]:
             yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"

@@ -7,7 +7,7 @@ faults stop; then the engine has its last say, and everything that the checkers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -85,6 +85,8 @@ class Played:
     running: frozenset[str]
     """Desktops (refs) that ran in the evening."""
     names: dict[str, str]
+    uuids: dict[str, str]
+    """Instance uuid of each VM (ref) in the evening."""
     takeable: frozenset[str] = frozenset()
     """Desktops (refs) that the policy and their owner both allow to take."""
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
@@ -95,6 +97,17 @@ class Played:
     """(desktop, when it was opted out or its owner's mark was taken off, when we suspended it)."""
     sent_by: dict[str, tuple[int, str, int]] = field(default_factory=dict)
     """op id -> number and half of the run that sent it, and how long the ledger was; -1 is the other machine's run."""
+    asks: list[tuple[str, datetime, int]] = field(default_factory=list)
+    """(op id, when, length of the ledger then) of each request that was sent, in order; the lease's among them."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """By its number among `asks`, the type of the fault that vCenter answered a request with."""
+    left_over: frozenset[str] = frozenset()
+    """VMs (refs) that carried the policy's marker in the evening: a night of which this machine's journal knows nothing
+    has taken them, or was to."""
+    unsuspendable: dict[str, datetime] = field(default_factory=dict)
+    """Desktops (refs) that were given a device with which a VM cannot be suspended, and when."""
+    foretold: list[str] = field(default_factory=list)
+    """Where what a run did is not what somebody was shown just before that it would do."""
     asked: dict[str, datetime] = field(default_factory=dict)
     """op id -> when the engine sent it last, by the world's clock: what its journal says of that is not asked."""
     calls: list[tuple[str, str, datetime]] = field(default_factory=list)
@@ -144,8 +157,8 @@ class Played:
 class Nightly:
     """The night of a seed, or of a seed's world under other events."""
 
-    def __init__(self, seed: int, events: Sequence[Event] | None = None) -> None:
-        self.site = site_of(seed)
+    def __init__(self, seed: int, events: Sequence[Event] | None = None, site: Site | None = None) -> None:
+        self.site = site or site_of(seed)
         self.world = world = self.site.world(seed)
         vms = list(world.by_type("VirtualMachine"))
         desktops = [vm.name for vm in vms if vm.name.startswith("desktop-")]
@@ -159,8 +172,10 @@ class Nightly:
             chosen,
             running=frozenset(vm.moid for vm in vms if vm.state.power is Power.ON and vm.name in set(desktops)),
             names={vm.moid: vm.name for vm in vms},
+            uuids={vm.moid: vm.state.instance_uuid for vm in vms},
             takeable=frozenset(vm.moid for vm in vms if vm.name.startswith("desktop-") and self._both_keys(vm)),
             busy=frozenset(vm.moid for vm in vms if vm.state.console_connections or self._works(vm)),
+            left_over=frozenset(vm.moid for vm in vms if self.site.policy.marker in self._marks(vm)),
         )
         self._seated: dict[str, datetime] = {}
         self._withdrawn: dict[str, datetime] = {}
@@ -190,6 +205,7 @@ class Nightly:
         self._reach.journal = Journal(self._store, "", world.clock.now)
         self._other_store = NightStore(self._boundary, lambda: len(world.ledger), lambda: False, self._reach.stages)
         """The journal of the second machine."""
+        self._lost_stores: list[NightStore] = []
         self._armed: list[tuple[str, Any]] = []
         self._showing = Showing(world)
         self._machines = Machines(self.site, world)
@@ -202,11 +218,17 @@ class Nightly:
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
         with self._reach.stages.within(Stage.LOGIN):
-            vcenter = DirectVcenter(self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked)
+            vcenter = DirectVcenter(
+                self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked, self._refused
+            )
         return cast(Vcenter, Staged(vcenter, self._reach.stages))
+
+    def _refused(self, fault: str) -> None:
+        self.played.refused[len(self.played.asks) - 1] = fault
 
     def _asked(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
+        self.played.asks.append((op_id, self.world.clock.now(), len(self.world.ledger)))
         run = (-1, Half.DAY.value) if self._machines.other_acts else (len(self.played.calls), self._running)
         self.played.sent_by[op_id] = *run, len(self.world.ledger)
 
@@ -223,7 +245,7 @@ class Nightly:
         self.world.patience_s = 0.0
         with self.world.lock:
             self._let_happen()
-        for half, moment in evening_of(self.played.seed):
+        for half, moment in self._evening():
             self._wait_until(moment)
             self._to_its_end(half)
             if half is Half.NIGHT:
@@ -248,6 +270,14 @@ class Nightly:
         )
         self._tally()
         return self.played
+
+    def _evening(self) -> Iterable[tuple[Half, datetime]]:
+        return evening_of(self.played.seed)
+
+    def lose_journal(self) -> None:
+        """Its file is gone; what it told stays known to the checkers."""
+        self._lost_stores.append(self._store)
+        self._store = NightStore(self._boundary, lambda: len(self.world.ledger), self._disk_is_full, self._reach.stages)
 
     def _other_night(self, moment: datetime) -> None:
         """The night of the other policy, or of the other machine, after that of the first."""
@@ -303,9 +333,12 @@ class Nightly:
     def _works(self, vm: VirtualMachine) -> bool:
         return vm.state.power is Power.ON and vm.state.cpu_usage_mhz >= self.site.policy.pools[0].idle.cpu_below_mhz
 
-    def _both_keys(self, vm: VirtualMachine) -> bool:
+    def _marks(self, vm: VirtualMachine) -> dict[str, str]:
         fields = self.world.custom_fields.fields
-        marks = {fields[key].name: value for key, value in vm.state.attributes.items()}
+        return {fields[key].name: value for key, value in vm.state.attributes.items()}
+
+    def _both_keys(self, vm: VirtualMachine) -> bool:
+        marks = self._marks(vm)
         owned = self.site.policy.pools[0].owner is None or marks.get("gpuops.owner") == "office"
         return owned and "gpuops.opt-out" not in marks
 
@@ -574,7 +607,7 @@ class Nightly:
             case "H5" | "H6":
                 happened = self._withdraws(vm, event)
             case _:
-                happened = _wakes(vm)
+                happened = wakes(vm)
         if happened:
             self._reach.reached(event.fault, (vm,))
             self.played.struck[event.fault] = self.played.struck.get(event.fault, 0) + 1
@@ -622,14 +655,17 @@ class Nightly:
         if played.beside:
             played.struck["K5"] = len(played.beside)
         played.left_behind = frozenset(
-            vm.moid for vm in self.world.by_type("VirtualMachine") if vm.moid in played.names and _may_resume(vm)
+            vm.moid
+            for vm in self.world.by_type("VirtualMachine")
+            if played.uuids.get(vm.moid) == vm.state.instance_uuid and _may_resume(vm)
         )
         steps: dict[str, str] = {}
         states: dict[str, str] = {}
-        stores = (self._store, self._other_store, self._machines.store)
-        every = [list(zip(store.read(0), store.lengths, strict=True)) for store in stores]
-        played.kept = sorted((each for kept in every for each in kept), key=lambda each: each[1])
-        played.kept_on = {id(record): number for number, kept in enumerate(every) for record, _ in kept}
+        stores = [(self._store, 0), (self._other_store, 1), (self._machines.store, 2)]
+        stores += [(store, 0) for store in self._lost_stores]
+        every = [(number, list(zip(store.records, store.lengths, strict=True))) for store, number in stores]
+        played.kept = sorted((each for _, kept in every for each in kept), key=lambda each: each[1])
+        played.kept_on = {id(record): number for number, kept in every for record, _ in kept}
         for record, _ in played.kept:
             if record.kind is Kind.INTENT:
                 steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]
@@ -671,7 +707,7 @@ def _asks(vm: Any) -> bool:
     return isinstance(vm, VirtualMachine) and vm.state.question is not None
 
 
-def _wakes(vm: VirtualMachine) -> bool:
+def wakes(vm: VirtualMachine) -> bool:
     if vm.state.power is not Power.SUSPENDED or not vm.is_registered or vm.world.tasks.running(vm):
         return False
     power.power_on(vm, somebody(vm.world, "PowerOnVM_Task"), None)

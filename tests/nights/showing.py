@@ -15,7 +15,7 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAdd
 from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
-from gpuops.model.vm import Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.sim.board import Mode
 from gpuops.sim.gpu_admission import offered_types, supported_types
 from gpuops.sim.host_state import GpuState, HostModel
@@ -24,7 +24,7 @@ from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
-from gpuops.sim.vm_state import PciDevice, Power, VgpuBacking
+from gpuops.sim.vm_state import DynamicBacking, PciDevice, Power, VgpuBacking
 from gpuops.sim.world import World
 
 NVIDIA = 0x10DE
@@ -35,8 +35,11 @@ _FIELDS = {
     "runtime.numMksConnections": "console_connections",
     "summary.quickStats.overallCpuUsage": "cpu_usage_mhz",
     "config.hardware.device": "devices",
+    "customValue": "attributes",
 }
 """What may be hidden, and the field that it is read into."""
+_HIDDEN: Final[dict[str, Any]] = {"customValue": {}}
+"""How what is hidden is read, where that is not None."""
 _POWERS: Final[dict[str, PowerState]] = {each.value: each for each in PowerState}
 _FIRMWARES: Final[dict[str, Firmware]] = {each.value: each for each in Firmware}
 
@@ -130,7 +133,7 @@ class Showing:
         for path, fault in self._world.injector.hidden(vm, _FIELDS, "RetrievePropertiesEx").items():
             if type(fault).__name__.endswith("NotAuthenticated"):
                 raise fault
-            hidden: dict[str, Any] = {_FIELDS[path]: None}
+            hidden: dict[str, Any] = {_FIELDS[path]: _HIDDEN.get(path)}
             if fault is not None:
                 hidden["unreadable"] = (*shown.unreadable, path)
             shown = replace(shown, **hidden)
@@ -238,7 +241,9 @@ class Showing:
 
 
 def _device(device: Any) -> GpuDevice:
-    assert isinstance(device.backing, VgpuBacking), "nights have desktops and ML VMs with vGPUs only"
+    if isinstance(device.backing, DynamicBacking):
+        return DynamicDevice(device.key, device.backing.allowed, device.backing.label)
+    assert isinstance(device.backing, VgpuBacking), "nights have vGPUs, and what somebody adds while they go on"
     return VgpuDevice(device.key, device.backing.type_name, numa_node=device.numa_node)
 
 

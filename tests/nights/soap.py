@@ -52,7 +52,7 @@ class SoapNightly(Nightly):
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         target = Target("127.0.0.1", USERNAME, Secret(CANARY), tls=False, guest=LOGIN)
-        return Watched(Connection(target), boundary, self._asked)
+        return Watched(Connection(target), boundary, self._asked, self._refused)
 
 
 class _Line(http.client.HTTPConnection):

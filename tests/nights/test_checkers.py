@@ -30,6 +30,7 @@ from tests.nights.limits import stays_where_it_is
 from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.overrides import only_the_queue
 from tests.nights.place import Admission
+from tests.nights.truths import TRUTHS
 from tests.nights.worlds import CLOSES, EVENING, LOCK
 
 SEED = 106
@@ -53,7 +54,9 @@ def quiet() -> Played:
 def with_ledger(night: Played, entries: list[Entry], **fields: Any) -> Played:
     """The night with another ledger, numbered anew."""
     ledger = [replace(entry, sequence=number) for number, entry in enumerate(entries, 1)]
-    world: Any = SimpleNamespace(ledger=ledger, find=night.world.find, tasks=night.world.tasks, bugs=[])
+    world: Any = SimpleNamespace(
+        ledger=ledger, find=night.world.find, tasks=night.world.tasks, by_type=night.world.by_type, bugs=[]
+    )
     return replace(night, world=world, **fields)
 
 
@@ -433,4 +436,6 @@ def test_what_a_vm_that_came_in_the_night_is_called_later_changes_nothing() -> N
 
 
 def test_every_checker_is_seen_to_fail() -> None:
-    assert {checker for _, checker, _ in DOCTORED} == {checker.__name__ for checker in CHECKERS}
+    assert {checker for _, checker, _ in DOCTORED} == {
+        checker.__name__ for checker in CHECKERS if checker not in TRUTHS
+    }

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
+from gpuops.errors import GpuopsError
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
@@ -51,7 +52,7 @@ class WireNightly(Nightly):
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         assert self._server is not None
-        return Watched(Connection(replace(target_of(self._server), guest=LOGIN)), boundary, self._asked)
+        return Watched(Connection(replace(target_of(self._server), guest=LOGIN)), boundary, self._asked, self._refused)
 
 
 class Watched:
@@ -62,10 +63,12 @@ class Watched:
         connection: Connection,
         boundary: Callable[[str], None],
         asked: Callable[[str], None] = lambda op_id: None,
+        refused: Callable[[str], None] = lambda fault: None,
     ) -> None:
         self._connection = connection
         self._boundary = boundary
         self._asked = asked
+        self._refused = refused
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
@@ -80,6 +83,9 @@ class Watched:
         self._asked(op_id)
         try:
             return self._connection.submit(step, inventory, op_id)
+        except GpuopsError as error:
+            self._refused(type(error.__cause__).__name__.rpartition(".")[2])
+            raise
         finally:
             self._boundary(f"after {type(step).__name__} {name}")
 

@@ -27,6 +27,7 @@ from tests.nights.several import Several, several_of
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
 CLOSES: Final = EVENING + timedelta(hours=10)
+YESTERDAY: Final = "2026-11-01"
 FULL: Final = 50
 """One world in so many is of full size."""
 
@@ -133,6 +134,72 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "whole")
     split = tuple(_parsed(**terms, part=part) for part in parts)
     return Site(size, ScenarioFile.model_validate(scenario), whole, several, split)
+
+
+def arranged(
+    seed: int,
+    size: Size,
+    *,
+    leased: bool = False,
+    hooked: bool = False,
+    floor: int = 0,
+    in_flight: int = 1,
+    per_host: int = 2,
+    then: str = "power-off",
+    relocate: int | None = None,
+    left_over: int = 0,
+    full: bool = False,
+    directpath: str = "leave",
+) -> Site:
+    """A site of a seed whose policy is given; `left_over` of its desktops carry the marker of yesterday's night.
+    `full`: each GPU holds two idle desktops, and each ML VM that starts needs the room of both."""
+    rng, hooks = random.Random(f"{seed}:site"), random.Random(f"{seed}:hooks")
+    scenario = _scenario(size, rng, hooks if hooked else None)
+    if full:
+        scenario = _full(scenario, size)
+    if left_over:
+        scenario["vms"] = _left_over(scenario["vms"], left_over, random.Random(f"{seed}:left over"))
+    if leased:
+        scenario["vms"].append(_lock_vm(scenario))
+    asked = _parsed(floor=floor, owner=rng.random() < 0.7, ml=size.ml, relocate=relocate, then=then,
+                    in_flight=in_flight, per_host=per_host, zone="UTC", drs="none", hooked=hooked,
+                    leased=leased, part="whole", directpath=directpath)  # fmt: skip
+    return Site(size, ScenarioFile.model_validate(scenario), asked)
+
+
+def _full(scenario: dict[str, Any], size: Size) -> dict[str, Any]:
+    """The same with as many GPUs as idle desktops need, two on each, and ML VMs that each need a whole one."""
+    [group, *_] = scenario["clusters"][0]["hosts"]
+    gpus = -(-size.desktops // (2 * size.hosts))
+    group |= {"count": size.hosts, "policy": "consolidation",
+              "gpus": [{"board": "a40", "at": at, "node": int(each > 1), "mode": "sameSize"}
+                       for each, at in enumerate(_ADDRESSES[:gpus])]}  # fmt: skip
+    scenario["clusters"][0]["hosts"] = [group]
+    whole = {"on": group["group"], "devices": [{"vgpu": "nvidia_a40-48c"}]}
+    ml = [vm | whole for vm in scenario["vms"] if vm["folder"] == "ml"]
+    desktops = {"name": "desktop-{:03}", "first": 1, "count": size.desktops, "folder": "vdi", "on": group["group"],
+                "guest": "windows", "cpus": 4, "memory_gib": 8, "disk_gib": 80, "devices": [{"vgpu": "nvidia_a40-24q"}],
+                "power": "fit", "attributes": {"gpuops.owner": "office"}, **_IDLE}  # fmt: skip
+    store = {"name": "ds-1", "capacity_gib": 65536, "free_gib": 65536}
+    return {**scenario, "vms": [desktops, *ml], "datastores": [store]}
+
+
+def _left_over(vms: list[dict[str, Any]], number: int, rng: random.Random) -> list[dict[str, Any]]:
+    """The same VMs, with so many desktops that yesterday's night of another machine has marked: some are suspended,
+    the others as they were."""
+    found: list[dict[str, Any]] = []
+    for vm in vms:
+        if vm["folder"] != "vdi":
+            found.append(vm)
+            continue
+        for each in range(vm["first"], vm["first"] + vm["count"]):
+            one = {**vm, "first": each, "count": 1}
+            if number and "gpuops.opt-out" not in one["attributes"] and rng.random() < 0.4:
+                number -= 1
+                one["attributes"] = {**one["attributes"], "gpuops.rotation": f"{YESTERDAY} desktop"}
+                one["power"] = rng.choice(["suspended", "suspended", one["power"]])
+            found.append(one)
+    return found
 
 
 def is_leased(seed: int) -> bool:
@@ -284,11 +351,13 @@ def _parsed(
     hooked: bool,
     leased: bool,
     part: str,
+    directpath: str = "leave",
 ) -> Policy:
     """`part`: of the whole, all of it in one pool or in two, or one of two policies that have half of it each."""
     pools = [
         {"name": name, "parked": True, "select": {"folder": "vdi", "name": pattern},
          "idle": {"cpu_below_mhz": 500}, "floor": floor, "priority": priority,
+         "directpath": directpath,
          "owner": {"attribute": "gpuops.owner", "value": "office"} if owner else "none"}
         for priority, (name, pattern) in enumerate(_POOLS[part].items())
     ]  # fmt: skip

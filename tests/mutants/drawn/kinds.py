@@ -8,23 +8,29 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from tests.nights.checkers import violations
 from tests.nights.event import Event
-from tests.nights.filed import filed_violations
+from tests.nights.filed import damaged_violations, filed_violations
 from tests.nights.night import Nightly, play
 from tests.nights.pairs import pair_violations
+from tests.nights.situations import SITUATIONS
 from tests.nights.soap import SoapNightly
 from tests.nights.test_returns import CutShort
 
 FIRST: Final = 7_000_000
 """Seeds that no other suite plays, fixed before any mutant was drawn."""
-CYCLE: Final = (
-    *("night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "quiet", "night"),
-    *("filed", "night", "return", "pair", "night", "return", "large", "night", "return", "pair", "night", "soap"),
+OTHERS: Final = (
+    "night", "return", "pair", "quiet", "night", "large", "return", "filed", "night", "damaged", "pair", "return",
 )  # fmt: skip
+CYCLE: Final = (
+    *(*SITUATIONS, *OTHERS),
+    *(*SITUATIONS, *OTHERS),
+    *(*SITUATIONS, *OTHERS, "soap"),
+)
 """The order in which kinds take turns. A night over SOAP takes as long as ten without."""
 POINTS: Final = 60
 """Most boundaries of a small world's evening, at one of which it is cut off."""
@@ -106,6 +112,10 @@ def _return(seed: int, _events: Events) -> list[str]:
     return cut.wrong() if cut.played.calls[0][1] == "killed" else []
 
 
+def _situation(name: str, seed: int, _events: Events) -> list[str]:
+    return violations(SITUATIONS[name](seed).play())
+
+
 def _pair(seed: int, _events: Events) -> list[str]:
     return pair_violations(seed)
 
@@ -118,4 +128,6 @@ _KINDS: Final[Mapping[str, Callable[[int, Events], list[str]]]] = {
     "pair": _pair,
     "soap": _soap,
     "filed": filed_violations,
+    "damaged": damaged_violations,
+    **{name: partial(_situation, name) for name in SITUATIONS},
 }

@@ -1,0 +1,457 @@
+"""Situations: nights in small worlds in which one thing is as a night does not expect it, again and again.
+
+The schedule of a seed mixes many faults, and one of them seldom meets the few steps that it matters to. Here each night
+has one situation and nothing else, aimed at the steps of the engine, so that a few dozen nights show what it makes of
+that. Each draws from dice of its own. `test_situations.py` plays them; they judge the drawn mutants too.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+from pyVmomi import vim
+
+from gpuops.errors import GpuopsError
+from gpuops.execute.half import Half
+from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.site import agreed
+from gpuops.model.rotation import Policy
+from gpuops.plan.outcome import Report
+from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.registration import new_uuid
+from gpuops.sim.trouble import vm_happenings as others
+from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.trouble.somebody import somebody
+from gpuops.sim.vm_state import DynamicBacking, PciDevice, Power
+from tests.nights.event import Event
+from tests.nights.night import MORNING, Nightly, Played, wakes
+from tests.nights.worlds import EVENING, LOCK, Site, Size, arranged
+
+SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")
+"""What others' doings are told with here."""
+LATER: Final = timedelta(minutes=25)
+
+
+class Situated(Nightly):
+    """A night in the situation that its class is about."""
+
+    size = Size(3, 12, 6)
+    policy: Mapping[str, Any] = {}
+    """What is not as usual about the site."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(f"{seed}:{type(self).__name__}")
+        site = self.place(seed)
+        super().__init__(seed, self.events(site), site)
+        self._in_the_morning = site.policy
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, self.size, **self.policy)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        """What goes wrong; an event without rules and target says only that something does."""
+        return ()
+
+    def arrange(self) -> None:
+        """Before the evening."""
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        """Before and after each request, and each append to the journal (`append`)."""
+
+    def _played(self) -> Played:
+        with self.world.lock:
+            self.arrange()
+        return super()._played()
+
+    def _boundary(self, what: str) -> None:
+        super()._boundary(what)
+        when, step, *name = what.split()
+        if name and name[-1] == "append":
+            step = "append"
+        self.met(when == "before", step, name[-1] if name else "")
+
+    def named(self, name: str) -> VirtualMachine | None:
+        return next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
+
+    def desktops(self) -> list[VirtualMachine]:
+        return [vm for vm in self.world.by_type("VirtualMachine") if vm.name.startswith("desktop-")]
+
+    def at(self, after_s: float, act: Callable[[], object]) -> None:
+        self.world.clock.schedule(after_s, act, background=True)
+
+
+class Woken(Situated):
+    """A broker that knows nothing of the night starts each desktop soon after it was suspended."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("H2")]
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        vm = self.named(name)
+        if not before and step == "SuspendVm" and vm is not None:
+            for after_s in (30.0, 60.0, 90.0, 150.0):
+                self.at(after_s, partial(wakes, vm))
+
+
+class LoggedOff(Situated):
+    """Desktops are shut down by their users, one after the other, while others are taken."""
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, self.size, floor=self.rng.choice([2, 3, 4, 5, 6]), per_host=1, full=True)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        numbers = self.rng.sample(range(1, 13), 8)
+        return [
+            Event("V7", rules_of("V7", {"target": f"desktop-{each:03}", "at_s": self.rng.uniform(5, 400)}))
+            for each in numbers
+        ]
+
+
+class Failing(Situated):
+    """No suspend succeeds, on whatever host."""
+
+    policy: Mapping[str, Any] = {"per_host": 1, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V1", rules_of("V1", {"times": None, "skip": self.rng.choice([0, 0, 1, 2])}))]
+
+
+class Refused(Situated):
+    """From some step on vCenter refuses whatever takes something, or now and then one of them."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        changes = {"fault": "NoPermission", "method": self.rng.choice(["SuspendVM_Task", "PowerOnVM_Task"])}
+        times = self.rng.choice([None, None, 1])
+        every, skip = self.rng.choice([1, 1, 2]), self.rng.choice([0, 1, 2])
+        return [Event("V2", rules_of("V2", {**changes, "times": times, "every": every, "skip": skip}))]
+
+
+class Unmarked(Situated):
+    """Somebody takes the markers off desktops that are away."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V6")]
+
+    def arrange(self) -> None:
+        for vm in self.desktops():
+            if self.rng.random() < 0.7:
+                self.at(self.rng.uniform(300, 30_000), partial(self._unmark, vm))
+
+    def _unmark(self, vm: VirtualMachine) -> None:
+        if vm.is_registered and vm.state.power is Power.SUSPENDED:
+            key = self.world.custom_fields.define(self.site.policy.marker)
+            call = somebody(self.world, "SetField")
+            self.world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(vm.moid), key, "")
+
+
+class LeftOver(Situated):
+    """Another machine's night of yesterday left markers, and desktops suspended; this one's journal knows of none."""
+
+    size = Size(3, 12, 5)
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, self.size, left_over=5, leased=self.rng.random() < 0.6)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        point = self.rng.randint(2, 40)
+        return self.rng.choice([[Event("V6")], [Event("K1", point=point, target=Half.NIGHT)]])
+
+    def _evening(self) -> Sequence[tuple[Half, Any]]:
+        kind = self.rng.randrange(4)
+        if kind == 3:
+            return [(Half.DAY, EVENING), (Half.DAY, EVENING + timedelta(minutes=4)), (Half.NIGHT, EVENING + LATER)]
+        if kind == 0:
+            return [(Half.DAY, EVENING), (Half.NIGHT, EVENING + timedelta(minutes=25))]
+        night = [(Half.NIGHT, EVENING), (Half.DAY, EVENING + timedelta(minutes=4))]
+        return [*night, (Half.NIGHT, EVENING + timedelta(minutes=20))] if kind == 1 else [(Half.NIGHT, EVENING)]
+
+
+class Reidentified(Situated):
+    """While desktops are away they get another instance uuid, or are deleted, or are made anew."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V4")]
+
+    def arrange(self) -> None:
+        for vm in self.desktops():
+            act = self.rng.choice([self._another_uuid, partial(others.deleted, rule=SOMETHING), None])
+            if act is not None:
+                self.at(self.rng.choice([self.rng.uniform(20, 400), 20_000.0]), partial(self._happens, vm, act))
+
+    def _happens(self, vm: VirtualMachine, act: Callable[[VirtualMachine], object]) -> None:
+        if vm.is_registered and self.world.tasks.running(vm) is None:
+            act(vm)
+
+    def _another_uuid(self, vm: VirtualMachine) -> None:
+        vm.state.instance_uuid = new_uuid(self.world)
+        vm.configuration_changed(renamed=False)
+
+
+class Redevised(Situated):
+    """Desktops are given a DirectPath device after the plan was made: such a VM cannot be suspended, only shut down."""
+
+    policy: Mapping[str, Any] = {"full": True, "directpath": "shut-down-guest"}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V6")]
+
+    def arrange(self) -> None:
+        for vm in self.desktops():
+            if self.rng.random() < 0.6:
+                self.at(self.rng.uniform(5, 300), partial(self._devise, vm))
+
+    def _devise(self, vm: VirtualMachine) -> None:
+        if vm.state.power is Power.ON and self.world.tasks.running(vm) is None:
+            device = PciDevice(13_077, 77, DynamicBacking(((0x10DE, 0x2235),)))
+            vm.state.devices = (*vm.state.devices, device)
+            vm.configuration_changed(renamed=False)
+            self.played.unsuspendable[vm.moid] = self.world.clock.now()
+
+
+class Overtaken(Situated):
+    """Just before a request is sent, somebody else does the very same."""
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("G1")]
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        acts = {"PowerOnVm": others.started, "ResumeVm": others.started, "SuspendVm": others.suspended,
+                "PowerOffVm": others.stopped}  # fmt: skip
+        vm = self.named(name)
+        if before and step in acts and vm is not None and self.rng.random() < 0.4:
+            acts[step](vm, SOMETHING)
+            if self.rng.random() < 0.5:
+                self.world.clock.advance(60)
+
+
+class Silent(Situated):
+    """A request is not answered, whether it arrived or not, and its VM is not what it was when anybody looks again."""
+
+    policy: Mapping[str, Any] = {"in_flight": 2}
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, Size(3, self.rng.choice([4, 12]), 6), in_flight=2)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        self.step, method = self.rng.choice(
+            [("RelocateVm", "RelocateVM_Task")] * 3 + [("SuspendVm", "SuspendVM_Task"), ("PowerOnVm", "PowerOnVM_Task")]
+        )
+        fault = self.rng.choice(["T1", "T1", "T2", "T7"])
+        return [Event(fault, rules_of(fault, {"method": method, "times": self.rng.choice([1, 2, None])}))]
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        vm = self.named(name)
+        if before or step != self.step or vm is None or self.rng.random() < 0.2:
+            return
+        act = self.rng.choice([others.deleted, others.elsewhere, others.elsewhere, others.renamed, others.stopped])
+        act(vm, SOMETHING)
+
+
+class Unread(Situated):
+    """The journal is lost in the night, and of some VMs markers, or other properties, are not told until later."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        until = self.rng.choice([20, 60, 200])
+        told, fault = self.rng.choice([*[("customValue", "NoPermission")] * 3, *[("runtime.host", "")] * 2])
+        names = self.rng.choice(["desktop-*", "desktop-*[13579]", "desktop-00*"])
+        hides = {"target": names, "property": told, "fault": fault, "times": until}
+        self.hidden = rules_of("A10", hides)[0]
+        return [Event("V6" if told == "customValue" else "A10")]
+
+    def arrange(self) -> None:
+        self._since = MORNING - EVENING
+        self.at(self._since.total_seconds() - 5, self._lose)
+        for vm in self.desktops():
+            if self.rng.random() < 0.4:
+                self.at(self.rng.uniform(900, 20_000), partial(self._rename, vm))
+
+    def _rename(self, vm: VirtualMachine) -> None:
+        """To what no pool selects."""
+        before = vm.name
+        vm.rename(f"old-{before}")
+        vm.configuration_changed(renamed=True)
+        call = somebody(self.world, "Rename_Task")
+        self.world.ledger.record(call, vm, before={"name": before}, after={"name": vm.name})
+
+    def _lose(self) -> None:
+        if self.rng.random() < 0.8:
+            self.lose_journal()
+        self.world.injector.add(self.hidden)
+
+
+class ReadAnew(Situated):
+    """The clock of vCenter is set while desktops are taken."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        change = {"method": "*", "at_s": self.rng.uniform(1, 120), "delay_s": self.rng.choice([-7200, -90, 90, 7200])}
+        return [Event("K7", rules_of("K7", change))]
+
+
+class SlowDisk(Situated):
+    """Now and then an append to the journal takes longer than a look may be old; nothing else is wrong."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if before and step == "append" and self.rng.random() < 0.15:
+            self.world.clock.advance(self.rng.uniform(31, 45))
+
+
+class SlowDiskAtWork(SlowDisk):
+    """The same, and meanwhile users sit down at their desktops."""
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("H1")]
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if before and step == "append" and self.rng.random() < 0.4:
+            for vm in self.rng.sample(self.desktops(), 2):
+                self._sits_down(vm)
+            self.world.clock.advance(self.rng.uniform(31, 45))
+
+
+class TakenOver(Situated):
+    """When the night is over, somebody starts ML VMs that it had, and suspends desktops that it brought back."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("G1")]
+
+    def arrange(self) -> None:
+        later_s = (MORNING - EVENING).total_seconds() + 3600
+        for vm in self.world.by_type("VirtualMachine"):
+            act = others.started if vm.name.startswith("ml-") else others.suspended
+            if self.rng.random() < 0.3:
+                self.at(later_s + self.rng.uniform(0, 600), partial(act, vm, SOMETHING))
+
+
+class Hooked(Situated):
+    """Nothing is wrong; the guests of ML VMs keep their work, each in its own way."""
+
+    policy: Mapping[str, Any] = {"hooked": True}
+    size = Size(2, 6, 5)
+
+
+class Calm(Situated):
+    """Nothing is wrong, and there is a lock VM."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+    size = Size(3, 12, 6)
+
+
+class Paused(Situated):
+    """The machine at work is paused in its evening, once or twice, while another one acts."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        points = sorted(self.rng.sample(range(4, 60), self.rng.choice([1, 1, 2])))
+        return [
+            Event("K6", point=point, at_s=float(self.rng.choice([70, 200, 400])), target=Half.NIGHT) for point in points
+        ]
+
+
+class Reverted(Situated):
+    """The lock VM is reverted to what it was in the evening while desktops are brought back."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("K11", point=self.rng.randint(3, 40), target=Half.DAY)]
+
+
+class LockBusy(Situated):
+    """From some moment of a return on, the lock VM takes no change any more."""
+
+    policy: Mapping[str, Any] = {"leased": True, "full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("A1")]
+
+    def arrange(self) -> None:
+        self._left = self.rng.randint(2, 20)
+        self._refuses = replace(
+            rules_of("A2")[0], method="ReconfigVM_Task", target=LOCK, fault="TaskInProgress", times=None
+        )
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        if self._running == Half.DAY and name != LOCK:
+            self._left -= 1
+            if self._left == 0:
+                self.world.injector.add(self._refuses)
+
+
+class Looked(Situated):
+    """Somebody looks at what each run would do, just before it does; runs are killed now and then."""
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, self.size, leased=self.rng.random() < 0.3, in_flight=self.rng.choice([1, 4]))
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("K1", point=self.rng.randint(1, 60)) for _ in range(self.rng.choice([1, 2, 3]))]
+
+    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
+        seen, entries = self._foreseen(half), len(self.world.ledger)
+        if len(self.world.ledger) != entries:
+            self.played.foretold.append("looking at it changed something")
+        told = len(self.played.told)
+        super()._half(half, policy)
+        if seen is not None and len(self.played.told) > told:
+            self.played.foretold += differences(seen, self.played.told[-1][0])
+
+    def _foreseen(self, half: Half | None) -> Report | None:
+        vcenter: Any = self._connect(lambda what: None)
+        try:
+            place = self._place(vcenter)
+            if half is None:
+                return resume(place, apply=False, consent=agreed)
+            policy = self.site.policy if half is Half.NIGHT else self._in_the_morning
+            return rotate(half, policy, place, apply=False, consent=agreed)
+        except GpuopsError:
+            return None
+        finally:
+            vcenter.close()
+
+
+def differences(seen: Report, done: Report) -> list[str]:
+    """Where a report of what would be done and the one of what was done are not the same."""
+    found = []
+    for what, of in (
+        ("steps", lambda report: {re.sub(r" lease=\d+", "", str(step)) for step in report.plan.steps}),
+        ("what is left out", lambda report: {(each.subject, each.rule) for each in report.plan.unmet}),
+        ("why", lambda report: {(each.subject, each.chosen, each.reason) for each in report.plan.choices}),
+        ("refusals", lambda report: {each.rule for each in report.plan.rejections}),
+    ):
+        looked, was = of(seen), of(done)
+        if looked != was:
+            found.append(f"{what}: {sorted(map(str, looked ^ was))[0]}")
+    return found
+
+
+SITUATIONS: Final[Mapping[str, type[Situated]]] = {
+    each.__name__: each
+    for each in (
+        Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
+        ReadAnew, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, Looked,
+    )
+}  # fmt: skip

@@ -1,0 +1,39 @@
+"""In each situation nothing breaks that must hold of every night; and each does happen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nights.checkers import violations
+from tests.nights.doings import SUSPEND, effects
+from tests.nights.filed import damaged_violations
+from tests.nights.situations import SITUATIONS
+
+FIRST = 7_100_000
+FEW, MANY = 3, 60
+
+
+def broken(situation: str, nights: int) -> list[str]:
+    seeds = range(FIRST, FIRST + 2 * nights, 2)
+    return [f"{seed}: {said}" for seed in seeds for said in violations(SITUATIONS[situation](seed).play())]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_night_holds_in_each_situation(situation: str) -> None:
+    assert broken(situation, FEW) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_many_nights_hold_in_each_situation(situation: str) -> None:
+    assert broken(situation, MANY) == []
+
+
+def test_a_journal_that_somebody_changed_is_told_and_keeps_nobody_away() -> None:
+    assert [said for seed in range(FIRST, FIRST + 10, 2) for said in damaged_violations(seed)] == []
+
+
+@pytest.mark.parametrize("situation", ["Calm", "SlowDisk", "Unmarked", "TakenOver"])
+def test_a_full_site_is_emptied(situation: str) -> None:
+    night = SITUATIONS[situation](FIRST).play()
+    assert len(effects(night, SUSPEND)) >= 10, "each ML VM takes the place of two desktops"

@@ -1,0 +1,237 @@
+"""Each truth can fail: a whole night, doctored in one place, is told wrongly."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from gpuops.execute.half import Half
+from gpuops.execute.journal.book import IntentState
+from gpuops.execute.journal.record import Kind, Record
+from gpuops.plan.outcome import Outcome, Report, Verdict
+from gpuops.plan.plan import Rejection
+from gpuops.plan.steps import ResumeVm, RunInGuest
+from gpuops.sim.vm_state import Power
+from tests.nights.doings import MARK, OFF, SUSPEND, effects, is_desktop
+from tests.nights.hooks import RUN
+from tests.nights.night import Played
+from tests.nights.situations import SITUATIONS
+from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, without
+from tests.nights.truths import LEASE_OP, REFUSES, TRUTHS
+from tests.nights.worlds import EVENING, LOCK
+
+SEED = 7_200_000
+
+
+@cache
+def calm() -> Played:
+    """A night with a lock VM."""
+    return SITUATIONS["Calm"](SEED).play()
+
+
+@cache
+def hooked() -> Played:
+    for seed in range(SEED, SEED + 100, 2):
+        night = SITUATIONS["Hooked"](seed).play()
+        done = [each for report, _ in night.told for each in report.outcomes if isinstance(each.step, RunInGuest)]
+        if any(each.verdict is Verdict.DONE for each in done):
+            return night
+    raise AssertionError("no hook ends well")
+
+
+def returns(night: Played) -> list[int]:
+    return [number for number, (each, _) in enumerate(night.told) if type(each.request).__name__ == "RotateDay"]
+
+
+def told(night: Played, number: int, report: Report) -> Played:
+    there = list(night.told)
+    there[number] = report, there[number][1]
+    return replace(night, told=there)
+
+
+def with_unmet(name: str, rule: str) -> Doctor:
+    """Each return names that desktop."""
+
+    def doctored(night: Played) -> Played:
+        for number in returns(night):
+            report = night.told[number][0]
+            unmet = (*report.plan.unmet, Rejection(name, rule, hint="gpuops rotate day"))
+            night = told(night, number, replace(report, plan=replace(report.plan, unmet=unmet)))
+        return replace(night, last=night.told[-1][0])
+
+    return doctored
+
+
+def with_outcomes(**changes: Any) -> Doctor:
+    """The outcome of the first step of each kind in each report is another one."""
+
+    def doctored(night: Played) -> Played:
+        for number, (report, _) in enumerate(night.told):
+            outcomes = tuple(replace(each, **changes) for each in report.outcomes)
+            night = told(night, number, replace(report, outcomes=outcomes))
+        return night
+
+    return doctored
+
+
+def because(words: str, *, taken: bool) -> Doctor:
+    def doctored(night: Played) -> Played:
+        report = night.told[0][0]
+        night = told(night, 0, replace(report, plan=replace(report.plan, because=(words,))))
+        return night if taken else replace(with_ledger(night, []), doubtful=frozenset())
+
+    return doctored
+
+
+def shown_badly(night: Played) -> Played:
+    report = night.told[0][0]
+    choices: Any = (None,)
+    return told(night, 0, replace(report, plan=replace(report.plan, choices=choices)))
+
+
+def refused_three_times(night: Played) -> Played:
+    run = replace(night, refused=dict.fromkeys(range(len(night.asks)), "NoPermission"))
+    return replace(run, site=replace(night.site, policy=replace(
+        night.site.policy, limits=replace(night.site.policy.limits, in_flight=1))))  # fmt: skip
+
+
+def noted_anew(night: Played) -> Played:
+    seen = first(night, MARK, desktop=True)
+    marker = night.site.policy.marker
+    value = f"{seen.after[marker]} seen=2026-11-02T2{{}}:00:00+00:00"
+    again = replace(seen, before={marker: value.format(1)}, after={marker: value.format(2)})
+    return with_ledger(night, [*night.world.ledger, again])
+
+
+def a_lower_number(night: Played) -> Played:
+    entries = list(night.world.ledger)
+    leases = [entry for entry in entries if entry.name == LOCK]
+    return with_ledger(night, [*entries, replace(leases[-1], before=leases[-1].after, after={
+        "extra_config": {key: re.sub(r'"epoch": \d+', '"epoch": 0', text) for key, text in
+                         leases[0].after["extra_config"].items()}})])  # fmt: skip
+
+
+def asked_ten_times(night: Played) -> Played:
+    op = f"{LEASE_OP}x-9"
+    asks = [*night.asks, *[(op, EVENING, 0)] * 10]
+    return replace(night, asks=asks, sent_by={**night.sent_by, op: (0, Half.DAY.value, 0)})
+
+
+def kept_away(night: Played) -> Played:
+    ended = "Locked: the VM was reverted to a snapshot"
+    return replace(night, calls=[*night.calls, (Half.DAY.value, ended, EVENING)])
+
+
+def with_record(kind: Kind, **body: Any) -> Doctor:
+    return lambda night: replace(night, kept=[*night.kept, (Record(9999, "", kind, EVENING, body), 9999)])
+
+
+def closed_again(night: Played) -> Played:
+    record = next(each for each, _ in night.kept if each.kind is Kind.RETURNED)
+    return replace(night, kept=[*night.kept, (record, 9999)])
+
+
+def never_closed(night: Played) -> Played:
+    return replace(night, kept=[each for each in night.kept if each[0].kind is not Kind.RETURNED])
+
+
+def moved_twice(night: Played) -> Played:
+    record = next(each for each, _ in night.kept if each.kind is Kind.INTENT and "RelocateVm" in each.body["step"])
+    op, vm = record.body["op"], record.body["step"]["RelocateVm"]["vm"]
+    moved = replace(first(night, SUSPEND, desktop=True), moid=vm, method="MigrateVM_Task", operation_id="")
+    doctored = with_ledger(night, [*night.world.ledger, moved])
+    asks = [each for each in night.asks if each[0] != op]
+    return replace(doctored, asks=[*asks, (op, EVENING, 0), (op, EVENING, len(doctored.world.ledger))])
+
+
+def a_device(night: Played) -> Played:
+    return replace(night, unsuspendable={entry.moid: EVENING.replace(hour=1) for entry in effects(night, SUSPEND)})
+
+
+def stopped_again(night: Played) -> Played:
+    entries = list(night.world.ledger)
+    stop = next(each for each in reversed(entries) if each.method == OFF and not is_desktop(night, each.moid))
+    return with_ledger(night, [*entries, *[replace(stop, after={"power": Power.OFF})] * 9])
+
+
+def hook_unknown(night: Played) -> Played:
+    for number, (report, _) in enumerate(night.told):
+        outcomes = tuple(
+            replace(each, verdict=Verdict.UNKNOWN) if isinstance(each.step, RunInGuest) else each
+            for each in report.outcomes
+        )
+        night = told(night, number, replace(report, outcomes=outcomes))
+    return night
+
+
+def never_named(night: Played) -> Played:
+    """Nobody comes back, and no return says so."""
+    night = without("PowerOnVM_Task", desktop=True)(night)
+    for number in returns(night):
+        report = night.told[number][0]
+        night = told(night, number, replace(report, applied=True, outcomes=()))
+    return night
+
+
+def resume_without_a_word(night: Played) -> Played:
+    for number in returns(night):
+        report = night.told[number][0]
+        if report.plan.steps:
+            outcomes = (Outcome(ResumeVm("vm-1"), Verdict.FAILED, "no room"),)
+            night = told(night, number, replace(report, outcomes=outcomes))
+    return night
+
+
+def idle_name(night: Played) -> str:
+    """A desktop that ran all night."""
+    touched = {entry.moid for entry in night.world.ledger}
+    return min(night.names[moid] for moid in night.running - touched)
+
+
+DOCTORED: list[tuple[str, Any, Doctor]] = [
+    ("every_report_is_shown", quiet, shown_badly),
+    ("gone_is_gone", quiet, lambda night: with_unmet(min(night.names.values()), "is gone from vCenter")(night)),
+    ("refusals_are_so", quiet, with_outcomes(verdict=Verdict.SKIPPED, reason=REFUSES)),
+    ("refused_stops", quiet, refused_three_times),
+    ("over_has_begun", quiet, because("night 1 is over: its morning has begun", taken=False)),
+    ("noted_once", quiet, noted_anew),
+    ("numbers_grow", calm, a_lower_number),
+    ("asked_at_most", calm, asked_ten_times),
+    ("no_return_is_kept_away", calm, kept_away),
+    ("never_sent_is_not_lost", quiet, with_record(
+        Kind.SETTLED, op="gpuops-0-1", state=IntentState.UNKNOWN, reason="")),
+    ("moved_meanwhile", quiet, moved_twice),
+    ("hooks_end_as_told", hooked, hook_unknown),
+    ("left_over_come_back", quiet, lambda night: replace(
+        night, left_over=frozenset(night.names), left_behind=frozenset(night.names))),
+    ("no_directpath_is_suspended", quiet, a_device),
+    ("foretold", quiet, lambda night: replace(night, foretold=["steps: one more"])),
+    ("closed_once", quiet, closed_again),
+    ("closed_at_the_end", quiet, never_closed),
+    ("only_who_is_away_is_named", quiet, lambda night: with_unmet(idle_name(night), "may be away")(night)),
+    ("a_reason_is_told", quiet, with_outcomes(verdict=Verdict.SKIPPED, reason="")),
+    ("whoever_is_away_is_named", quiet, never_named),
+    ("what_is_over_is_left", quiet, stopped_again),
+    ("each_return_advises", quiet, resume_without_a_word),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("truth", "night", "doctor"), DOCTORED, ids=[truth for truth, _, _ in DOCTORED])
+def test_a_truth_fails_where_it_is_not_so(truth: str, night: Any, doctor: Doctor) -> None:
+    [checker] = [each for each in TRUTHS if each.__name__ == truth]
+    assert list(checker(night())) == []
+    assert list(checker(doctor(night())))
+
+
+def test_every_truth_is_seen_to_fail() -> None:
+    assert [truth for truth, _, _ in DOCTORED] == [checker.__name__ for checker in TRUTHS]
+
+
+def test_the_doctored_nights_are_whole() -> None:
+    assert not calm().events
+    assert not hooked().events
+    assert RUN in {entry.method for entry in hooked().world.ledger}
