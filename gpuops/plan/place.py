@@ -20,7 +20,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.batch.whole import Optimum, place_whole
+from gpuops.plan.batch.place_all import BatchResult, place_all
 from gpuops.plan.claims import Claim, Return, SuspendedPolicy, later_returns, with_claims
 from gpuops.plan.making_room import MakingRoom
 from gpuops.plan.options import word
@@ -45,7 +45,7 @@ class Placements:
     """What may not come true although each has its place."""
     bindings: tuple[str, ...] = ()
     """What it costs to bind them to NUMA nodes."""
-    optimum: Optimum | None = None
+    optimum: BatchResult | None = None
     """How near to the best this is; None = nobody asked for it."""
     later: tuple[Return, ...] = ()
     """Suspended VMs for which nothing is kept: they come back when all of this is gone."""
@@ -115,7 +115,7 @@ class Place:
         queue = Queue(world, catalog, self.explain, self.pin)
         optimum = None
         if self.optimize:
-            queue, optimum = place_whole(queue, self.workloads)
+            queue, optimum = place_all(queue, self.workloads)
         else:
             queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))

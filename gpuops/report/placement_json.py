@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.model.catalog import Catalog
-from gpuops.plan.batch.whole import Optimum
+from gpuops.plan.batch.place_all import BatchResult
 from gpuops.plan.claims import Claim
 from gpuops.plan.devices import signature
 from gpuops.plan.place import Placements
@@ -34,7 +34,7 @@ def placements_document(found: Placements, catalog: Catalog) -> Document:
     }
 
 
-def _optimum(optimum: Optimum) -> Document:
+def _optimum(optimum: BatchResult) -> Document:
     return {
         "asked_mib": optimum.asked_mib,
         "placed_mib": optimum.placed_mib,

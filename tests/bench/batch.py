@@ -22,9 +22,8 @@ from typing import Final
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
-from gpuops.plan.batch.bound import bound
-from gpuops.plan.batch.problem import Amounts, GpuGroup, Problem, Shape, Way
-from gpuops.plan.batch.solve import solve
+from gpuops.plan.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
+from gpuops.plan.batch.solve import bound, solve
 from gpuops.plan.place import Place
 from tests.bench.decisions import PROFILES, fleet
 from tests.bench.measure import python
@@ -114,7 +113,7 @@ def _scenarios(folder: Path, bounds: Bounds) -> Iterator[Figure]:
     yield Figure("CPU time of one queue, the longest", max(times_s), "s", 30.0)
 
 
-def problem_of(of: Scenario, seed: int) -> Problem:
+def problem_of(of: Scenario, seed: int) -> BatchProblem:
     """Requests until they ask for all GPU memory, on equal hosts. CPU is used up here, as in the other rows."""
     geometry = of.geometry()
     counts: Counter[tuple[int, int, int, int]] = Counter()
@@ -140,12 +139,14 @@ def problem_of(of: Scenario, seed: int) -> Problem:
         )
         for node in range(NODES)
     )
-    ways = {number: tuple(_ways(kind, of.host, width)) for number, kind in enumerate(kinds)}
+    options = {number: tuple(_options(kind, of.host, width)) for number, kind in enumerate(kinds)}
     worth = tuple(count * geometry.sizes[at] for _, _, at, count in kinds)
-    return Problem(tuple(counts[kind] for kind in kinds), worth, (Shape(HOSTS_EACH, capacity, groups, ways),))
+    return BatchProblem(
+        tuple(counts[kind] for kind in kinds), worth, (HostShape(HOSTS_EACH, capacity, groups, options),)
+    )
 
 
-def _ways(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterator[Way]:
+def _options(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterator[PlacementOption]:
     """Beside the GPUs on one node; a VM wider than a node half on each; or anywhere on the host."""
     cpu, memory, device, count = kind
     slots = 2 + device
@@ -161,14 +162,14 @@ def _ways(kind: tuple[int, int, int, int], shape: str, width: int) -> Iterator[W
 
     anywhere = rows(NODES, 1, count)
     if cpu <= whole[0] and memory <= whole[1] and count <= 8 // NODES:
-        yield from (Way((*rows(node, 1, count), *anywhere)) for node in range(NODES))
+        yield from (PlacementOption((*rows(node, 1, count), *anywhere)) for node in range(NODES))
     elif count > 8 // NODES:
-        yield Way((*rows(0, 2, count // 2), *rows(1, 2, count - count // 2), *anywhere))
+        yield PlacementOption((*rows(0, 2, count // 2), *rows(1, 2, count - count // 2), *anywhere))
     else:
         for gpus in ((count, 0), (0, count)):
             both = (each for node in range(NODES) for each in rows(node, 2, gpus[node]) if each[1])
-            yield Way((*both, *anywhere))
-    yield Way(anywhere, remote=True)
+            yield PlacementOption((*both, *anywhere))
+    yield PlacementOption(anywhere, remote=True)
 
 
 if __name__ == "__main__":

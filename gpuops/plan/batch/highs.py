@@ -1,6 +1,7 @@
-"""HiGHS: linear and integer programs, the one place that speaks to the solver (extra `optimize`).
+"""Linear and integer programs by HiGHS (extra `optimize`); the only module that imports the solver.
 
-A call is a pure function of its input: one thread, a fixed seed, and limits on work instead of on time.
+`patterns.py` and `column_generation.py` call it. A call is a pure function of its input: one thread, a fixed seed, and
+limits on work instead of on time.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 _RELATIVE_SLACK: Final = 1e-3
 _MOST_NODES: Final = 300
 _AT_LEAST: Final = 50
-"""Iterations that take as long as the rest of a small program."""
+"""Iterations that are counted for every call: the rest of a small program takes as long."""
 
 
 def installed() -> bool:
-    """Whether the solver is there."""
+    """Whether the solver is installed."""
     return find_spec("highspy") is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The best point that was found, its value, a bound on any value, and what one more of each row is worth."""
+class SolverAnswer:
+    """The best point that was found, its value, a bound on any value, and the dual price of each row."""
 
     point: Floats
     value: float
@@ -40,10 +41,11 @@ class Answer:
     """Simplex iterations: the same on every machine, as seconds are not."""
 
 
-class Program:
-    """Maximise `gain * x` with `rows * x <= limits` and `0 <= x <= most`. The figures come with each question.
+class SolverProgram:
+    """Maximise `gains * x` with `rows * x <= limits` and `0 <= x <= most`; each call of `solve` brings the figures.
 
-    An integer program may stop `slack` short of the best.
+    `columns`: for each variable its coefficients as (row, coefficient). An integer program may stop `slack` short of
+    the best.
     """
 
     def __init__(
@@ -77,13 +79,16 @@ class Program:
         model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         model.a_matrix_.start_ = np.cumsum([0, *map(len, columns)]).astype(np.int32)
         model.a_matrix_.index_ = np.array([row for column in columns for row, _ in column], dtype=np.int32)
-        model.a_matrix_.value_ = np.array([much for column in columns for _, much in column], dtype=np.float64)
+        model.a_matrix_.value_ = np.array(
+            [coefficient for column in columns for _, coefficient in column], dtype=np.float64
+        )
         if integer:
             model.integrality_ = [highspy.HighsVarType.kInteger] * self.size
         self._integer = integer
         self._solver.passModel(model)
 
-    def solve(self, gains: Floats, most: Floats, limits: Floats) -> Answer:
+    def solve(self, gains: Floats, most: Floats, limits: Floats) -> SolverAnswer:
+        """The best point for these gains, upper limits of the variables and limits of the rows."""
         np, solver = self._np, self._solver
         rows = np.arange(len(limits), dtype=np.int32)
         numbers = np.arange(self.size, dtype=np.int32)
@@ -91,11 +96,11 @@ class Program:
         solver.changeColsBounds(self.size, numbers, np.zeros(self.size), np.asarray(most, dtype=np.float64))
         solver.changeRowsBounds(len(rows), rows, np.full(len(rows), -np.inf), np.asarray(limits, dtype=np.float64))
         solver.run()
-        found, info = solver.getSolution(), solver.getInfo()
-        point = np.array(found.col_value)
+        solution, info = solver.getSolution(), solver.getInfo()
+        point = np.array(solution.col_value)
         if not len(point):
             point = np.zeros(self.size)
         value = float(point @ gains)
         bound = float(info.mip_dual_bound) if self._integer else value
-        prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(found.row_dual))
-        return Answer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))
+        prices = np.zeros(0) if self._integer else np.maximum(0.0, np.array(solution.row_dual))
+        return SolverAnswer(point, value, max(value, bound), prices, _AT_LEAST + int(info.simplex_iteration_count))

@@ -9,9 +9,8 @@ from itertools import product
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuops.plan.batch.bound import bound
-from gpuops.plan.batch.problem import GpuGroup, Pattern, Problem, Shape, Way
-from gpuops.plan.batch.solve import solve
+from gpuops.plan.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
+from gpuops.plan.batch.solve import bound, solve
 
 QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 SIZES = (4, 8, 16)
@@ -19,44 +18,44 @@ SIZES = (4, 8, 16)
 
 
 @st.composite
-def problems(draw: st.DrawFn, most_hosts: int = 2) -> Problem:
+def problems(draw: st.DrawFn, most_hosts: int = 2) -> BatchProblem:
     """One or two shapes of hosts with a node and one or two GPUs of 16, and up to six VMs of three kinds."""
     memories = [draw(st.integers(1, 4)) for _ in SIZES]
     counts = [draw(st.sampled_from([1, 1, 2])) for _ in SIZES]
     shapes = []
     for _ in range(draw(st.integers(1, most_hosts))):
         near, far = draw(st.integers(0, 6)), draw(st.integers(0, 3))
-        fillings = tuple(((2 + at, 16 // size), (5 + at, 16 // size)) for at, size in enumerate(SIZES))
-        ways = {}
+        layouts = tuple(((2 + at, 16 // size), (5 + at, 16 // size)) for at, size in enumerate(SIZES))
+        options = {}
         for kind in range(len(SIZES)):
             anywhere = ((1, memories[kind]), (5 + kind, counts[kind]))
-            ways[kind] = (
-                Way(((0, memories[kind]), (2 + kind, counts[kind]), *anywhere)),
-                *([Way(anywhere, remote=True)] if draw(st.booleans()) else []),
+            options[kind] = (
+                PlacementOption(((0, memories[kind]), (2 + kind, counts[kind]), *anywhere)),
+                *([PlacementOption(anywhere, remote=True)] if draw(st.booleans()) else []),
             )
         gpus = draw(st.integers(1, 2))
-        shapes.append(Shape(1, (near, near + far, 0, 0, 0, 0, 0, 0), (GpuGroup(gpus, fillings),), ways))
+        shapes.append(HostShape(1, (near, near + far, 0, 0, 0, 0, 0, 0), (GpuGroup(gpus, layouts),), options))
     demand = tuple(draw(st.integers(0, 2)) for _ in SIZES)
-    return Problem(demand, tuple(size * count for size, count in zip(SIZES, counts, strict=True)), tuple(shapes))
+    return BatchProblem(demand, tuple(size * count for size, count in zip(SIZES, counts, strict=True)), tuple(shapes))
 
 
-def fits(shape: Shape, vms: Sequence[tuple[int, int]]) -> bool:
+def fits(shape: HostShape, vms: Sequence[tuple[int, int]]) -> bool:
     """Whether the host takes these VMs, (kind, way) each, whatever its GPUs are filled with."""
     group = shape.groups[0]
-    for filled in product(group.fillings, repeat=group.count):
+    for filled in product(group.layouts, repeat=group.count):
         room = list(shape.capacity)
         for filling in filled:
             for row, much in filling:
                 room[row] += much
         for kind, way in vms:
-            for row, much in shape.ways[kind][way].uses:
+            for row, much in shape.options[kind][way].uses:
                 room[row] -= much
         if min(room) >= 0:
             return True
     return False
 
 
-def everything(problem: Problem) -> int:
+def everything(problem: BatchProblem) -> int:
     """The most GPU memory that any of all ways to place the VMs places."""
     vms = [kind for kind, count in enumerate(problem.demand) for _ in range(count)]
 
@@ -67,7 +66,7 @@ def everything(problem: Problem) -> int:
         found = best(at + 1, there)
         kind = vms[at]
         for number, shape in enumerate(problem.shapes):
-            for way in range(len(shape.ways[kind])):
+            for way in range(len(shape.options[kind])):
                 more = tuple(sorted((*there[number], (kind, way))))
                 if fits(shape, more):
                     then = (*there[:number], more, *there[number + 1 :])
@@ -77,7 +76,7 @@ def everything(problem: Problem) -> int:
     return best(0, tuple(() for _ in problem.shapes))
 
 
-def broken(problem: Problem, patterns: Sequence[tuple[Pattern, int]]) -> Iterator[str]:
+def broken(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
     """What the solution uses more of than there is."""
     left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
     for pattern, times in patterns:
@@ -88,10 +87,10 @@ def broken(problem: Problem, patterns: Sequence[tuple[Pattern, int]]) -> Iterato
         shape = problem.shapes[pattern.shape]
         room = list(shape.capacity)
         for group, filling, count in pattern.gpus:
-            for row, much in shape.groups[group].fillings[filling]:
+            for row, much in shape.groups[group].layouts[filling]:
                 room[row] += count * much
         for kind, way in vms:
-            for row, much in shape.ways[kind][way].uses:
+            for row, much in shape.options[kind][way].uses:
                 room[row] -= much
         if min(room) < 0 or sum(count for _, _, count in pattern.gpus) > shape.groups[0].count:
             yield f"{pattern} is more than {shape}"
@@ -101,7 +100,7 @@ def broken(problem: Problem, patterns: Sequence[tuple[Pattern, int]]) -> Iterato
 
 @QUICK
 @given(problems(most_hosts=1))
-def test_on_one_host_it_finds_the_best(problem: Problem) -> None:
+def test_on_one_host_it_finds_the_best(problem: BatchProblem) -> None:
     solution = solve(problem)
     assert list(broken(problem, solution.patterns)) == []
     placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
@@ -110,28 +109,70 @@ def test_on_one_host_it_finds_the_best(problem: Problem) -> None:
     assert placed >= near_first(problem), "locality comes first, then whatever else fits"
 
 
-def near_first(problem: Problem) -> int:
+def near_first(problem: BatchProblem) -> int:
     """What is placed at the least: the best that has every VM beside its GPUs."""
     shapes = tuple(
-        Shape(s.count, s.capacity, s.groups, {kind: ways[:1] for kind, ways in s.ways.items()}) for s in problem.shapes
+        HostShape(s.count, s.capacity, s.groups, {kind: options[:1] for kind, options in s.options.items()})
+        for s in problem.shapes
     )
-    return everything(Problem(problem.demand, problem.worth, shapes))
+    return everything(BatchProblem(problem.demand, problem.worth, shapes))
 
 
 @QUICK
 @given(problems())
-def test_on_several_it_is_between_the_best_and_what_is_known_to_fit(problem: Problem) -> None:
+def test_on_several_it_is_between_the_best_and_what_is_known_to_fit(problem: BatchProblem) -> None:
     solution = solve(problem)
     assert list(broken(problem, solution.patterns)) == []
     placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
     best = everything(problem)
     assert placed <= best <= bound(problem) + 1e-6
-    assert placed >= near_first(problem)
+    assert list(still_fitting(problem, solution.patterns)) == []
+
+
+def still_fitting(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
+    """VMs without a place that a host would take beside its pattern, whose layouts stay."""
+    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    for pattern, times in patterns:
+        hosts[pattern.shape] -= times
+        for kind, _, count in pattern.vms:
+            left[kind] -= times * count
+    unused = [HostPattern(number, (), ()) for number, count in enumerate(hosts) if count]
+    for pattern in (*(pattern for pattern, _ in patterns), *unused):
+        shape = problem.shapes[pattern.shape]
+        room, group = list(shape.capacity), shape.groups[0]
+        for kind, option, count in pattern.vms:
+            for row, amount in shape.options[kind][option].uses:
+                room[row] -= count * amount
+        for _, layout, count in pattern.gpus:
+            for row, amount in group.layouts[layout]:
+                room[row] += count * amount
+        idle = group.count - sum(count for _, _, count in pattern.gpus)
+        rest = HostShape(1, tuple(room), (GpuGroup(idle, group.layouts),), shape.options)
+        for kind, count in enumerate(left):
+            if count and any(fits(rest, [(kind, option)]) for option in range(len(shape.options[kind]))):
+                yield f"one more of kind {kind} on {pattern}"
+
+
+def test_the_check_for_room_can_fail() -> None:
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(2),))
+    half = HostPattern(0, ((2, 0, 1),), ((0, 2, 1),))
+    assert len(list(still_fitting(problem, [(half, 1)]))) == 2
+
+
+def test_what_rounding_loses() -> None:
+    """Two hosts, one with half of the memory: all four VMs would be 24, the best is 20; the rounding finds 16."""
+    layouts = (((2, 4), (5, 4)), ((3, 2), (6, 2)), ((4, 1), (7, 1)))
+    options = {kind: (PlacementOption(((0, 2), (2 + kind, 1), (1, 2), (5 + kind, 1))),) for kind in range(len(SIZES))}
+    shapes = [HostShape(1, (memory, memory, 0, 0, 0, 0, 0, 0), (GpuGroup(1, layouts),), options) for memory in (2, 4)]
+    problem = BatchProblem((2, 2, 0), SIZES, tuple(shapes))
+    solution = solve(problem)
+    placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
+    assert (placed, everything(problem), list(still_fitting(problem, solution.patterns))) == (16, 20, [])
 
 
 def test_equal_hosts_are_one_shape_and_all_used() -> None:
-    shape = Shape(500, (8, 0), (GpuGroup(2, (((1, 4),),)),), {0: (Way(((0, 1), (1, 1))),)})
-    problem = Problem((3000,), (4,), (shape,))
+    shape = HostShape(500, (8, 0), (GpuGroup(2, (((1, 4),),)),), {0: (PlacementOption(((0, 1), (1, 1))),)})
+    problem = BatchProblem((3000,), (4,), (shape,))
     solution = solve(problem)
     assert sum(times * problem.memory(pattern) for pattern, times in solution.patterns) == 12_000
     assert bound(problem) == 12_000
@@ -139,16 +180,16 @@ def test_equal_hosts_are_one_shape_and_all_used() -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    problem = Problem((2, 1, 2), (4, 8, 16), (_mixed(3), _mixed(1)))
+    problem = BatchProblem((2, 1, 2), (4, 8, 16), (_mixed(3), _mixed(1)))
     assert solve(problem) == solve(problem)
 
 
 def test_the_checker_can_fail() -> None:
-    problem = Problem((1, 1, 1), (4, 8, 16), (_mixed(1),))
-    assert list(broken(problem, [(Pattern(0, ((2, 0, 2),), ((0, 2, 1),)), 1)]))
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(1),))
+    assert list(broken(problem, [(HostPattern(0, ((2, 0, 2),), ((0, 2, 1),)), 1)]))
 
 
-def _mixed(gpus: int) -> Shape:
-    fillings = tuple(((1 + at, 16 // size),) for at, size in enumerate(SIZES))
-    ways = {at: (Way(((0, 1), (1 + at, 1))),) for at in range(3)}
-    return Shape(1, (9, 0, 0, 0), (GpuGroup(gpus, fillings),), ways)
+def _mixed(gpus: int) -> HostShape:
+    layouts = tuple(((1 + at, 16 // size),) for at, size in enumerate(SIZES))
+    options = {at: (PlacementOption(((0, 1), (1 + at, 1))),) for at in range(3)}
+    return HostShape(1, (9, 0, 0, 0), (GpuGroup(gpus, layouts),), options)

@@ -1,4 +1,8 @@
-"""Kinds: requests that nothing tells apart but their names, and requests that only the rule can place."""
+"""Groups the requests of a queue into kinds of equal ones, and sets aside those that the solver cannot place.
+
+`place_all.py` calls it. Requests set aside (they refer to each other, name devices, or mix profiles) are placed one
+after another.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +21,15 @@ from gpuops.plan.placement.nodes import free_cores
 from gpuops.plan.plan import Rejection
 from gpuops.plan.reach import reach_of
 
-_NOBODY: Final = Vm(ref="", name="")
+_NO_VM: Final = Vm(ref="", name="")
 
 Device = str | tuple[tuple[tuple[int, int], ...], str | None]
 """A vGPU profile, or the PCI types and the label of a whole device."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Equal requests: what each wants, and where each may go whatever the room."""
+class RequestKind:
+    """Equal requests: the devices of each, and the hosts that each may go to, whatever their room."""
 
     workloads: tuple[Workload, ...]
     devices: Devices
@@ -51,23 +55,23 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """The kinds, largest first, and what is left to the rule."""
+class GroupedRequests:
+    """The kinds, largest first, and the requests that are placed one after another."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RequestKind, ...]
     others: tuple[Workload, ...]
 
 
-def sorted_out(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Sorted:
-    """Equal requests together. Those that look at each other, name devices or mix profiles are for the rule."""
+def group_requests(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> GroupedRequests:
+    """The requests as kinds of equal ones, and those that refer to each other, name devices or mix profiles."""
     limits = sorted({*_cores(inventory)})
     alike: dict[Workload, list[Workload]] = {}
     for workload in workloads:
-        # vCPUs are not used up: two numbers that every host and node answers alike are one.
+        # vCPUs are not used up, they only fit or not: numbers between the same two limits are equal.
         alike.setdefault(
             replace(workload, name="", priority=0, until=None, vcpus=bisect_left(limits, workload.vcpus)), []
         ).append(workload)
-    kinds: list[Kind] = []
+    kinds: list[RequestKind] = []
     others: list[Workload] = []
     for group in alike.values():
         kind = _kind(group, inventory, catalog)
@@ -76,7 +80,7 @@ def sorted_out(workloads: Iterable[Workload], inventory: Inventory, catalog: Cat
         else:
             kinds.append(kind)
     kinds.sort(key=lambda kind: (-kind.gpu_mib, -kind.first.memory_mib, kind.first.name))
-    return Sorted(tuple(kinds), tuple(others))
+    return GroupedRequests(tuple(kinds), tuple(others))
 
 
 def _cores(inventory: Inventory) -> Iterator[int]:
@@ -84,10 +88,10 @@ def _cores(inventory: Inventory) -> Iterator[int]:
     for host in inventory.hosts.values():
         if host.gpus:
             yield host.cpu_threads or 0
-            yield from (free_cores(node, _NOBODY, host, inventory) for node in host.numa_nodes)
+            yield from (free_cores(node, _NO_VM, host, inventory) for node in host.numa_nodes)
 
 
-def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> Kind | None:
+def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> RequestKind | None:
     first = group[0]
     looks_at_others = first.affinity or first.anti_affinity or first.spread
     if looks_at_others or first.device or first.device_group or first.more:
@@ -100,9 +104,9 @@ def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> 
     gpu_mib = framebuffer_mib(devices, catalog)
     if device is None or not gpu_mib:
         return None
-    reach = reach_of(first, vm_of(first, devices), (), inventory, catalog)
+    reachable = reach_of(first, vm_of(first, devices), (), inventory, catalog)
     ordered = tuple(sorted(group, key=lambda workload: workload.name))
-    return Kind(ordered, devices, device, gpu_mib, frozenset(reach.hosts))
+    return RequestKind(ordered, devices, device, gpu_mib, frozenset(reachable.hosts))
 
 
 def _device(devices: Devices) -> Device | None:

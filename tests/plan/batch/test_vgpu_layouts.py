@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.advise.occupancy import GpuState, Tenant
 from gpuops.model.gpu import VgpuMode
-from gpuops.plan.batch.fillings import Fillings, in_order_of_filling
+from gpuops.plan.batch.vgpu_layouts import VgpuLayouts, hardest_first
 from tests.plan.snapshots import FIRST, catalog, gpu, whole
 
 MIG = ("grid_a100-1-5c", "grid_a100-2-10c", "grid_a100-3-20c", "grid_a100-4-20c")
@@ -21,9 +21,9 @@ def state(board: str, mode: VgpuMode, *profiles: str) -> GpuState:
 
 def found(there: GpuState, *profiles: str, certain: bool = True) -> list[str]:
     """In words: `3-20c x1 1-5c x3`."""
-    order = in_order_of_filling(profiles, catalog())
-    fillings = Fillings(order, catalog(), certain).of(there)
-    return sorted(" ".join(f"{name.partition('-')[2]} x{count}" for name, count in each) for each in fillings)
+    order = hardest_first(profiles, catalog())
+    layouts = VgpuLayouts(order, catalog(), certain).of(there)
+    return sorted(" ".join(f"{name.partition('-')[2]} x{count}" for name, count in each) for each in layouts)
 
 
 def test_same_size_takes_one_size() -> None:
@@ -50,8 +50,8 @@ def test_mixed_sizes() -> None:
 def test_of_ten_sizes_some_fillings_do_and_the_bound_is_above_all() -> None:
     empty = state("l40s", VgpuMode.MIXED_SIZE)
     names = [f"nvidia_l40s-{size}q" for size in (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)]
-    certain = Fillings(in_order_of_filling(names, catalog()), catalog()).of(empty)
-    (loosest,) = Fillings(in_order_of_filling(names, catalog()), catalog(), certain=False).of(empty)
+    certain = VgpuLayouts(hardest_first(names, catalog()), catalog()).of(empty)
+    (loosest,) = VgpuLayouts(hardest_first(names, catalog()), catalog(), certain=False).of(empty)
     assert (("nvidia_l40s-48q", 1),) in certain
     assert all(count <= dict(loosest)[name] for filling in certain for name, count in filling)
 

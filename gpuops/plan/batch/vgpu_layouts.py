@@ -1,8 +1,10 @@
-"""Fillings: every way in which the vGPUs of a queue fill one GPU, beside what runs on it already.
+"""Every way in which the vGPUs of a queue can be laid out on one GPU, beside what runs on it already.
 
-Found by asking the exact rules step by step, so that whatever mode the GPU is in, a filling is what `seat` admits when
-its vGPUs are started in the order given here: largest first, which for GPU instances and placement ids is also the
-order in which the fewest starts are in doubt.
+`model.py` calls it. The layouts come from the exact rules, asked step by step, so whatever mode the GPU is in, a layout
+is what a power-on admits when its vGPUs are started in the order given here: largest first. For GPU instances and
+placement ids that is also the order in which the fewest starts are in doubt.
+
+Example: an empty A40 in same-size mode and the profiles 8q and 24q give two layouts: six of 8q, or two of 24q.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.plan.placement.gpus import serves_no_vgpus
 
-Filling = tuple[tuple[str, int], ...]
-"""(profile, how many more of it), in the order of starting."""
+VgpuLayout = tuple[tuple[str, int], ...]
+"""(profile, number of further vGPUs of it), in the order of starting."""
 
-_MOST_LOOKED_AT: Final = 600
-"""Ten sizes mixed on one GPU have thousands of fillings: the first hundreds will do."""
+_MOST_STATES: Final = 600
+"""Limit of the search: ten sizes mixed on one GPU have thousands of layouts, and the first hundreds are enough."""
 
 
-def in_order_of_filling(profiles: Sequence[str], catalog: Catalog) -> tuple[str, ...]:
-    """The profiles, those that are hardest to place first."""
+def hardest_first(profiles: Sequence[str], catalog: Catalog) -> tuple[str, ...]:
+    """The profiles, each once, the hardest to place first: by memory, then by slices of a GPU instance."""
 
     def rank(name: str) -> tuple[int, int, str]:
         facts = catalog.profile(name)
@@ -35,16 +37,17 @@ def in_order_of_filling(profiles: Sequence[str], catalog: Catalog) -> tuple[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Fillings:
-    """Of GPUs, by profiles in their order of filling. `certain`: only what is sure to start; else all that might."""
+class VgpuLayouts:
+    """The layouts of GPUs for these profiles, hardest first. `certain`: only what surely starts; else all that
+    might."""
 
     profiles: tuple[str, ...]
     catalog: Catalog
     certain: bool = True
-    _known: dict[tuple[object, ...], tuple[Filling, ...]] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], tuple[VgpuLayout, ...]] = field(default_factory=dict)
 
-    def of(self, state: GpuState) -> tuple[Filling, ...]:
-        """The maximal ones, each once; none = it takes no vGPU of these profiles."""
+    def of(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+        """The maximal layouts of the GPU, each once; none = it takes no vGPU of these profiles."""
         if serves_no_vgpus(state.gpu, "") is not None or (self.certain and state.unclear):
             return ()
         if state.unclear:
@@ -54,20 +57,26 @@ class Fillings:
             self._known[alike] = self._worked_out(state)
         return self._known[alike]
 
-    def _worked_out(self, state: GpuState) -> tuple[Filling, ...]:
+    def _worked_out(self, state: GpuState) -> tuple[VgpuLayout, ...]:
+        # 1. All numbers of each profile that fit together, found depth first.
         profiles = tuple(name for name in self.profiles if may_run(state.gpu, name, self.catalog) is True)
-        found: dict[tuple[int, ...], None] = {}
-        looked_at = [0]
-        self._extend(state, profiles, (), found, looked_at)
-        if looked_at[0] >= _MOST_LOOKED_AT:
+        counts_found: dict[tuple[int, ...], None] = {}
+        states_tried = [0]
+        self._extend(state, profiles, (), counts_found, states_tried)
+        if states_tried[0] >= _MOST_STATES:
+            # 2. The limit was reached: layouts of one profile alone are added; for a bound one that exceeds them all.
             alone = [len(self._chain(state, profile)) - 1 for profile in profiles]
             if self.certain:
-                found |= {tuple(n if at == own else 0 for at in range(len(alone))): None for own, n in enumerate(alone)}
+                counts_found |= {
+                    tuple(n if index == position else 0 for index in range(len(alone))): None
+                    for position, n in enumerate(alone)
+                }
             else:
-                found = {tuple(alone): None}  # each as often as if it were alone: no filling has more of any
+                counts_found = {tuple(alone): None}
+        # 3. Only maximal layouts: a smaller one needs no variable of its own, since slots need not be used.
         return tuple(
             tuple((name, count) for name, count in zip(profiles, counts, strict=True) if count)
-            for counts in _maximal(list(found))
+            for counts in _maximal(list(counts_found))
             if any(counts)
         )
 
@@ -76,21 +85,21 @@ class Fillings:
         state: GpuState,
         profiles: Sequence[str],
         counts: tuple[int, ...],
-        found: dict[tuple[int, ...], None],
-        looked_at: list[int],
+        counts_found: dict[tuple[int, ...], None],
+        states_tried: list[int],
     ) -> None:
-        """Add each number of the next profile that there is room for, most first, and go on with the others."""
-        looked_at[0] += 1
+        """Try each number of the next profile that there is room for, most first, and go on with the other profiles."""
+        states_tried[0] += 1
         if len(counts) == len(profiles):
-            found[counts] = None
+            counts_found[counts] = None
             return
         states = self._chain(state, profiles[len(counts)])
         for number in range(len(states) - 1, -1, -1):
-            if looked_at[0] < _MOST_LOOKED_AT or number == 0:
-                self._extend(states[number], profiles, (*counts, number), found, looked_at)
+            if states_tried[0] < _MOST_STATES or number == 0:
+                self._extend(states[number], profiles, (*counts, number), counts_found, states_tried)
 
     def _chain(self, state: GpuState, profile: str) -> list[GpuState]:
-        """The GPU as it is, with one more of the profile, with two more, until there is no room."""
+        """The GPU with no, one, two and more further vGPUs of the profile, until there is no room."""
         states = [state]
         while self._room(states[-1], profile):
             states.append(states[-1].with_tenants(Tenant("", "", profile)))
@@ -106,7 +115,7 @@ class Fillings:
 
 
 def _maximal(counts: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Those that no other has all of."""
+    """The counts that no other contains. (2, 0), (1, 0) and (0, 1) leave (2, 0) and (0, 1)."""
     kept: list[tuple[int, ...]] = []
     for one in sorted(counts, key=sum, reverse=True):
         if not any(all(a <= b for a, b in zip(one, other, strict=True)) for other in kept):
