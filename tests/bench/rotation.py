@@ -21,8 +21,7 @@ from statistics import mean
 from time import process_time
 from typing import Final
 
-from gpuops.plan.harvest.bound import most_gpu_minutes
-from gpuops.plan.harvest.replay import late
+from gpuops.plan.harvest.bound import late_desktops, most_gpu_minutes
 from gpuops.plan.harvest.schedule import QUICK, THOROUGH, Schedule, schedule
 from tests.bench.rotation_bound import most_gpu_hours
 from tests.bench.rotation_nights import Night, Pods, Size, drawn, problem_of, read
@@ -86,7 +85,7 @@ def tried(night: Night, units: int, margin: float = MARGIN) -> Tried:
     started = process_time()
     found = schedule(problem, units)
     cpu_s = process_time() - started
-    return Tried(found, most_gpu_minutes(problem), len(late(problem, found, MARGIN)), cpu_s)
+    return Tried(found, most_gpu_minutes(problem), len(late_desktops(problem, found, MARGIN)), cpu_s)
 
 
 Known = Sequence[dict[str, str]]

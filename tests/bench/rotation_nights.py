@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.harvest.problem import Desktop, Gpu, Job, Limits, Problem
+from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,11 +107,11 @@ def drawn(pods: Pods, size: Size, seed: int) -> Night:
     return Night(size, idle, widths, pods.minutes[which])
 
 
-def problem_of(night: Night, slowdown: float) -> Problem:
+def problem_of(night: Night, slowdown: float) -> NightProblem:
     """What the product is asked."""
     size, takes = night.size, night.size.move_minutes
     gpus = tuple(
-        Gpu(
+        NightGpu(
             f"gpu-{number}",
             f"host-{number // size.gpus_per_host}",
             tuple(
@@ -125,5 +125,5 @@ def problem_of(night: Night, slowdown: float) -> Problem:
         Job(f"job-{number}", int(width), int(minutes))
         for number, (width, minutes) in enumerate(zip(night.widths, night.minutes, strict=True))
     )
-    limits = Limits(per_host=size.per_host, per_datastore=size.per_datastore)
-    return Problem(ENDS - OPENS, gpus, jobs, limits, slowdown)
+    limits = OperationLimits(per_host=size.per_host, per_datastore=size.per_datastore)
+    return NightProblem(ENDS - OPENS, gpus, jobs, limits, slowdown)

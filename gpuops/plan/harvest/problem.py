@@ -1,4 +1,7 @@
-"""What a night's schedule is made from. All times are whole minutes from the moment that the night opens."""
+"""A night as the scheduler sees it: GPUs with their desktops, jobs and limits.
+
+`plan/rotation` makes it. All times are whole minutes from the moment that the night opens.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Desktop:
-    """A desktop, when it may be suspended, and what that takes."""
+    """A desktop: when it may be suspended, and how long its suspend and resume take."""
 
     name: str
     idle_from: int | None
-    """None = not tonight: its GPUs stay with desktops."""
+    """None = it may not be suspended tonight, and its GPUs take no jobs."""
     suspend_minutes: int
     resume_minutes: int
     datastores: tuple[str, ...] = ()
-    """Where its memory is written to; each of them is busy meanwhile."""
+    """Where its memory is written to; the operation counts in the limit of each."""
     cost: int = 1
-    """What it weighs where as few as possible are suspended."""
+    """Its weight where as few desktops as possible are suspended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """A physical GPU; without desktops it is free already.
-
-    A desktop with several vGPUs stands at each of its GPUs.
-    """
+class NightGpu:
+    """A physical GPU with its desktops; without any it is free already. A desktop with several vGPUs is on several."""
 
     name: str
     host: str
@@ -41,14 +41,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work that runs on whole GPUs of one host and is not interrupted."""
+    """An ML job that runs on whole GPUs of one host and is not interrupted."""
 
     name: str
     gpus: int
     minutes: int
-    """How long it runs. What is given back before that cuts it off: see `least_minutes`."""
+    """How long it runs, unless its GPUs are given back sooner: see `least_minutes`."""
     least_minutes: int | None = None
-    """A run that the morning cuts off is worth as much as it lasted, if it lasted this long. None = only whole."""
+    """A run that the morning cuts off counts if it lasted this long. None = only a whole run counts."""
     priority: int = 0
     """A minute of a higher one is worth more than all minutes of the lower ones."""
     deadline: int | None = None
@@ -58,11 +58,12 @@ class Job:
 
     @property
     def at_least(self) -> int:
+        """The shortest run that counts."""
         return self.minutes if self.least_minutes is None else min(self.minutes, self.least_minutes)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class OperationLimits:
     """How many suspends and resumes go on at once; None = any number."""
 
     per_host: int | None = 4
@@ -71,19 +72,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class NightProblem:
     """One night."""
 
     ends: int
-    """By then every desktop is back. The night opens at 0."""
-    gpus: tuple[Gpu, ...]
+    """By then every desktop must run again. The night opens at 0."""
+    gpus: tuple[NightGpu, ...]
     jobs: tuple[Job, ...]
-    limits: Limits = Limits()
+    limits: OperationLimits = OperationLimits()
     slowdown: float = 1.5
-    """A resume is planned to take so many times longer than it is expected to."""
+    """Each resume is planned to take so many times its expected time."""
     desktop_worth_minutes: int = 0
-    """So many GPU-minutes of the lowest priority are given up to spare a desktop, as long as as many jobs run."""
+    """GPU-minutes of the lowest priority that are given up for each desktop that is not suspended, if no job is
+    lost."""
 
     def resume_minutes(self, desktop: Desktop) -> int:
-        """What the plan allows for the desktop's resume."""
+        """How long the plan allows for the desktop's resume."""
         return math.ceil(desktop.resume_minutes * self.slowdown - 1e-9)

@@ -1,163 +1,326 @@
-"""Search: more worth for the same GPUs, step by step and never less.
+"""Local search for a night: more worth in the same GPUs, then the same worth with fewer desktops suspended.
 
-Every step is cheap, and chance picks among four kinds:
+`schedule.py` calls it. A state is the windows of the GPUs and what runs in them. Each step changes it a little and is
+kept if the worth is no less. Steps are cheap, and chance picks among four kinds:
 
-* deal the one-GPU jobs of a few stretches anew, a stretch that idles among them;
-* pack a host anew, some of its wide jobs staying where they are;
+* fill a few stretches anew with one-GPU jobs, one that idles among them;
+* pack a host anew, some of its jobs of several GPUs staying where they are;
 * pack two hosts anew;
-* give two GPUs back in each other's place.
+* exchange two GPUs in the order of giving back.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
-from gpuops.plan.harvest.dice import Dice
-from gpuops.plan.harvest.packing import HostPacking, Run, dealt, packed
-from gpuops.plan.harvest.problem import Problem
-from gpuops.plan.harvest.state import Effort, State
+from gpuops.plan.harvest.jobs import make_job_table
+from gpuops.plan.harvest.packing import HostPacking, JobRun, SeededRandom, fill_stretches, pack_host
+from gpuops.plan.harvest.problem import NightProblem
 from gpuops.plan.harvest.stretches import Stretch
-from gpuops.plan.harvest.windows import Window, Windows, alone_windows, freeable, windows
-from gpuops.plan.harvest.work import work_of
+from gpuops.plan.harvest.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
 
-_DEAL: Final = 0.75
-_ONE_HOST: Final = 0.90
-_TWO_HOSTS: Final = 0.95
-"""Up to which roll of the dice a step is of which kind; the rest changes the order of giving back."""
-_STAY: Final = (0.0, 0.5, 0.8, 0.9)
-_LEFT_OUT: Final = (0.0, 0.3, 0.6, 0.9)
-"""Shares of the wide jobs that stay where they are, and that are passed over when a host is packed."""
-_PASSED_OVER: Final = (0.0, 0.0, 0.2, 0.4)
-"""Shares of the one-GPU jobs that are passed over when stretches are dealt anew: what is exact is always the same."""
-_PER_MOVE: Final = 30
-"""Units that a suspend and its resume take on the lanes."""
+_UPTO_REFILL: Final = 0.75
+_UPTO_ONE_HOST: Final = 0.90
+_UPTO_TWO_HOSTS: Final = 0.95
+"""Up to which random number a step is of which kind; above, it changes the order of giving back."""
+_STAYING_SHARES: Final = (0.0, 0.5, 0.8, 0.9)
+_LEFT_OUT_SHARES: Final = (0.0, 0.3, 0.6, 0.9)
+"""Shares of the jobs of several GPUs that stay where they are, and that are left out when a host is packed."""
+_PASSED_OVER_SHARES: Final = (0.0, 0.0, 0.2, 0.4)
+"""Shares of the one-GPU jobs that are left out when stretches are filled anew: the exact answer is always the same
+one."""
+_UNITS_PER_DESKTOP: Final = 30
+"""Units for booking the suspend and the resume of a desktop."""
+_FIRST_TRIAL_UNITS: Final = 4_000
+"""Units for one trial with fewer desktops. When all trials have failed, each gets four times as many."""
 
 
-class Search:
-    """A problem made ready, and the dice that drive the steps."""
+@dataclass(slots=True)
+class EffortBudget:
+    """The work that is left, in units: looking at one job for one stretch is one, half a microsecond or so.
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    `keep_going` lets the caller end the search by a clock.
+    """
+
+    units: int
+    keep_going: Callable[[], bool] = lambda: True
+
+    def spend(self, units: int) -> None:
+        """Count down."""
+        self.units -= units
+
+    @property
+    def left(self) -> bool:
+        """Whether the search may go on."""
+        return self.units > 0 and self.keep_going()
+
+
+@dataclass(frozen=True, slots=True)
+class NightState:
+    """The windows of the GPUs, what runs in them on each host, and what that is worth."""
+
+    windows: GpuWindows
+    hosts: dict[str, HostPacking]
+    worth: int
+
+    def runs(self) -> list[JobRun]:
+        """Every run on every host."""
+        return [run for packing in self.hosts.values() for run in packing.runs()]
+
+    def running_jobs(self) -> set[int]:
+        """The jobs that run."""
+        return {job for packing in self.hosts.values() for job in packing.jobs()}
+
+    def used_gpus(self) -> set[int]:
+        """The GPUs on which something runs."""
+        return {number for run in self.runs() for number in run.gpus}
+
+    def on_used_gpus(self, problem: NightProblem) -> NightState:
+        """The state without the GPUs on which nothing runs: their desktops stay."""
+        used_gpus = self.used_gpus()
+        if used_gpus == set(self.windows.of):
+            return self
+        return NightState(self.windows.on(problem, used_gpus), _on(self.hosts, used_gpus), self.worth)
+
+
+def _on(hosts: dict[str, HostPacking], gpus: Collection[int]) -> dict[str, HostPacking]:
+    packings = {name: packing.on(gpus) for name, packing in hosts.items()}
+    return {name: packing for name, packing in packings.items() if packing.jobs()}
+
+
+class NightSearch:
+    """The search of one night: what is computed once, and the random numbers of the steps."""
+
+    def __init__(self, problem: NightProblem, seed: int) -> None:
         self.problem = problem
-        self.alone = alone_windows(problem, freeable(problem))
-        self.work = work_of(problem, self.alone)
-        self._dice = Dice(seed)
+        self.window_alone = longest_windows(problem, freeable_gpus(problem))
+        self.table = make_job_table(problem, self.window_alone)
+        self._random = SeededRandom(seed)
         self._shortest = min((job.at_least for job in problem.jobs), default=1)
 
-    def start(self, effort: Effort) -> State:
+    def start(self, effort: EffortBudget) -> NightState:
         """A first packing of all GPUs that can be freed."""
-        found = self.windows(list(self.alone), effort)
-        return self._packed_anew(State(found, {}, 0), found, _by_host(self.problem, found), effort)
+        gpu_windows = self.windows_of(list(self.window_alone), effort)
+        return self._repacked(NightState(gpu_windows, {}, 0), gpu_windows, _by_host(self.problem, gpu_windows), effort)
 
-    def windows(self, order: Sequence[int], effort: Effort) -> Windows:
-        """The windows of these GPUs that a job could use."""
-        effort.spend(_PER_MOVE * sum(len(self.problem.gpus[number].desktops) for number in order))
-        return windows(self.problem, order, self._shortest)
+    def windows_of(self, order: Sequence[int], effort: EffortBudget) -> GpuWindows:
+        """The windows of these GPUs that are long enough for the shortest job."""
+        effort.spend(_UNITS_PER_DESKTOP * sum(len(self.problem.gpus[number].desktops) for number in order))
+        return compute_windows(self.problem, order, self._shortest)
 
-    def improve(self, state: State, enough: int, effort: Effort) -> State:
-        """The state after steps: worth `enough`, or all that there is, or the effort is spent."""
-        limit = min(enough, self.work.most(state.windows.minutes))
+    def improve(self, state: NightState, enough: int, effort: EffortBudget) -> NightState:
+        """The state after steps, until it is worth `enough` or the most possible, or the budget is spent."""
+        limit = min(enough, self.table.most_worth(state.windows.minutes))
         while state.worth < limit and effort.left:
             effort.spend(20)
             state = self._step(state, effort)
-            limit = min(enough, self.work.most(state.windows.minutes))
+            limit = min(enough, self.table.most_worth(state.windows.minutes))
         return state
 
-    def moved(self, state: State, found: Windows, effort: Effort) -> State:
-        """The state in other windows: hosts whose windows changed are packed anew."""
-        before, after = _by_host(self.problem, state.windows), _by_host(self.problem, found)
+    def in_windows(self, state: NightState, gpu_windows: GpuWindows, effort: EffortBudget) -> NightState:
+        """The state in these windows; hosts whose windows changed are packed anew."""
+        before, after = _by_host(self.problem, state.windows), _by_host(self.problem, gpu_windows)
         changed = [name for name in after if before.get(name) != after[name]]
-        return self._packed_anew(state, found, changed, effort)
+        return self._repacked(state, gpu_windows, changed, effort)
 
-    def counts(self, state: State) -> list[int]:
-        """How many jobs run, the highest priority first."""
-        running = Counter(self.work.weights[number] for number in state.placed())
-        return [running[weight] for weight in sorted(set(self.work.weights), reverse=True)]
+    def counts(self, state: NightState) -> list[int]:
+        """The number of jobs that run of each priority, the highest first."""
+        running = Counter(self.table.weights[number] for number in state.running_jobs())
+        return [running[weight] for weight in sorted(set(self.table.weights), reverse=True)]
 
-    def _step(self, state: State, effort: Effort) -> State:
-        roll = self._dice.roll()
-        if roll < _DEAL:
-            return self._dealt_anew(state, effort)
-        if roll < _TWO_HOSTS:
-            names = [self._dice.one_of(list(state.hosts)) for _ in range(1 if roll < _ONE_HOST else 2)]
+    def _step(self, state: NightState, effort: EffortBudget) -> NightState:
+        """The state after one random step; the state itself where the step would lose worth."""
+        draw = self._random.uniform()
+        if draw < _UPTO_REFILL:
+            return self._refilled(state, effort)
+        if draw < _UPTO_TWO_HOSTS:
+            # A host may be drawn twice; then the step packs one.
+            names = [self._random.choice(list(state.hosts)) for _ in range(1 if draw < _UPTO_ONE_HOST else 2)]
             stay = {name: self._staying(state.hosts[name]) for name in names}
-            other = self._packed_anew(state, state.windows, stay, effort, stay)
+            other = self._repacked(state, state.windows, stay, effort, stay)
         else:
             order = list(state.windows.order)
-            one, two = self._dice.below(len(order)), self._dice.below(len(order))
+            one, two = self._random.integer_below(len(order)), self._random.integer_below(len(order))
             order[one], order[two] = order[two], order[one]
-            other = self.moved(state, self.windows(order, effort), effort)
+            other = self.in_windows(state, self.windows_of(order, effort), effort)
         return other if other.worth >= state.worth else state
 
-    def _dealt_anew(self, state: State, effort: Effort) -> State:
-        places = self._some_places(state)
-        if not places:
+    def _refilled(self, state: NightState, effort: EffortBudget) -> NightState:
+        """The state with a few stretches filled anew from their own jobs and those that wait."""
+        chosen_stretches = self._some_places(state)
+        if not chosen_stretches:
             return state
-        before = [state.hosts[name].stretches[at] for name, at in places]
-        on_them = {piece.job for stretch in before for piece in stretch.pieces}
-        pool = self.work.pool(self._waiting(state.hosts) | on_them, wide=False)
-        share = self._dice.one_of(_PASSED_OVER)
+        before = [state.hosts[name].stretches[index] for name, index in chosen_stretches]
+        on_them = {stretch_job.job for stretch in before for stretch_job in stretch.stretch_jobs}
+        pool = self.table.pool(self._waiting(state.hosts) | on_them, multi_gpu=False)
+        share = self._random.choice(_PASSED_OVER_SHARES)
         if share:
-            pool = [number for number in pool if self._dice.roll() >= share]
+            pool = [number for number in pool if self._random.uniform() >= share]
         effort.spend(len(pool) * len(before))
-        after = dealt(before, self.work, pool, self._dice)
+        after = fill_stretches(before, self.table, pool, self._random)
         gain = self._worth(after) - self._worth(before)
         if gain < 0:
             return state
         hosts = dict(state.hosts)
-        for (name, at), stretch in zip(places, after, strict=True):
+        for (name, index), stretch in zip(chosen_stretches, after, strict=True):
             stretches = hosts[name].stretches
-            hosts[name] = replace(hosts[name], stretches=(*stretches[:at], stretch, *stretches[at + 1 :]))
-        return State(state.windows, hosts, state.worth + gain)
+            hosts[name] = replace(hosts[name], stretches=(*stretches[:index], stretch, *stretches[index + 1 :]))
+        return NightState(state.windows, hosts, state.worth + gain)
 
-    def _some_places(self, state: State) -> list[tuple[str, int]]:
-        """A few stretches, each by host and number: one that idles and others by chance."""
+    def _some_places(self, state: NightState) -> list[tuple[str, int]]:
+        """Two to four random stretches by host and number; the first is one that idles, if any does."""
         every = [(name, at) for name, packing in state.hosts.items() for at in range(len(packing.stretches))]
         if not every:
             return []
         idle = [(name, at) for name, at in every if state.hosts[name].stretches[at].idle]
-        chosen = {self._dice.one_of(idle or every)}
-        chosen.update(self._dice.one_of(every) for _ in range(1 + self._dice.below(3)))
+        chosen = {self._random.choice(idle or every)}
+        chosen.update(self._random.choice(every) for _ in range(1 + self._random.integer_below(3)))
         return sorted(chosen)
 
-    def _packed_anew(
+    def _repacked(
         self,
-        state: State,
-        found: Windows,
+        state: NightState,
+        gpu_windows: GpuWindows,
         names: Collection[str],
-        effort: Effort,
-        stay: dict[str, list[Run]] | None = None,
-    ) -> State:
-        """The state with these hosts packed anew; their wide runs in `stay` remain."""
-        by_host = _by_host(self.problem, found)
+        effort: EffortBudget,
+        stay: dict[str, list[JobRun]] | None = None,
+    ) -> NightState:
+        """The state with these hosts packed anew, in a random order; their runs in `stay` remain."""
+        by_host = _by_host(self.problem, gpu_windows)
         hosts = {name: packing for name, packing in state.hosts.items() if name in by_host and name not in names}
         stay = stay or {}
         waiting = self._waiting(hosts) - {run.job for runs in stay.values() for run in runs}
-        for name in self._dice.shuffled([name for name in by_host if name in names]):
+        for name in self._random.shuffled([name for name in by_host if name in names]):
             effort.spend(3 * len(waiting) * (1 + len(by_host[name])))
-            left_out = self._dice.one_of(_LEFT_OUT)
-            hosts[name] = packed(by_host[name], self.work, waiting, self._dice, left_out, stay.get(name, ()))
+            left_out = self._random.choice(_LEFT_OUT_SHARES)
+            hosts[name] = pack_host(by_host[name], self.table, waiting, self._random, left_out, stay.get(name, ()))
             waiting -= set(hosts[name].jobs())
         in_order = {name: hosts[name] for name in by_host}
-        return State(found, in_order, sum(packing.worth(self.work) for packing in hosts.values()))
+        return NightState(gpu_windows, in_order, sum(packing.worth(self.table) for packing in hosts.values()))
 
     def _waiting(self, hosts: dict[str, HostPacking]) -> set[int]:
         """The jobs that could run and do not."""
-        return set(self.work.longest) - {job for packing in hosts.values() for job in packing.jobs()}
+        return set(self.table.longest) - {job for packing in hosts.values() for job in packing.jobs()}
 
-    def _staying(self, packing: HostPacking) -> list[Run]:
-        share = self._dice.one_of(_STAY)
-        return [run for run in packing.wide if self._dice.roll() < share]
+    def _staying(self, packing: HostPacking) -> list[JobRun]:
+        """A random part of the runs of several GPUs, which stays when the host is packed anew."""
+        share = self._random.choice(_STAYING_SHARES)
+        return [run for run in packing.multi_gpu if self._random.uniform() < share]
 
     def _worth(self, stretches: Iterable[Stretch]) -> int:
-        weights = self.work.weights
-        return sum(piece.minutes * weights[piece.job] for stretch in stretches for piece in stretch.pieces)
+        weights = self.table.weights
+        return sum(
+            stretch_job.minutes * weights[stretch_job.job]
+            for stretch in stretches
+            for stretch_job in stretch.stretch_jobs
+        )
 
 
-def _by_host(problem: Problem, found: Windows) -> dict[str, dict[int, Window]]:
-    by_host: dict[str, dict[int, Window]] = defaultdict(dict)
-    for number, window in sorted(found.of.items()):
+def _by_host(problem: NightProblem, gpu_windows: GpuWindows) -> dict[str, dict[int, GpuWindow]]:
+    """The windows of the GPUs of each host."""
+    by_host: dict[str, dict[int, GpuWindow]] = defaultdict(dict)
+    for number, window in sorted(gpu_windows.of.items()):
         by_host[problem.gpus[number].host][number] = window
     return dict(by_host)
+
+
+def with_fewest_desktops(search: NightSearch, state: NightState, effort: EffortBudget) -> NightState:
+    """A state with as few desktops suspended as the budget finds.
+
+    It is worth as much as this one, less at most `NightProblem.desktop_worth_minutes` for each desktop that stays, and
+    as many jobs of each priority run. GPUs on which nothing runs stay with their desktops at once. Then other sets of
+    GPUs with fewer desktops are tried. Most trials end at an upper limit before they begin.
+    """
+    state = state.on_used_gpus(search.problem)
+    trial_units = _FIRST_TRIAL_UNITS
+    while effort.left:
+        better_state = _find_smaller(search, state, trial_units, effort)
+        if better_state is not None:
+            state = better_state.on_used_gpus(search.problem)
+        elif trial_units > effort.units:
+            break
+        else:
+            trial_units *= 4
+    return state
+
+
+def _find_smaller(search: NightSearch, state: NightState, trial_units: int, effort: EffortBudget) -> NightState | None:
+    """The first state found with fewer desktops that is worth enough; None = no trial found one."""
+    problem = search.problem
+    cost_now = _cost_of_desktops(problem, state.windows.of)
+    for order in chain(_without_one(search, state), _with_one_exchanged(search, state), _host_by_host(search, state)):
+        cost_then = _cost_of_desktops(problem, order)
+        if sum(cost_then.values()) >= sum(cost_now.values()):
+            continue
+        if not effort.left:
+            break
+        wanted = state.worth - max(0, len(cost_now) - len(cost_then)) * problem.desktop_worth_minutes
+        # 1. An upper limit: all of the windows filled with the best jobs.
+        gpu_windows = search.windows_of(order, effort)
+        if search.table.most_worth(gpu_windows.minutes) < wanted:
+            continue
+        # 2. A trial with a budget of its own.
+        trial = EffortBudget(trial_units, effort.keep_going)
+        other = search.improve(search.in_windows(state, gpu_windows, trial), wanted, trial)
+        effort.spend(trial_units - trial.units)
+        if other.worth >= wanted and search.counts(other) >= search.counts(state):
+            return other
+    return None
+
+
+def _cost_of_desktops(problem: NightProblem, gpus: Iterable[int]) -> dict[str, int]:
+    """The cost of each desktop on these GPUs, by name; one on several GPUs counts once."""
+    return {desktop.name: desktop.cost for number in gpus for desktop in problem.gpus[number].desktops}
+
+
+def _cost(problem: NightProblem, number: int) -> int:
+    return sum(desktop.cost for desktop in problem.gpus[number].desktops)
+
+
+def _without_one(search: NightSearch, state: NightState) -> Iterator[list[int]]:
+    """The order without one GPU, for each GPU in turn; those of hosts that do little first, so that hosts become
+    empty."""
+    gpus, order = search.problem.gpus, state.windows.order
+    minutes = dict.fromkeys(order, 0)
+    of_host = {gpus[number].host: 0 for number in order}
+    for run in state.runs():
+        for number in run.gpus:
+            minutes[number] += run.minutes
+            of_host[gpus[number].host] += run.minutes
+    for left_out in sorted(order, key=lambda number: (of_host[gpus[number].host], minutes[number], number)):
+        yield [number for number in order if number != left_out]
+
+
+def _with_one_exchanged(search: NightSearch, state: NightState) -> Iterator[list[int]]:
+    """The order with one GPU in the place of another that costs more, for each such pair; the dearest GPU first."""
+    problem, order = search.problem, state.windows.order
+    cost = {number: _cost(problem, number) for number in search.window_alone}
+    spare = sorted(set(search.window_alone) - set(order), key=lambda number: (cost[number], number))
+    for number in sorted(order, key=lambda number: (-cost[number], number)):
+        for other in spare:
+            if cost[other] < cost[number]:
+                yield [other if each == number else each for each in order]
+
+
+def _host_by_host(search: NightSearch, state: NightState) -> Iterator[list[int]]:
+    """For each host a set that begins with its GPUs and goes on with those of the others, until the minutes could
+    do."""
+    by_host: dict[str, list[int]] = {}
+    for number in sorted(search.window_alone, key=lambda number: (-search.window_alone[number].minutes, number)):
+        by_host.setdefault(search.problem.gpus[number].host, []).append(number)
+    total = {host: sum(search.window_alone[number].minutes for number in numbers) for host, numbers in by_host.items()}
+    needed = sum(run.minutes * len(run.gpus) for run in state.runs())
+    freed_in_order = list(search.window_alone)
+    for first in by_host:
+        chosen: set[int] = set()
+        minutes = 0
+        for host in sorted(by_host, key=lambda host: (host != first, -total[host])):
+            for number in by_host[host]:
+                if minutes < needed:
+                    chosen.add(number)
+                    minutes += search.window_alone[number].minutes
+        yield [number for number in freed_in_order if number in chosen]

@@ -1,8 +1,12 @@
-"""Stretches: a stretch of time on one GPU, and the one-GPU jobs that fill it best.
+"""Stretches of free time on one GPU, and the one-GPU jobs that fill each best.
 
-Which jobs fill a stretch is a subset sum: bit `m` of an integer says whether some of the jobs take `m` minutes one
-after the other, a job is a shift, and a deadline is a mask when jobs come in the order of their deadlines. The night is
-at most some thousand minutes long, so a hundred jobs take microseconds, and the answer is exact.
+`packing.py` calls `fill_stretch`. Which jobs fill a stretch is a subset sum: bit `m` of an integer says whether some of
+the jobs take `m` minutes one after the other, adding a job is a shift, and a deadline is a mask when jobs come in the
+order of their deadlines. A night is at most some thousand minutes long, so a hundred jobs take microseconds, and the
+answer is exact.
+
+Example: jobs of 3 and 5 minutes reach 0, 3, 5 and 8 minutes, bits 0b100101001. A stretch of 7 minutes is best filled by
+the job of 5: bit 5 is the highest one that is set up to 7.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from gpuops.plan.harvest.problem import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A job, by number, and how long it runs."""
+class StretchJob:
+    """A job of a stretch, by number, and how long it runs."""
 
     job: int
     minutes: int
@@ -24,60 +28,63 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Time on a GPU from `start` to `end`, and what runs in it, one after the other from its start."""
+    """Time on a GPU from `start` to `end`, and the jobs that run in it, one after the other from its start."""
 
     gpu: int
     start: int
     end: int
     last: bool
     """Whether the GPU is given back at its end, so that a run may be cut off there."""
-    pieces: tuple[Piece, ...] = ()
+    stretch_jobs: tuple[StretchJob, ...] = ()
 
     @property
     def used(self) -> int:
-        return sum(piece.minutes for piece in self.pieces)
+        return sum(stretch_job.minutes for stretch_job in self.stretch_jobs)
 
     @property
     def idle(self) -> int:
         return self.end - self.start - self.used
 
 
-def fill(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[Piece, ...]:
-    """What of the pool fills the stretch best: the highest priority first, each as full as can be.
+def fill_stretch(stretch: Stretch, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[StretchJob, ...]:
+    """The jobs of the pool that fill the stretch best: by priority, the highest first, each as full as can be.
 
     `pool` holds one-GPU jobs by number, the higher priority first, then by deadline, those without one last. Among
     equally full answers the one with jobs from the end of the pool is taken.
     """
-    found: list[Piece] = []
-    at = stretch.start
+    filled: list[StretchJob] = []
+    start = stretch.start
     for _, of_class in groupby(pool, key=lambda number: jobs[number].priority):
-        pieces = _fill_class(at, stretch.end, stretch.last, jobs, list(of_class))
-        found += pieces
-        at += sum(piece.minutes for piece in pieces)
-        if at == stretch.end:
+        stretch_jobs = _fill_priority(start, stretch.end, stretch.last, jobs, list(of_class))
+        filled += stretch_jobs
+        start += sum(stretch_job.minutes for stretch_job in stretch_jobs)
+        if start == stretch.end:
             break
-    return tuple(found)
+    return tuple(filled)
 
 
-def _fill_class(start: int, end: int, last: bool, jobs: Sequence[Job], pool: Sequence[int]) -> list[Piece]:
+def _fill_priority(start: int, end: int, last: bool, jobs: Sequence[Job], pool: Sequence[int]) -> list[StretchJob]:
     length = end - start
-    whole, sums = reached(start, length, jobs, pool)
+    # 1. Only whole jobs: the highest sum they reach.
+    whole, sums = reachable_sums(start, length, jobs, pool)
     best = sums[-1].bit_length() - 1
     if best == length or not last:
-        return _taken(start, best, jobs, whole, sums)
+        return _jobs_of_sum(start, best, jobs, whole, sums)
+    # 2. Where the GPU is given back at the end, a run that is cut off there may fill more.
     cut = _cut_off(start, end, best, jobs, pool, sums)
     if cut is None:
-        return _taken(start, best, jobs, whole, sums)
+        return _jobs_of_sum(start, best, jobs, whole, sums)
+    # 3. It does: fill the time before that job with the others.
     number, before = cut
     others = [other for other in pool if other != number]
-    whole, sums = reached(start, length, jobs, others)
+    whole, sums = reachable_sums(start, length, jobs, others)
     before = (sums[-1] & ((2 << before) - 1)).bit_length() - 1
-    lasts = min(length - before, jobs[number].minutes, _until(jobs[number], end) - start - before)
-    return [*_taken(start, before, jobs, whole, sums), Piece(number, lasts)]
+    lasts = min(length - before, jobs[number].minutes, _last_end(jobs[number], end) - start - before)
+    return [*_jobs_of_sum(start, before, jobs, whole, sums), StretchJob(number, lasts)]
 
 
-def reached(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The jobs that can run whole, and the sums that the first 0, 1, 2... of them reach."""
+def reachable_sums(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The jobs that can run whole, and for the first 0, 1, 2... of them the bits of the minutes that they reach."""
     everything = (2 << length) - 1
     whole: list[int] = []
     sums = [1]
@@ -93,37 +100,41 @@ def reached(start: int, length: int, jobs: Sequence[Job], pool: Sequence[int]) -
     return whole, sums
 
 
-def _taken(start: int, total: int, jobs: Sequence[Job], whole: Sequence[int], sums: Sequence[int]) -> list[Piece]:
+def _jobs_of_sum(
+    start: int, total: int, jobs: Sequence[Job], whole: Sequence[int], sums: Sequence[int]
+) -> list[StretchJob]:
     """The jobs that make up this sum, in the order of the pool; the latest of the pool are preferred."""
-    found: list[Piece] = []
-    for at in range(len(whole), 0, -1):
+    # Backwards: a job is part of the sum if the jobs before it reach what is left without it.
+    chosen: list[StretchJob] = []
+    for count in range(len(whole), 0, -1):
         if total == 0:
             break
-        job = jobs[whole[at - 1]]
+        job = jobs[whole[count - 1]]
         in_time = job.deadline is None or start + total <= job.deadline
-        if in_time and job.minutes <= total and (sums[at - 1] >> (total - job.minutes)) & 1:
-            found.append(Piece(whole[at - 1], job.minutes))
+        if in_time and job.minutes <= total and (sums[count - 1] >> (total - job.minutes)) & 1:
+            chosen.append(StretchJob(whole[count - 1], job.minutes))
             total -= job.minutes
-    return found[::-1]
+    return chosen[::-1]
 
 
 def _cut_off(
     start: int, end: int, best: int, jobs: Sequence[Job], pool: Sequence[int], sums: Sequence[int]
 ) -> tuple[int, int] | None:
-    """(job that the end cuts off, most minutes before it) where that fills more than whole jobs do."""
-    found: tuple[int, int] | None = None
+    """The job that the end cuts off and the most minutes before it; None where that fills no more than whole jobs."""
+    best_cut: tuple[int, int] | None = None
     most = best
     for number in pool:
         job = jobs[number]
-        room = min(end, _until(job, end)) - start
+        room = min(end, _last_end(job, end)) - start
         if job.least_minutes is None or room < job.at_least:
             continue
         before = (sums[-1] & ((2 << (room - job.at_least)) - 1)).bit_length() - 1
         filled = before + min(room - before, job.minutes)
         if filled > most:
-            most, found = filled, (number, before)
-    return found
+            most, best_cut = filled, (number, before)
+    return best_cut
 
 
-def _until(job: Job, end: int) -> int:
+def _last_end(job: Job, end: int) -> int:
+    """The earlier of its deadline and this end."""
     return end if job.deadline is None else min(end, job.deadline)

@@ -1,8 +1,10 @@
-"""Windows: from when a GPU is free, and when it must be given back, by list scheduling on the lanes.
+"""When each GPU is free tonight: from the last suspend of its desktops to the first resume.
 
-GPUs are freed in the order in which their last desktop falls idle, and every desktop is suspended as soon as it may be.
-They are given back in the opposite order of `order`: the first of them keeps its desktops away the longest. A resume
-starts as late as is safe, counted backwards from the end of the night. All suspends and resumes share one book.
+`search.py`, `open_ended.py`, `schedule.py` and `bound.py` call it. List scheduling: GPUs are freed in the order in
+which their last desktop is idle, and every desktop is suspended as soon as it may be. They are given back in the
+opposite order of `order`: the first of them keeps its desktops away the longest. A resume starts as late as is safe,
+counted backwards from the end of the night. All suspends and resumes share one book of what goes on at once, per host,
+per datastore and in total.
 """
 
 from __future__ import annotations
@@ -10,13 +12,108 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuops.plan.harvest.lanes import Lanes
-from gpuops.plan.harvest.problem import Desktop, Gpu, Problem
+from gpuops.plan.harvest.problem import Desktop, NightGpu, NightProblem, OperationLimits
+
+
+class _BookedResource:
+    """A host, a datastore or the whole site: how many operations it has in each minute.
+
+    `full` is an integer whose bits are the minutes in which it can take no more: the first place for an operation is
+    then found by shifts of that integer, not minute by minute.
+    """
+
+    __slots__ = ("at_once", "full", "minutes")
+
+    def __init__(self, minutes: int, at_once: int) -> None:
+        self.minutes = [0] * minutes
+        self.at_once = at_once
+        self.full = 0
+
+
+class OperationBook:
+    """The suspends and resumes that are planned. Each counts in all of its resources from its start to its end."""
+
+    def __init__(self, limits: OperationLimits, minutes: int) -> None:
+        self._limits, self._minutes = limits, minutes
+        self._resources: dict[tuple[str, str], _BookedResource] = {}
+
+    def first(self, host: str, desktop: Desktop, at: int, minutes: int) -> int | None:
+        """The first start not before `at`, booked; None = there is none before the night ends."""
+        booked = self._of(host, desktop)
+        start_at = _next_free(_blocked(booked, minutes), at)
+        if start_at + minutes > self._minutes:
+            return None
+        _book(booked, start_at, minutes)
+        return start_at
+
+    def last(self, host: str, desktop: Desktop, end: int, minutes: int) -> int | None:
+        """The last start that ends by `end`, booked; None = there is none after the night opens."""
+        booked = self._of(host, desktop)
+        if end < minutes:
+            return None
+        free_starts = ~_blocked(booked, minutes) & ((1 << (end - minutes + 1)) - 1)
+        if not free_starts:
+            return None
+        start_at = free_starts.bit_length() - 1
+        _book(booked, start_at, minutes)
+        return start_at
+
+    def cancel(self, host: str, desktop: Desktop, start: int, minutes: int) -> None:
+        """Take an operation out of the book."""
+        for resource in self._of(host, desktop):
+            for minute in range(start, start + minutes):
+                resource.minutes[minute] -= 1
+                resource.full &= ~(1 << minute)
+
+    def _of(self, host: str, desktop: Desktop) -> list[_BookedResource]:
+        """The resources that an operation on the desktop counts in, those without a limit left out."""
+        names = [(("host", host), self._limits.per_host), (("", ""), self._limits.in_total)]
+        names += [(("datastore", name), self._limits.per_datastore) for name in desktop.datastores]
+        booked = []
+        for name, at_once in names:
+            if at_once is not None:
+                resource = self._resources.get(name)
+                if resource is None:
+                    resource = self._resources[name] = _BookedResource(self._minutes, at_once)
+                booked.append(resource)
+        return booked
+
+
+def _blocked(resources: list[_BookedResource], minutes: int) -> int:
+    """Bits of the minutes at which an operation of this length cannot start.
+
+    A full minute m also rules out starts at m - 1 ... m - minutes + 1. Each round doubles how far back that reaches:
+    full = 0b10000 and minutes = 3 give 0b11100 (an operation of 3 minutes cannot start at 2, 3 or 4).
+    """
+    full = 0
+    for resource in resources:
+        full |= resource.full
+    covered = 1
+    while covered < minutes:
+        step = min(covered, minutes - covered)
+        full |= full >> step
+        covered += step
+    return full
+
+
+def _next_free(blocked: int, at: int) -> int:
+    """The first minute from `at` on whose bit is not set."""
+    free_starts = ~(blocked >> at)
+    # x & -x is the lowest set bit of x.
+    return at + (free_starts & -free_starts).bit_length() - 1
+
+
+def _book(resources: list[_BookedResource], start: int, minutes: int) -> None:
+    for resource in resources:
+        for minute in range(start, start + minutes):
+            resource.minutes[minute] += 1
+            if resource.minutes[minute] >= resource.at_once:
+                resource.full |= 1 << minute
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """When one GPU is without desktops."""
+class GpuWindow:
+    """The minutes in which one GPU is without desktops."""
 
     free_from: int
     back_from: int
@@ -27,11 +124,11 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of the GPUs that are freed, by number, and the start of every suspend and resume."""
+class GpuWindows:
+    """The windows of the GPUs that are freed, by their numbers, and the start of every suspend and resume."""
 
     order: tuple[int, ...]
-    of: dict[int, Window]
+    of: dict[int, GpuWindow]
     suspends: dict[str, int]
     resumes: dict[str, int]
 
@@ -39,10 +136,10 @@ class Windows:
     def minutes(self) -> int:
         return sum(window.minutes for window in self.of.values())
 
-    def on(self, problem: Problem, gpus: Collection[int]) -> Windows:
-        """The same windows of these GPUs alone, everything at the same time."""
+    def on(self, problem: NightProblem, gpus: Collection[int]) -> GpuWindows:
+        """The windows of these GPUs only, with their suspends and resumes at the same times."""
         names = {desktop.name for number in gpus for desktop in problem.gpus[number].desktops}
-        return Windows(
+        return GpuWindows(
             tuple(number for number in self.order if number in gpus),
             {number: window for number, window in self.of.items() if number in gpus},
             {name: start for name, start in self.suspends.items() if name in names},
@@ -50,56 +147,62 @@ class Windows:
         )
 
 
-def freeable(problem: Problem) -> list[int]:
-    """Numbers of the GPUs whose desktops may all be suspended, those free first before the others."""
+def freeable_gpus(problem: NightProblem) -> list[int]:
+    """Numbers of the GPUs whose desktops may all be suspended, those that are idle first before the others."""
     ready = [(gpu.idle_from, len(gpu.desktops), number) for number, gpu in enumerate(problem.gpus)]
     return [number for at, _, number in sorted((at, *rest) for at, *rest in ready if at is not None)]
 
 
-def windows(problem: Problem, order: Sequence[int], least_minutes: int = 1) -> Windows:
-    """The windows of these GPUs. One whose window would be shorter than `least_minutes` is left to its desktops."""
-    lanes = Lanes(problem.limits, problem.ends)
+def compute_windows(problem: NightProblem, order: Sequence[int], least_minutes: int = 1) -> GpuWindows:
+    """The windows of these GPUs. A GPU whose window would be shorter than `least_minutes` is left to its desktops."""
+    # 1. Resumes, backwards from the end of the night: each GPU of the order as late as the book allows.
+    book = OperationBook(problem.limits, problem.ends)
     given_back: dict[int, int] = {}
     resumes: dict[str, int] = {}
     for number in order:
-        back_from = _give_back(problem, problem.gpus[number], lanes, resumes)
+        back_from = _book_resumes(problem, problem.gpus[number], book, resumes)
         if back_from is not None:
             given_back[number] = back_from
-    found: dict[int, Window] = {}
+    # 2. Suspends, forwards: the GPU that is idle first is freed first.
+    window_of: dict[int, GpuWindow] = {}
     suspends: dict[str, int] = {}
     for number in sorted(given_back, key=lambda number: (problem.gpus[number].idle_from or 0, number)):
-        free_from = _take(problem.gpus[number], lanes, suspends)
+        free_from = _book_suspends(problem.gpus[number], book, suspends)
         if free_from is not None and given_back[number] - free_from >= least_minutes:
-            found[number] = Window(free_from, given_back[number])
-    useless = [number for number in order if number not in found]
+            window_of[number] = GpuWindow(free_from, given_back[number])
+    useless = [number for number in order if number not in window_of]
     if useless:
-        # What those booked is in the way of the others, and of each other: half of them leave, then the rest may do.
-        leave = set(useless[len(useless) // 2 :])
-        return windows(problem, [number for number in order if number not in leave], least_minutes)
-    return Windows(tuple(order), found, suspends, resumes)
+        # 3. GPUs without a useful window hold places in the book that others need, and each other's: leave out the
+        #    later half of them and compute anew; the rest may do then.
+        left_out = set(useless[len(useless) // 2 :])
+        return compute_windows(problem, [number for number in order if number not in left_out], least_minutes)
+    return GpuWindows(tuple(order), window_of, suspends, resumes)
 
 
-def alone_windows(problem: Problem, gpus: Iterable[int]) -> dict[int, Window]:
-    """The window of each GPU if it alone were freed: no schedule gives it a longer one."""
-    found = {}
+def longest_windows(problem: NightProblem, gpus: Iterable[int]) -> dict[int, GpuWindow]:
+    """The window that each GPU would have if it alone were freed: no schedule gives it a longer one."""
+    window_of = {}
     for number in gpus:
-        alone = windows(problem, [number]).of
-        if alone:
-            found[number] = alone[number]
-    return found
+        single = compute_windows(problem, [number]).of
+        if single:
+            window_of[number] = single[number]
+    return window_of
 
 
-def _give_back(problem: Problem, gpu: Gpu, lanes: Lanes, resumes: dict[str, int]) -> int | None:
-    """When its first desktop resumes; the start of each of its resumes goes into `resumes`."""
+def _book_resumes(problem: NightProblem, gpu: NightGpu, book: OperationBook, resumes: dict[str, int]) -> int | None:
+    """Book the resumes of the GPU's desktops as late as possible, and add their starts to `resumes`.
+
+    Returns when the first of them starts; None = there is no room for one, and none is booked.
+    """
     back_from = problem.ends
     booked: list[tuple[Desktop, int]] = []
     for desktop in gpu.desktops:
         start = resumes.get(desktop.name)
         if start is None:
-            start = lanes.last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
+            start = book.last(gpu.host, desktop, problem.ends, problem.resume_minutes(desktop))
             if start is None:
                 for other, at in booked:
-                    lanes.cancel(gpu.host, other, at, problem.resume_minutes(other))
+                    book.cancel(gpu.host, other, at, problem.resume_minutes(other))
                     del resumes[other.name]
                 return None
             booked.append((desktop, start))
@@ -108,13 +211,16 @@ def _give_back(problem: Problem, gpu: Gpu, lanes: Lanes, resumes: dict[str, int]
     return back_from
 
 
-def _take(gpu: Gpu, lanes: Lanes, suspends: dict[str, int]) -> int | None:
-    """When its last desktop is suspended; the start of each of its suspends goes into `suspends`."""
+def _book_suspends(gpu: NightGpu, book: OperationBook, suspends: dict[str, int]) -> int | None:
+    """Book the suspends of the GPU's desktops as early as possible, and add their starts to `suspends`.
+
+    Returns when the last of them ends; None = there is no room for one.
+    """
     free_from = 0
     for desktop in sorted(gpu.desktops, key=lambda desktop: (desktop.idle_from or 0, desktop.name)):
         start = suspends.get(desktop.name)
         if start is None:
-            start = lanes.first(gpu.host, desktop, desktop.idle_from or 0, desktop.suspend_minutes)
+            start = book.first(gpu.host, desktop, desktop.idle_from or 0, desktop.suspend_minutes)
             if start is None:
                 return None
             suspends[desktop.name] = start

@@ -25,7 +25,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import Vm
-from gpuops.plan.harvest.problem import Desktop, Gpu, Job, Limits, Problem
+from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
 from gpuops.plan.rotation.return_time import MARGIN, SLOWER_THAN_EVER, UNMEASURED_RESUME_S
@@ -43,7 +43,7 @@ _DESKTOP_WORTH_MINUTES: Final = 15
 class Evening:
     """The scheduler's question, and what its names stand for."""
 
-    problem: Problem
+    problem: NightProblem
     gpus: Mapping[str, tuple[str, PciAddress]]
     """GPU -> host ref and address."""
     jobs: Mapping[str, tuple[Vm, ...]]
@@ -78,7 +78,7 @@ def evening(
     seen = [(host, gpu) for host in inventory.hosts.values() for gpu in host.gpus if _is_free(gpu, desktops)]
     names = {f"{host.ref} {gpu.address}": (host, gpu) for host, gpu in seen if host.connected is True}
     gpus = tuple(
-        Gpu(name, host.ref, tuple(desktops[ref] for ref in dict.fromkeys(gpu.vms or ())))
+        NightGpu(name, host.ref, tuple(desktops[ref] for ref in dict.fromkeys(gpu.vms or ())))
         for name, (host, gpu) in names.items()
     )
     wishes: dict[_Wish, list[Vm]] = defaultdict(list)
@@ -91,8 +91,8 @@ def evening(
             wishes[wish].append(vm)
     jobs = {job.name: (job, vms) for wish, found in wishes.items() for job, vms in _jobs(wish, found, minutes)}
     policy = bounds.policy.limits
-    limits = Limits(policy.per_host, policy.per_datastore, policy.in_flight)
-    problem = Problem(
+    limits = OperationLimits(policy.per_host, policy.per_datastore, policy.in_flight)
+    problem = NightProblem(
         minutes, gpus, tuple(job for job, _ in jobs.values()), limits, SLOWER_THAN_EVER, _DESKTOP_WORTH_MINUTES
     )
     places = {name: (host.ref, gpu.address) for name, (host, gpu) in names.items()}

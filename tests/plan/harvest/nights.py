@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpuops.plan.harvest.problem import Desktop, Gpu, Job, Limits, Problem
-from gpuops.plan.harvest.schedule import Move, Schedule, Started
+from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
+from gpuops.plan.harvest.schedule import DesktopOperation, Schedule, ScheduledJob
 
 
-def gpu(name: str, host: str, *idle_from: int | None, minutes: int = 2, store: str = "store") -> Gpu:
+def gpu(name: str, host: str, *idle_from: int | None, minutes: int = 2, store: str = "store") -> NightGpu:
     """A GPU whose desktops are idle from these minutes on."""
     desktops = (Desktop(f"{name}-{at}", idle, minutes, minutes, (store,)) for at, idle in enumerate(idle_from))
-    return Gpu(name, host, tuple(desktops))
+    return NightGpu(name, host, tuple(desktops))
 
 
-def made_up(seed: int) -> Problem:
+def made_up(seed: int) -> NightProblem:
     """A night by chance: mixed sizes, durations, priorities, deadlines, runs that may be cut off."""
     chance = random.Random(seed)
     ends = chance.choice((60, 200, 500))
@@ -35,11 +35,11 @@ def made_up(seed: int) -> Problem:
         for number in range(chance.choice((1, 3, 8)))
     )
     jobs = tuple(_job(number, ends, gpus, chance) for number in range(chance.choice((0, 1, 5, 20))))
-    limits = Limits(chance.choice((None, 1, 4)), chance.choice((None, 2, 8)), chance.choice((None, 3)))
-    return Problem(ends, gpus, jobs, limits, chance.choice((1.0, 1.5)), chance.choice((0, 0, 15)))
+    limits = OperationLimits(chance.choice((None, 1, 4)), chance.choice((None, 2, 8)), chance.choice((None, 3)))
+    return NightProblem(ends, gpus, jobs, limits, chance.choice((1.0, 1.5)), chance.choice((0, 0, 15)))
 
 
-def _job(number: int, ends: int, gpus: tuple[Gpu, ...], chance: random.Random) -> Job:
+def _job(number: int, ends: int, gpus: tuple[NightGpu, ...], chance: random.Random) -> Job:
     minutes = chance.randrange(5, ends)
     return Job(
         f"job-{number}",
@@ -52,12 +52,12 @@ def _job(number: int, ends: int, gpus: tuple[Gpu, ...], chance: random.Random) -
     )
 
 
-def broken(problem: Problem, found: Schedule) -> list[str]:
+def broken(problem: NightProblem, found: Schedule) -> list[str]:
     """Every rule that a schedule breaks."""
     return [*_moves(problem, found), *_lanes(problem, found), *_jobs(problem, found), *_gpus(problem, found)]
 
 
-def _moves(problem: Problem, found: Schedule) -> Iterator[str]:
+def _moves(problem: NightProblem, found: Schedule) -> Iterator[str]:
     desktops = {desktop.name: desktop for gpu in problem.gpus for desktop in gpu.desktops}
     used = {name for run in found.runs for name in run.gpus}
     wanted = {desktop.name for gpu in problem.gpus if gpu.name in used for desktop in gpu.desktops}
@@ -73,7 +73,7 @@ def _moves(problem: Problem, found: Schedule) -> Iterator[str]:
             yield f"{move.desktop} is late"
 
 
-def _lanes(problem: Problem, found: Schedule) -> Iterator[str]:
+def _lanes(problem: NightProblem, found: Schedule) -> Iterator[str]:
     stores = {desktop.name: desktop.datastores for gpu in problem.gpus for desktop in gpu.desktops}
     taken: Counter[tuple[str, str, int]] = Counter()
     for move in (*found.suspends, *found.resumes):
@@ -90,7 +90,7 @@ def _lanes(problem: Problem, found: Schedule) -> Iterator[str]:
             yield f"{count} at once at {kind} {name}, minute {minute}"
 
 
-def _jobs(problem: Problem, found: Schedule) -> Iterator[str]:
+def _jobs(problem: NightProblem, found: Schedule) -> Iterator[str]:
     jobs = {job.name: job for job in problem.jobs}
     hosts = {gpu.name: gpu.host for gpu in problem.gpus}
     if sorted([run.job for run in found.runs] + list(found.left_out)) != sorted(jobs):
@@ -107,7 +107,7 @@ def _jobs(problem: Problem, found: Schedule) -> Iterator[str]:
             yield f"{job.name} runs {run.minutes} of {job.minutes} minutes"
 
 
-def _gpus(problem: Problem, found: Schedule) -> Iterator[str]:
+def _gpus(problem: NightProblem, found: Schedule) -> Iterator[str]:
     suspends = {move.desktop: move for move in found.suspends}
     resumes = {move.desktop: move for move in found.resumes}
     for of in problem.gpus:
@@ -122,10 +122,10 @@ def _gpus(problem: Problem, found: Schedule) -> Iterator[str]:
             yield f"a job runs on {of.name} when it is given back"
 
 
-def moves(found: tuple[Move, ...]) -> dict[str, int]:
+def moves(found: tuple[DesktopOperation, ...]) -> dict[str, int]:
     """Desktop -> start."""
     return {move.desktop: move.start for move in found}
 
 
-def run_of(found: Schedule, job: str) -> Started:
+def run_of(found: Schedule, job: str) -> ScheduledJob:
     return next(run for run in found.runs if run.job == job)

@@ -8,22 +8,22 @@ from itertools import product
 import pytest
 
 from gpuops.plan.harvest.bound import most_gpu_minutes
-from gpuops.plan.harvest.problem import Job, Limits, Problem
-from gpuops.plan.harvest.windows import alone_windows
+from gpuops.plan.harvest.problem import Job, NightProblem, OperationLimits
+from gpuops.plan.harvest.windows import longest_windows
 from tests.plan.harvest.nights import gpu
 
 ENDS = 11
 
 
-def night(limits: Limits, slowdown: float, hosts: tuple[str, str], minutes: tuple[int, int]) -> Problem:
+def night(limits: OperationLimits, slowdown: float, hosts: tuple[str, str], minutes: tuple[int, int]) -> NightProblem:
     gpus = tuple(gpu(f"gpu-{at}", hosts[at], 0, 1, minutes=minutes[at]) for at in (0, 1))
-    return Problem(ENDS, gpus, tuple(Job(f"job-{at}", 1, 1) for at in range(40)), limits, slowdown)
+    return NightProblem(ENDS, gpus, tuple(Job(f"job-{at}", 1, 1) for at in range(40)), limits, slowdown)
 
 
-def longest(problem: Problem) -> int:
+def longest(problem: NightProblem) -> int:
     """The most minutes that both GPUs, or one, are free together: all starts of all resumes tried."""
-    free_from = {at: window.free_from for at, window in alone_windows(problem, (0, 1)).items()}
-    best = max((window.minutes for window in alone_windows(problem, (0, 1)).values()), default=0)
+    free_from = {at: window.free_from for at, window in longest_windows(problem, (0, 1)).items()}
+    best = max((window.minutes for window in longest_windows(problem, (0, 1)).values()), default=0)
     moves = [
         (at, problem.gpus[at].host, problem.resume_minutes(each)) for at in (0, 1) for each in problem.gpus[at].desktops
     ]
@@ -39,7 +39,7 @@ def longest(problem: Problem) -> int:
     return best
 
 
-def _fits(limits: Limits, starts: tuple[int, ...], moves: list[tuple[int, str, int]]) -> bool:
+def _fits(limits: OperationLimits, starts: tuple[int, ...], moves: list[tuple[int, str, int]]) -> bool:
     busy: Counter[tuple[str, int]] = Counter()
     for start, (_, host, minutes) in zip(starts, moves, strict=True):
         for minute in range(start, start + minutes):
@@ -52,14 +52,14 @@ def _fits(limits: Limits, starts: tuple[int, ...], moves: list[tuple[int, str, i
 @pytest.mark.parametrize(
     ("limits", "hosts", "minutes"),
     [
-        (Limits(1, None), ("host-0", "host-0"), (1, 1)),
-        (Limits(2, None), ("host-0", "host-0"), (2, 2)),
-        (Limits(None, 1), ("host-0", "host-1"), (1, 2)),
-        (Limits(1, 2), ("host-0", "host-1"), (1, 1)),
+        (OperationLimits(1, None), ("host-0", "host-0"), (1, 1)),
+        (OperationLimits(2, None), ("host-0", "host-0"), (2, 2)),
+        (OperationLimits(None, 1), ("host-0", "host-1"), (1, 2)),
+        (OperationLimits(1, 2), ("host-0", "host-1"), (1, 1)),
     ],
 )
 def test_no_way_back_leaves_more_than_the_bound(
-    limits: Limits, hosts: tuple[str, str], minutes: tuple[int, int], slowdown: float
+    limits: OperationLimits, hosts: tuple[str, str], minutes: tuple[int, int], slowdown: float
 ) -> None:
     problem = night(limits, slowdown, hosts, minutes)
     assert 0 < longest(problem) <= most_gpu_minutes(problem)
@@ -67,6 +67,6 @@ def test_no_way_back_leaves_more_than_the_bound(
 
 def test_a_margin_costs_what_the_bound_says() -> None:
     """Both of a host's GPUs, one lane: with resumes half as long again, four resumes begin four minutes earlier."""
-    bare, slow = (night(Limits(1, None), margin, ("host-0", "host-0"), (2, 2)) for margin in (1.0, 1.5))
+    bare, slow = (night(OperationLimits(1, None), margin, ("host-0", "host-0"), (2, 2)) for margin in (1.0, 1.5))
     assert longest(bare) > longest(slow)
     assert most_gpu_minutes(bare) > most_gpu_minutes(slow) >= longest(slow)

@@ -7,9 +7,8 @@ from itertools import count
 
 import pytest
 
-from gpuops.plan.harvest.bound import most_gpu_minutes
-from gpuops.plan.harvest.problem import Desktop, Gpu, Job, Limits, Problem
-from gpuops.plan.harvest.replay import back_at, late
+from gpuops.plan.harvest.bound import back_at, late_desktops, most_gpu_minutes
+from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.harvest.schedule import schedule
 from tests.plan.harvest.nights import broken, gpu, made_up, moves, run_of
 
@@ -27,14 +26,14 @@ def test_no_rule_is_broken_and_the_bound_is_above(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(0, 120, 7))
 def test_nobody_is_late_in_a_morning_as_slow_as_was_planned_for(seed: int) -> None:
     problem = made_up(seed)
-    assert late(problem, schedule(problem, UNITS), problem.slowdown) == []
+    assert late_desktops(problem, schedule(problem, UNITS), problem.slowdown) == []
 
 
 def test_without_a_margin_a_slow_morning_is_late() -> None:
-    problem = Problem(100, (gpu("a", "h", *[0] * 8),), (Job("long", 1, 60),), slowdown=1.0)
+    problem = NightProblem(100, (gpu("a", "h", *[0] * 8),), (Job("long", 1, 60),), slowdown=1.0)
     found = schedule(problem, UNITS)
-    assert late(problem, found, 1.0) == []
-    assert len(late(problem, found, 1.5)) == 4
+    assert late_desktops(problem, found, 1.0) == []
+    assert len(late_desktops(problem, found, 1.5)) == 4
     assert max(back_at(problem, found, 1.5).values()) == 102
 
 
@@ -52,7 +51,9 @@ def test_it_may_be_stopped_at_any_step() -> None:
 
 
 def test_desktops_are_suspended_once_idle_and_resumed_as_late_as_lanes_allow() -> None:
-    problem = Problem(100, (gpu("a", "h", 10, 30, 30),), (Job("job", 1, 20),), Limits(2, None), slowdown=1.0)
+    problem = NightProblem(
+        100, (gpu("a", "h", 10, 30, 30),), (Job("job", 1, 20),), OperationLimits(2, None), slowdown=1.0
+    )
     found = schedule(problem, UNITS)
     assert moves(found.suspends) == {"a-0": 10, "a-1": 30, "a-2": 30}
     assert run_of(found, "job").start == 32
@@ -60,20 +61,20 @@ def test_desktops_are_suspended_once_idle_and_resumed_as_late_as_lanes_allow() -
 
 
 def test_a_gpu_with_a_desktop_that_is_never_idle_keeps_all_of_them() -> None:
-    problem = Problem(100, (gpu("a", "h", 0, None), gpu("b", "h", 50)), (Job("job", 1, 20),))
+    problem = NightProblem(100, (gpu("a", "h", 0, None), gpu("b", "h", 50)), (Job("job", 1, 20),))
     assert [move.desktop for move in schedule(problem, UNITS).suspends] == ["b-0"]
 
 
 def test_the_fewest_desktops_do_it() -> None:
     gpus = (gpu("a", "h", *[0] * 5), gpu("b", "h", 0, 0), gpu("c", "i", 0, 0, 0))
-    found = schedule(Problem(200, gpus, (Job("one", 1, 60), Job("two", 1, 60))), UNITS)
+    found = schedule(NightProblem(200, gpus, (Job("one", 1, 60), Job("two", 1, 60))), UNITS)
     assert [move.host for move in found.suspends] == ["h", "h"]
     assert found.left_out == ()
 
 
 def test_a_wide_job_takes_the_host_that_can_be_freed() -> None:
     gpus = (gpu("a", "h", 0), gpu("b", "h", None), gpu("c", "i", 0), gpu("d", "i", 0))
-    found = schedule(Problem(100, gpus, (Job("wide", 2, 50), Job("wider", 3, 10))), UNITS)
+    found = schedule(NightProblem(100, gpus, (Job("wide", 2, 50), Job("wider", 3, 10))), UNITS)
     assert run_of(found, "wide").gpus == ("c", "d")
     assert found.left_out == ("wider",)
 
@@ -82,20 +83,20 @@ def test_jobs_fill_windows_to_the_minute() -> None:
     """Two windows of 96 minutes, and only one way to fill both."""
     gpus = (gpu("a", "h", 0), gpu("b", "i", 0))
     jobs = tuple(Job(f"job-{n}", 1, minutes) for n, minutes in enumerate((50, 46, 40, 33, 23, 91)))
-    found = schedule(Problem(100, gpus, jobs, slowdown=1.0), UNITS)
+    found = schedule(NightProblem(100, gpus, jobs, slowdown=1.0), UNITS)
     assert found.gpu_minutes == 192
     assert found.left_out == ("job-5",)
 
 
 def test_a_higher_priority_comes_first_however_short() -> None:
     jobs = (Job("long", 1, 90), Job("urgent", 1, 20, priority=1))
-    found = schedule(Problem(100, (gpu("a", "h", 0),), jobs), UNITS)
+    found = schedule(NightProblem(100, (gpu("a", "h", 0),), jobs), UNITS)
     assert [run.job for run in found.runs] == ["urgent"]
 
 
 def test_a_deadline_is_kept_or_the_job_left_out() -> None:
     jobs = (Job("early", 1, 30, deadline=40), Job("never", 1, 30, deadline=20), Job("late", 1, 60))
-    found = schedule(Problem(100, (gpu("a", "h", 0),), jobs), UNITS)
+    found = schedule(NightProblem(100, (gpu("a", "h", 0),), jobs), UNITS)
     assert [(run.job, run.start) for run in found.runs] == [("early", 2), ("late", 32)]
     assert found.left_out == ("never",)
 
@@ -103,14 +104,14 @@ def test_a_deadline_is_kept_or_the_job_left_out() -> None:
 def test_a_run_without_an_end_lasts_until_its_gpu_is_given_back_if_that_is_long_enough() -> None:
     gpus = (gpu("a", "h", 0), gpu("b", "h", 80))
     jobs = tuple(Job(name, 1, 10**6, least_minutes=30) for name in ("one", "two"))
-    found = schedule(Problem(100, gpus, jobs), UNITS)
+    found = schedule(NightProblem(100, gpus, jobs), UNITS)
     assert [(run.start, run.end) for run in found.runs] == [(2, 97)]
     assert moves(found.resumes) == {"a-0": 97}
 
 
 def test_a_desktop_on_two_gpus_is_moved_once_and_frees_both() -> None:
     both = Desktop("wide", 10, 2, 2)
-    problem = Problem(100, (Gpu("a", "h", (both,)), Gpu("b", "h", (both,))), (Job("job", 2, 60),))
+    problem = NightProblem(100, (NightGpu("a", "h", (both,)), NightGpu("b", "h", (both,))), (Job("job", 2, 60),))
     found = schedule(problem, UNITS)
     assert broken(problem, found) == []
     assert moves(found.suspends) == {"wide": 10}
@@ -120,14 +121,14 @@ def test_a_desktop_on_two_gpus_is_moved_once_and_frees_both() -> None:
 def test_desktops_must_be_worth_it() -> None:
     """Half an hour more for five desktops: too little when each must win ten minutes."""
     gpus = (gpu("a", "h", *[0] * 5), gpu("b", "h", 35))
-    problem = Problem(100, gpus, (Job("job", 1, 10**6, least_minutes=10),))
+    problem = NightProblem(100, gpus, (Job("job", 1, 10**6, least_minutes=10),))
     assert schedule(problem, UNITS).desktops == 5
     assert schedule(replace(problem, desktop_worth_minutes=10), UNITS).desktops == 1
 
 
 def test_more_gpus_than_the_morning_can_give_back_stay_with_their_desktops() -> None:
     gpus = tuple(gpu(f"gpu-{n}", "h", *[0] * 4, minutes=10) for n in range(6))
-    problem = Problem(160, gpus, tuple(Job(f"job-{n}", 1, 30) for n in range(6)), Limits(1, None))
+    problem = NightProblem(160, gpus, tuple(Job(f"job-{n}", 1, 30) for n in range(6)), OperationLimits(1, None))
     found = schedule(problem, UNITS)
     assert broken(problem, found) == []
     assert len(found.runs) == 2
@@ -135,5 +136,5 @@ def test_more_gpus_than_the_morning_can_give_back_stay_with_their_desktops() -> 
 
 
 def test_no_jobs_no_suspends() -> None:
-    found = schedule(Problem(100, (gpu("a", "h", 0),), ()), UNITS)
+    found = schedule(NightProblem(100, (gpu("a", "h", 0),), ()), UNITS)
     assert (found.suspends, found.runs, found.resumes, found.left_out) == ((), (), (), ())

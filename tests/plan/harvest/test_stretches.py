@@ -8,7 +8,7 @@ from itertools import combinations, permutations
 import pytest
 
 from gpuops.plan.harvest.problem import Job
-from gpuops.plan.harvest.stretches import Stretch, fill
+from gpuops.plan.harvest.stretches import Stretch, fill_stretch
 
 
 def fullest(stretch: Stretch, jobs: list[Job]) -> int:
@@ -39,19 +39,19 @@ def test_nothing_fills_it_better(seed: int) -> None:
         for number in range(5)
     ]
     pool = sorted(range(5), key=lambda number: (jobs[number].deadline or 999, jobs[number].minutes))
-    pieces = fill(stretch, jobs, pool)
-    assert sum(piece.minutes for piece in pieces) == fullest(stretch, jobs)
-    assert _in_time(stretch, tuple(jobs[piece.job] for piece in pieces))
+    stretch_jobs = fill_stretch(stretch, jobs, pool)
+    assert sum(piece.minutes for piece in stretch_jobs) == fullest(stretch, jobs)
+    assert _in_time(stretch, tuple(jobs[piece.job] for piece in stretch_jobs))
 
 
 def test_the_end_of_the_night_cuts_a_run_off_only_where_that_is_worth_more() -> None:
     jobs = [Job("short", 1, 20), Job("long", 1, 500, least_minutes=25)]
-    cut = fill(Stretch(0, 0, 50, last=True), jobs, [0, 1])
+    cut = fill_stretch(Stretch(0, 0, 50, last=True), jobs, [0, 1])
     assert [(piece.job, piece.minutes) for piece in cut] == [(0, 20), (1, 30)]
-    assert [piece.job for piece in fill(Stretch(0, 0, 50, last=False), jobs, [0, 1])] == [0]
-    assert [piece.job for piece in fill(Stretch(0, 0, 20, last=True), jobs, [0, 1])] == [0]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 50, last=False), jobs, [0, 1])] == [0]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=True), jobs, [0, 1])] == [0]
 
 
 def test_large_jobs_are_used_up_first() -> None:
     jobs = [Job("a", 1, 10), Job("b", 1, 10), Job("c", 1, 20)]
-    assert [piece.job for piece in fill(Stretch(0, 0, 20, last=False), jobs, [0, 1, 2])] == [2]
+    assert [piece.job for piece in fill_stretch(Stretch(0, 0, 20, last=False), jobs, [0, 1, 2])] == [2]

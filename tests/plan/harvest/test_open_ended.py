@@ -7,15 +7,15 @@ from itertools import combinations, product
 
 import pytest
 
-from gpuops.plan.harvest.matching import matched
-from gpuops.plan.harvest.problem import Gpu, Job, Limits, Problem
+from gpuops.plan.harvest.open_ended import match_jobs
+from gpuops.plan.harvest.problem import Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.harvest.schedule import schedule
 from tests.plan.harvest.nights import broken, gpu
 
 NO_END = 10**6
 
 
-def night(seed: int) -> Problem:
+def night(seed: int) -> NightProblem:
     """Few enough GPUs and jobs to try everything; all idle now, and no lanes to wait for."""
     chance = random.Random(seed)
     gpus = tuple(gpu(f"gpu-{n}", f"host-{n % 2}", *[0] * chance.randrange(4), minutes=0) for n in range(5))
@@ -30,10 +30,10 @@ def night(seed: int) -> Problem:
         )
         for n in range(5)
     )
-    return Problem(100, gpus, jobs, Limits(None, None))
+    return NightProblem(100, gpus, jobs, OperationLimits(None, None))
 
 
-def best(problem: Problem) -> tuple[int, int, int]:
+def best(problem: NightProblem) -> tuple[int, int, int]:
     """(GPUs with work of priority 1, of priority 0, desktops not spent), over all assignments."""
     found = (0, 0, 0)
     sets = [[None, *_sets(job, problem.gpus)] for job in problem.jobs]
@@ -52,7 +52,7 @@ def best(problem: Problem) -> tuple[int, int, int]:
     return found
 
 
-def _sets(job: Job, gpus: tuple[Gpu, ...]) -> list[tuple[Gpu, ...]]:
+def _sets(job: Job, gpus: tuple[NightGpu, ...]) -> list[tuple[NightGpu, ...]]:
     allowed = [of for of in gpus if job.allowed is not None and of.name in job.allowed]
     return [chosen for chosen in combinations(allowed, job.gpus) if len({of.host for of in chosen}) == 1]
 
@@ -69,15 +69,15 @@ def test_no_assignment_is_better(seed: int) -> None:
 
 def test_those_with_the_better_right_and_the_cheapest_places() -> None:
     may_run = {1: [10, 11], 2: [10], 3: [10], 4: [11, 12]}
-    assert matched([1, 2, 3, 4], [12, 11, 10], may_run) == {1: 11, 2: 10, 4: 12}
-    assert matched([3, 2, 1], [10, 11], may_run) == {3: 10, 1: 11}
-    assert matched([1, 4], [10, 12, 11], may_run) == {1: 10, 4: 12}
+    assert match_jobs([1, 2, 3, 4], [12, 11, 10], may_run) == {1: 11, 2: 10, 4: 12}
+    assert match_jobs([3, 2, 1], [10, 11], may_run) == {3: 10, 1: 11}
+    assert match_jobs([1, 4], [10, 12, 11], may_run) == {1: 10, 4: 12}
 
 
 def test_a_job_that_the_lanes_leave_too_little_time_for_is_left_out() -> None:
     gpus = tuple(gpu(f"gpu-{n}", "h", *[0] * 4, minutes=10) for n in range(3))
     jobs = tuple(Job(f"job-{n}", 1, NO_END, least_minutes=40) for n in range(3))
-    problem = Problem(160, gpus, jobs, Limits(1, None))
+    problem = NightProblem(160, gpus, jobs, OperationLimits(1, None))
     found = schedule(problem, 100_000)
     assert broken(problem, found) == []
     assert len(found.runs) == 1

@@ -1,0 +1,219 @@
+"""Nights in which every job runs until its GPUs are due, so that a GPU has one job or none.
+
+`schedule.py` calls it where `is_open_ended`. Which one-GPU jobs run, and on which GPUs, is a matching and exact. Only
+the places of jobs of several GPUs are searched: each at first on the cheapest GPUs of a host, then in random other
+places as long as that gains anything.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from gpuops.plan.harvest.jobs import JobTable
+from gpuops.plan.harvest.packing import HostPacking, JobRun, SeededRandom
+from gpuops.plan.harvest.problem import Job, NightProblem
+from gpuops.plan.harvest.search import EffortBudget, NightState
+from gpuops.plan.harvest.windows import GpuWindow, GpuWindows, compute_windows
+
+GpusOfJob = dict[int, tuple[int, ...]]
+"""The GPUs of each job, both by number."""
+_PATIENCE: Final = 50
+"""Changes without gain, for each job of several GPUs, after which the search ends."""
+_HOSTS_TRIED: Final = 8
+"""Hosts that are tried for a job of several GPUs at first, the cheapest; the others may be drawn later."""
+
+
+def is_open_ended(table: JobTable) -> bool:
+    """Whether each job that could run would run until the end of the longest window it has."""
+    return bool(table.longest) and all(
+        table.jobs[number].minutes > minutes for number, minutes in table.longest.items()
+    )
+
+
+class OpenEndedSearch:
+    """The search of one such night: costs and allowed GPUs are computed once."""
+
+    def __init__(self, problem: NightProblem, table: JobTable, window_alone: dict[int, GpuWindow], seed: int) -> None:
+        self._problem, self._table, self._random = problem, table, SeededRandom(seed)
+        desktops = {number: sum(desktop.cost for desktop in problem.gpus[number].desktops) for number in window_alone}
+        worth = problem.desktop_worth_minutes
+        self._cost = {
+            number: (worth * desktops[number] - window_alone[number].minutes, desktops[number])
+            for number in window_alone
+        }
+        # Cheapest first: the most minutes for the least worth of desktops, then the fewest desktops.
+        self._gpus = sorted(window_alone, key=lambda number: (self._cost[number], number))
+        order = sorted(table.longest, key=lambda number: (-table.jobs[number].priority, number))
+        self._one_gpu = [number for number in order if table.jobs[number].gpus == 1]
+        self._multi_gpu = [number for number in order if table.jobs[number].gpus > 1]
+        self._may_run = {
+            number: [
+                gpu
+                for gpu in self._gpus
+                if table.may_run_on(number, gpu) and _long_enough(table.jobs[number], window_alone[gpu])
+            ]
+            for number in order
+        }
+
+    def solve(self, effort: EffortBudget) -> NightState:
+        """The state with the most GPUs at work by priority, then the most minutes, then the fewest desktops."""
+        # 1. The one-GPU jobs alone, exactly.
+        multi_gpu: GpusOfJob = {}
+        best = self._with_one_gpu_jobs(multi_gpu, effort)
+        # 2. Job by job of several GPUs, by priority: kept on the best of the cheapest GPUs if it gains anything.
+        for job in self._multi_gpu:
+            for gpus in self._cheapest(job, multi_gpu):
+                candidate = self._with_one_gpu_jobs({**multi_gpu, job: gpus}, effort)
+                if self._value(candidate) > self._value(best):
+                    best = candidate
+            multi_gpu = {number: gpus for number, gpus in best.items() if number in self._multi_gpu}
+        # 3. Random changes, until there have been enough without gain.
+        without_gain = 0
+        while self._multi_gpu and without_gain < _PATIENCE * len(self._multi_gpu) and effort.left:
+            candidate = self._with_one_changed(best, effort)
+            without_gain = 0 if self._value(candidate) > self._value(best) else without_gain + 1
+            best = candidate
+        return self._state(best)
+
+    def _with_one_changed(self, places: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
+        """The places with one job of several GPUs moved, and perhaps another left out; the same if that is worse."""
+        job = self._random.choice(self._multi_gpu)
+        multi_gpu = {number: gpus for number, gpus in places.items() if number in self._multi_gpu and number != job}
+        if self._random.uniform() < 0.5 and multi_gpu:
+            del multi_gpu[self._random.choice(list(multi_gpu))]
+        hosts = self._free_gpus_by_host(job, multi_gpu)
+        if hosts:
+            gpus, width = self._random.choice(hosts), self._table.jobs[job].gpus
+            # The cheapest GPUs may be the only ones that a job of higher priority can run on, so others are tried too.
+            multi_gpu[job] = tuple((gpus if self._random.uniform() < 0.5 else self._random.shuffled(gpus))[:width])
+        candidate = self._with_one_gpu_jobs(multi_gpu, effort)
+        return candidate if self._value(candidate) >= self._value(places) else places
+
+    def _free_gpus_by_host(self, job: int, multi_gpu: GpusOfJob) -> list[list[int]]:
+        """The free GPUs of each host that has enough of them for the job, the cheapest first."""
+        taken = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        by_host: dict[str, list[int]] = defaultdict(list)
+        for gpu in self._may_run[job]:
+            if gpu not in taken:
+                by_host[self._problem.gpus[gpu].host].append(gpu)
+        return [gpus for gpus in by_host.values() if len(gpus) >= self._table.jobs[job].gpus]
+
+    def _cheapest(self, job: int, multi_gpu: GpusOfJob) -> list[tuple[int, ...]]:
+        """The cheapest GPUs of each of the cheapest hosts."""
+        width = self._table.jobs[job].gpus
+        choices = [tuple(gpus[:width]) for gpus in self._free_gpus_by_host(job, multi_gpu)]
+        return sorted(choices, key=lambda gpus: (self._total_cost(gpus), gpus))[:_HOSTS_TRIED]
+
+    def _with_one_gpu_jobs(self, multi_gpu: GpusOfJob, effort: EffortBudget) -> GpusOfJob:
+        """These jobs of several GPUs, and the best one-GPU jobs beside them."""
+        taken = {gpu for gpus in multi_gpu.values() for gpu in gpus}
+        gpus_left = [gpu for gpu in self._gpus if gpu not in taken]
+        effort.spend(50 * len(gpus_left) + 10 * len(self._one_gpu))
+        one_gpu = match_jobs(self._one_gpu, gpus_left, self._may_run)
+        return {**multi_gpu, **{job: (gpu,) for job, gpu in one_gpu.items()}}
+
+    def _value(self, places: GpusOfJob) -> tuple[int, int, int]:
+        """(worth, minutes less what the desktops are worth, fewer desktops): greater is better."""
+        worth = sum(self._table.weights[job] * len(gpus) for job, gpus in places.items())
+        minutes, desktops = self._total_cost(gpu for gpus in places.values() for gpu in gpus)
+        return worth, -minutes, -desktops
+
+    def _total_cost(self, gpus: Iterable[int]) -> tuple[int, int]:
+        """(minutes that the desktops are worth less the minutes that the GPUs are free, desktops)."""
+        costs = [self._cost[gpu] for gpu in gpus]
+        return sum(minutes for minutes, _ in costs), sum(desktops for _, desktops in costs)
+
+    def _state(self, places: GpusOfJob) -> NightState:
+        """The places with their times. Jobs that suspends and resumes leave too little time for are left out."""
+        jobs = self._table.jobs
+        while True:
+            gpus_used = {gpu for gpus in places.values() for gpu in gpus}
+            gpu_windows = compute_windows(self._problem, [gpu for gpu in self._gpus if gpu in gpus_used])
+            runs = {job: _job_run(job, jobs[job], gpus, gpu_windows) for job, gpus in places.items()}
+            long_enough = {job: gpus for job, gpus in places.items() if runs[job] is not None}
+            if len(long_enough) == len(places):
+                break
+            places = long_enough
+        hosts: dict[str, list[JobRun]] = defaultdict(list)
+        for run in runs.values():
+            if run is not None:
+                hosts[self._problem.gpus[run.gpus[0]].host].append(run)
+        packings = {name: HostPacking(tuple(of_host)) for name, of_host in hosts.items()}
+        return NightState(gpu_windows, packings, sum(packing.worth(self._table) for packing in packings.values()))
+
+
+def _long_enough(job: Job, window: GpuWindow) -> bool:
+    """Whether a run of the job that counts fits into the window."""
+    end = window.back_from if job.deadline is None else min(window.back_from, job.deadline)
+    return end - window.free_from >= job.at_least
+
+
+def _job_run(number: int, job: Job, gpus: tuple[int, ...], gpu_windows: GpuWindows) -> JobRun | None:
+    """The run from when all GPUs are free until one is due; None = too short to count."""
+    windows = [gpu_windows.of[gpu] for gpu in gpus if gpu in gpu_windows.of]
+    if len(windows) < len(gpus):
+        return None
+    start = max(window.free_from for window in windows)
+    end = min(window.back_from for window in windows)
+    end = end if job.deadline is None else min(end, job.deadline)
+    return JobRun(number, start, end - start, gpus) if end - start >= job.at_least else None
+
+
+def match_jobs(jobs: Iterable[int], gpus: Sequence[int], may_run: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """A GPU for each job that gets one. `jobs` by priority, `gpus` the cheapest first.
+
+    Jobs are taken in their order, each if those before it can keep a GPU; GPUs likewise, for the jobs that were taken.
+    Both greedy choices are optimal, and one matching has both (transversal matroids; Mendelsohn and Dulmage, 1958).
+    Example: job 0 may run on GPUs 5 and 6, job 1 on 5 only: job 0 first takes 5, then moves to 6, and both run.
+    """
+    # 1. Which jobs can be served: each in turn, earlier ones changing their GPU if need be.
+    places = set(gpus)
+    by_gpu: dict[int, int] = {}
+    edges = {job: [gpu for gpu in may_run[job] if gpu in places] for job in jobs}
+    served = [job for job in edges if _augment(job, edges, by_gpu)]
+    # 2. Which GPUs serve them: each in turn from the cheapest on, for the jobs of step 1.
+    jobs_for: dict[int, list[int]] = {gpu: [] for gpu in gpus}
+    for job in served:
+        for gpu in edges[job]:
+            jobs_for[gpu].append(job)
+    by_job: dict[int, int] = {}
+    for gpu in gpus:
+        if len(by_job) == len(served):
+            break
+        _augment(gpu, jobs_for, by_job)
+    return by_job
+
+
+def _augment(one: int, edges: Mapping[int, Sequence[int]], partner: dict[int, int]) -> bool:
+    """Give `one` a partner, others changing theirs if need be; False = there is no way.
+
+    An augmenting path, searched breadth first, so that as few as possible change.
+    """
+    came_from: dict[int, int] = {}
+    heads = [one]
+    for head in heads:
+        for other in edges[head]:
+            if other in came_from:
+                continue
+            came_from[other] = head
+            if other in partner:
+                heads.append(partner[other])
+                continue
+            _swap_along(other, one, came_from, partner)
+            return True
+    return False
+
+
+def _swap_along(end: int, first: int, came_from: Mapping[int, int], partner: dict[int, int]) -> None:
+    """Follow the path back from its end to `first`: each on it takes the partner after it."""
+    partner_before = {head: other for other, head in partner.items()}
+    current = end
+    while True:
+        head = came_from[current]
+        before = partner_before.get(head)
+        partner[current] = head
+        if head == first or before is None:
+            return
+        current = before
