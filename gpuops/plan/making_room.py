@@ -20,7 +20,7 @@ from gpuops.plan.scope import Scope
 from gpuops.plan.trial import Placed, Trial, relaxed
 
 if TYPE_CHECKING:
-    from gpuops.plan.defrag.answer import Move
+    from gpuops.plan.defrag.result import PlannedMove
 
 _MOST: Final = 3
 """vMotions: who needs more has a fleet to tidy up first."""
@@ -33,7 +33,7 @@ class MakingRoom:
 
     world: Inventory
     now: Inventory
-    _known: dict[tuple[str, str | None], tuple[Move, ...]] = field(default_factory=dict)
+    _known: dict[tuple[str, str | None], tuple[PlannedMove, ...]] = field(default_factory=dict)
     """By profile and cluster: many refused requests are alike."""
 
     def after_moves(self, trial: Trial) -> str:
@@ -48,13 +48,13 @@ class MakingRoom:
                 return f"{_words(moves[:number])} it fits on {answer.placement.host.name}"
         return ""
 
-    def _moves(self, profile: str, cluster: str | None, catalog: Catalog) -> tuple[Move, ...]:
+    def _moves(self, profile: str, cluster: str | None, catalog: Catalog) -> tuple[PlannedMove, ...]:
         key = (profile, cluster)
         if key not in self._known:
             self._known[key] = ()
             scope = Scope(cluster)
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _GPUS:
-                from gpuops.plan.defrag.question import Defrag
+                from gpuops.plan.defrag.plan import Defrag
 
                 self._known[key] = Defrag(profile, scope, _MOST).planned(self.world, catalog, self._yet_to_run).moves
         return self._known[key]
@@ -67,5 +67,5 @@ class MakingRoom:
         return {ref: "does not run yet" for ref in there if ref not in runs}
 
 
-def _words(moves: Sequence[Move]) -> str:
+def _words(moves: Sequence[PlannedMove]) -> str:
     return "after vMotion " + ", then ".join(f"of {move.vm.name} to {move.target.name}" for move in moves)

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpuops.plan.defrag.answer import Defragmentation, GpuChange, Held, HostChange, Move, Stay
-from gpuops.plan.defrag.landing import Basis
-from gpuops.plan.defrag.standing import Way
+from gpuops.plan.defrag.movability import MoveMethod
+from gpuops.plan.defrag.moves import ArrivalBasis
+from gpuops.plan.defrag.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible
@@ -82,7 +82,7 @@ def _quality(found: Defragmentation) -> str:
     return f"more than {found.bound} cannot be free, whatever is moved{f'; {looked}' if looked else ''}"
 
 
-def _moves(moves: Sequence[Move]) -> Table:
+def _moves(moves: Sequence[PlannedMove]) -> Table:
     table = _table("", "VM", "from", "to", "GPU there", "how", "free then")
     for number, move in enumerate(moves, 1):
         table.add_row(
@@ -97,9 +97,9 @@ def _moves(moves: Sequence[Move]) -> Table:
     return table
 
 
-def _where(move: Move) -> str:
+def _where(move: PlannedMove) -> str:
     """The GPUs it may be on; several of them are joined by what is known."""
-    word = " and " if move.basis in (Basis.ONLY, Basis.POLICY) else " or "
+    word = " and " if move.basis in (ArrivalBasis.ONLY, ArrivalBasis.POLICY) else " or "
     return word.join(map(str, move.gpus))
 
 
@@ -113,7 +113,7 @@ def _hosts(found: Defragmentation) -> Table:
     return table
 
 
-def _held(held: Held, found: Defragmentation) -> str:
+def _held(held: GpuHolding, found: Defragmentation) -> str:
     """`3 vGPUs`, `2 to 3 vGPUs, room for 1`, `free`."""
     if not held.at_most:
         return "free" if found.profile is None else f"empty, room for {held.free}"
@@ -122,22 +122,22 @@ def _held(held: Held, found: Defragmentation) -> str:
     return some if found.profile is None else f"{some}, room for {held.free}"
 
 
-def _alike(stays: Sequence[Stay]) -> list[list[Stay]]:
+def _alike(stays: Sequence[StayingVm]) -> list[list[StayingVm]]:
     """Those that stay for the same reasons together: a fleet says the same thing hundreds of times."""
-    found: dict[tuple[Way, tuple[str, ...]], list[Stay]] = {}
+    found: dict[tuple[MoveMethod, tuple[str, ...]], list[StayingVm]] = {}
     for stay in stays:
         found.setdefault((stay.way, stay.reasons), []).append(stay)
     return list(found.values())
 
 
-def _stays(stays: Sequence[Stay]) -> Iterator[Text]:
+def _stays(stays: Sequence[StayingVm]) -> Iterator[Text]:
     names = [visible(stay.vm.name) for stay in stays]
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     first, others = stays[0].reasons[0], len(stays[0].reasons) - 1
     shown = (
         "; ".join(map(visible, stays[0].reasons)) if others < _FEW else f"{visible(first)}; and {others} reasons more"
     )
-    only = "moves only powered off" if stays[0].way is Way.POWERED_OFF else "stays"
+    only = "moves only powered off" if stays[0].way is MoveMethod.POWERED_OFF else "stays"
     yield Text(f"{only}: ", "yellow").append(f"{', '.join(names[:_FEW])}{more}: {shown}", "default")
 
 
@@ -153,7 +153,7 @@ def _unclear(found: Defragmentation) -> Iterator[Text]:
 
 def _closing(found: Defragmentation) -> str:
     """`plan only: nothing was changed`, and what would allow more."""
-    cold = sum(stay.way is Way.POWERED_OFF for stay in found.stays)
+    cold = sum(stay.way is MoveMethod.POWERED_OFF for stay in found.stays)
     more = f"; --powered-off counts in the {count(cold, 'VM')} that can move powered off" if cold else ""
     return f"a plan only, nothing was changed{more}"
 
@@ -165,7 +165,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _move(move: Move) -> Document:
+def _move(move: PlannedMove) -> Document:
     return {
         "vm": {"ref": move.vm.ref, "name": move.vm.name},
         "from": {"ref": move.source.ref, "name": move.source.name},
@@ -195,11 +195,11 @@ def _gpu(change: GpuChange) -> Document:
     }
 
 
-def _vgpus(held: Held) -> Document:
+def _vgpus(held: GpuHolding) -> Document:
     return {"vgpus": {"at_least": held.at_least, "at_most": held.at_most}, "free": held.free}
 
 
-def _stay(stay: Stay) -> Document:
+def _stay(stay: StayingVm) -> Document:
     return {
         "vm": {"ref": stay.vm.ref, "name": stay.vm.name},
         "may_move": stay.way.value,

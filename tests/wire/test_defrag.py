@@ -14,9 +14,9 @@ from gpuops.api import catalog_of
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.host import DrsRule, RuleKind
 from gpuops.model.vm import PowerState
-from gpuops.plan.defrag.answer import Defragmentation, Move
-from gpuops.plan.defrag.question import Defrag
-from gpuops.plan.defrag.standing import Way
+from gpuops.plan.defrag.movability import MoveMethod
+from gpuops.plan.defrag.plan import Defrag
+from gpuops.plan.defrag.result import Defragmentation, PlannedMove
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
 from gpuops.sim.drs import Group, Override, Rule
 from gpuops.sim.server import SimServer
@@ -37,8 +37,8 @@ def done(step: Step, connection: Connection) -> None:
     assert [end.error for end in connection.wait([task], 600)] == [None]
 
 
-def steps_of(move: Move) -> tuple[Step, ...]:
-    if move.way is Way.VMOTION:
+def steps_of(move: PlannedMove) -> tuple[Step, ...]:
+    if move.way is MoveMethod.VMOTION:
         return (move.step,)
     return PowerOffVm(move.vm.ref), move.step, PowerOnVm(move.vm.ref, move.target.ref)
 
@@ -90,7 +90,7 @@ def test_without_hot_migration_the_same_is_done_powered_off(serve: Serve) -> Non
     with Connection(target_of(server)) as connection:
         assert planned(connection).moves == ()
         found = carried_out(connection, powered_off=True)
-        assert {move.way for move in found.moves} == {Way.POWERED_OFF}
+        assert {move.way for move in found.moves} == {MoveMethod.POWERED_OFF}
         assert planned(connection, max_moves=0).before == found.after == 4
 
 

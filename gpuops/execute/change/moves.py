@@ -26,10 +26,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.change.report import ChangeStatus, Progress
-from gpuops.plan.defrag.answer import Move
-from gpuops.plan.defrag.audit import holding
-from gpuops.plan.defrag.question import Defrag
-from gpuops.plan.defrag.standing import Way
+from gpuops.plan.defrag.movability import MoveMethod, admitted_moves
+from gpuops.plan.defrag.plan import Defrag
+from gpuops.plan.defrag.result import PlannedMove
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Wave
 from gpuops.plan.privileges import HOT_MOVE, needed, refused_without
@@ -150,8 +149,8 @@ def _look(request: Defrag, site: Site) -> tuple[Report, tuple[Hop, ...]]:
     return Report(request, before, refused_without(plan, lacking, before)), hops
 
 
-def _hop(move: Move) -> Hop:
-    powered_off = move.way is Way.POWERED_OFF
+def _hop(move: PlannedMove) -> Hop:
+    powered_off = move.way is MoveMethod.POWERED_OFF
     return Hop(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
 
 
@@ -217,7 +216,7 @@ class _Hops:
             return ""
         if vm.host != hop.source or vm.power is not PowerState.ON:
             return f"{hop.name} is not where it was any more, or does not run; {AGAIN}"
-        if not holding([RelocateVm(hop.vm, hop.target)], inventory, catalog_of(inventory)):
+        if not admitted_moves([RelocateVm(hop.vm, hop.target)], inventory, catalog_of(inventory)):
             return f"{hop.name}: {NO_ROOM}; {AGAIN}"
         return ""
 

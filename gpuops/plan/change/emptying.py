@@ -15,9 +15,15 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Displacement
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.defrag.audit import holding
-from gpuops.plan.defrag.standing import OPT_OUT, Case, Standing, Way, standing
-from gpuops.plan.defrag.targets import Targets
+from gpuops.plan.defrag.movability import (
+    OPT_OUT,
+    Movability,
+    MovabilityCase,
+    MoveMethod,
+    TargetHosts,
+    admitted_moves,
+    judge_movability,
+)
 from gpuops.plan.devices import is_gpu
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
@@ -94,7 +100,7 @@ class _World:
 
     def _away(self, vm: Vm, host: Host) -> Away | Rejection:
         cluster = self.inventory.clusters.get(host.cluster or "")
-        stands = standing(Case(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
+        stands = judge_movability(MovabilityCase(vm, host, cluster, self.inventory, self.catalog, (OPT_OUT,)))
         if _is_agent(vm) or self._drs_moves(vm, host):
             return Away(vm, Leaving.DRS)
         if _may_move(vm, stands):
@@ -117,9 +123,9 @@ class _World:
         """The host with the most free memory that surely takes it; or what each of them says."""
         cluster = self.inventory.clusters.get(host.cluster or "")
         near = [each for each in self.inventory.hosts.values() if each.cluster == host.cluster and each.ref != host.ref]
-        fit, refusals = Targets(near, cluster, self.inventory).of(vm, running=True)
+        fit, refusals = TargetHosts(near, cluster, self.inventory).of(vm, running=True)
         for target in sorted((each for each in near if each.ref in fit), key=_fullness):
-            if holding([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
+            if admitted_moves([RelocateVm(vm.ref, target.ref)], self.inventory, self.catalog):
                 return target, ()
         full = tuple(f"{each.name}: no room that is certain" for each in near if each.ref in fit)
         return None, (*map(str, refusals), *full) or ("no other host in its cluster",)
@@ -137,10 +143,10 @@ class _World:
         return Away(vm, Leaving.POWER_OFF if powered_off else Leaving.SHUT_DOWN, None, _few(reasons))
 
 
-def _may_move(vm: Vm, stands: Standing) -> bool:
+def _may_move(vm: Vm, stands: Movability) -> bool:
     if any(map(is_gpu, vm.devices or ())):
-        return stands.way is Way.VMOTION
-    return stands.way is not Way.NOT
+        return stands.way is MoveMethod.VMOTION
+    return stands.way is not MoveMethod.NOT
 
 
 def _against_stopping(vm: Vm) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Exact: all orders of moves, shortest first, but for those that cannot beat what is known.
+"""Exact search: all orders of moves, shortest first, except those that cannot beat a known plan.
 
-Hosts that are alike, GPUs that are alike and VMs that are alike are looked at once, so a table that some other order
-has led to is not looked at again: a VM that goes and comes back costs nothing here. `budget` bounds the tables.
+`frontier.py` calls it for small clusters. Hosts that are alike, GPUs that are alike and VMs that are alike are looked
+at once, so a state that some other order has led to is not looked at again: a VM that goes and comes back costs nothing
+here. `budget` limits the number of states.
 """
 
 from __future__ import annotations
@@ -15,91 +16,112 @@ from itertools import combinations
 from math import ceil
 from typing import Final
 
-from gpuops.plan.defrag.ground import Ground
-from gpuops.plan.defrag.landing import arrive, leave
-from gpuops.plan.defrag.line import Frontier, Line, frontier_of, movable_on, one_of_each
-from gpuops.plan.defrag.pieces import Content
-from gpuops.plan.defrag.table import Hop, Table, with_host
+from gpuops.plan.defrag.cluster import ClusterModel, ClusterState, GpuContent, VmMove, with_host
+from gpuops.plan.defrag.moves import (
+    Frontier,
+    MoveSequence,
+    add_vm,
+    distinct_hosts,
+    distinct_movable_vms,
+    make_frontier,
+    remove_vm,
+)
 
-Ladders = dict[tuple[object, ...], tuple[tuple[Fraction, int], ...]]
-"""What moves free on GPUs that are alike."""
-_FEW: Final = 8
-"""Of so many VMs on one GPU every part is thought gone; of more only all of them, at the price of one."""
+GainSteps = dict[tuple[object, ...], tuple[tuple[Fraction, int], ...]]
+"""For GPUs that are alike: (moves for each one freed, how many), the cheapest first."""
+_MANY_VMS: Final = 8
+"""Up to so many VMs on one GPU every subset is considered; of more only all of them, as if that were one move."""
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """What all orders of moves have shown."""
+class ExactResult:
+    """The best plans, and how far they are proven."""
 
     best: Frontier
     settled: int
     """No plan of up to so many moves is better than these."""
 
 
-def searched(ground: Ground, known: Frontier, most: int, limit: int, budget: int) -> Searched:
-    """The best plans of up to `limit` moves. `known` were found some other way; `most` can be freed, never more."""
+def search_all_orders(model: ClusterModel, known: Frontier, most: int, limit: int, budget: int) -> ExactResult:
+    """The best plans of up to `limit` moves.
+
+    `known`: plans that were found by other means. `most`: no more than this can be freed.
+    """
     start = known[0]
     best, layer, moves = known, [start], 0
-    seen = {_key(start.table)}
-    ladders: Ladders = {}
+    seen = {_key(start.cluster_state)}
+    gain_steps: GainSteps = {}
+    # Breadth first: a layer holds the sequences of so many moves that may still lead to something better.
     while layer and moves < limit:
-        found: list[Line] = []
-        for after in following(ground, layer):
-            key = _key(after.table)
+        new_sequences: list[MoveSequence] = []
+        for after in one_move_further(model, layer):
+            key = _key(after.cluster_state)
             if key in seen:
                 continue
+            # The budget is spent inside this layer, so only the layers before it are proven.
             if len(seen) >= budget:
-                return Searched(frontier_of([*best, *found]), moves)
+                return ExactResult(make_frontier([*best, *new_sequences]), moves)
             seen.add(key)
-            found.append(after)
+            new_sequences.append(after)
+        # Prune: a sequence goes on only if an optimistic estimate beats the frontier.
         moves += 1
-        best = frontier_of([*best, *found])
-        layer = [line for line in found if _may_win(ground, line, best, start.worth + most, limit, ladders)]
-    return Searched(best, limit)
+        best = make_frontier([*best, *new_sequences])
+        layer = [
+            sequence
+            for sequence in new_sequences
+            if _may_win(model, sequence, best, start.worth + most, limit, gain_steps)
+        ]
+    return ExactResult(best, limit)
 
 
-def following(ground: Ground, layer: Sequence[Line]) -> Iterator[Line]:
-    """These lines with one more move, every one there is but for those that are like another one."""
-    for line in layer:
-        for source in one_of_each(line.table):
-            for piece in movable_on(ground, source):
-                here = leave(ground, source, piece)
-                if here is None:
+def one_move_further(model: ClusterModel, layer: Sequence[MoveSequence]) -> Iterator[MoveSequence]:
+    """These sequences with one more move: every one there is, except those that are like another one."""
+    for sequence in layer:
+        for source in distinct_hosts(sequence.cluster_state):
+            for search_vm in distinct_movable_vms(model, source):
+                source_after = remove_vm(model, source, search_vm)
+                if source_after is None:
                     continue
-                for target in one_of_each(line.table, without=source):
-                    there = arrive(ground, target, piece) if target.number in piece.allowed else None
-                    if there is not None:
-                        table = with_host(with_host(line.table, here), there.now)
-                        yield Line(table, (*line.hops, Hop(piece.number, target.number)))
+                for target in distinct_hosts(sequence.cluster_state, without=source):
+                    arrival = add_vm(model, target, search_vm) if target.number in search_vm.allowed else None
+                    if arrival is not None:
+                        cluster_state = with_host(with_host(sequence.cluster_state, source_after), arrival.now)
+                        yield MoveSequence(cluster_state, (*sequence.vm_moves, VmMove(search_vm.number, target.number)))
 
 
-def _key(table: Table) -> tuple[int, ...]:
-    return tuple(sorted(now.key for now in table))
+def _key(cluster_state: ClusterState) -> tuple[int, ...]:
+    return tuple(sorted(now.key for now in cluster_state))
 
 
-def _may_win(ground: Ground, line: Line, best: Frontier, most: int, limit: int, ladders: Ladders) -> bool:
-    """Whether more moves from here on can free as much as a known plan with fewer of them, or more than all do."""
+def _may_win(
+    model: ClusterModel, sequence: MoveSequence, best: Frontier, most: int, limit: int, gain_steps: GainSteps
+) -> bool:
+    """Whether further moves can free as much as a known plan with fewer moves, or more than any known plan."""
     worths = [known.worth for known in best]
-    for more, moves in enumerate(_fewest(ground, line.table, ladders), 1):
-        if line.moves + moves > limit or line.worth + more > most:
+    for more, moves in enumerate(_fewest_moves(model, sequence.cluster_state, gain_steps), 1):
+        if sequence.moves + moves > limit or sequence.worth + more > most:
             return False
-        at = bisect_right(worths, line.worth + more - 1)
-        if at == len(best) or best[at].moves > line.moves + moves:
+        at = bisect_right(worths, sequence.worth + more - 1)
+        if at == len(best) or best[at].moves > sequence.moves + moves:
             return True
     return False
 
 
-def _fewest(ground: Ground, table: Table, known: Ladders) -> Iterator[int]:
-    """No fewer moves than these free one more, two more and so on, wherever there is room."""
+def _fewest_moves(model: ClusterModel, cluster_state: ClusterState, known: GainSteps) -> Iterator[int]:
+    """Lower bounds on the moves that free one more, two more and so on, whatever room there is.
+
+    The cheapest gains of all GPUs, added up. A VM on several GPUs frees on each of them, so the sum is divided by the
+    largest number of GPUs that one VM is on.
+    """
     steps: list[tuple[Fraction, int]] = []
     shared = 1
-    for now in table:
-        spread = Counter(vm for content in now.contents for vm in {seat[0] for seat in content})
+    for now in cluster_state:
+        spread = Counter(vm for content in now.contents for vm in {vgpu[0] for vgpu in content})
         shared = max(shared, *spread.values(), 1)
         for gpu, content in enumerate(now.contents):
-            alike = ground.kind_of_gpu(now.number, gpu, content)
+            alike = model.kind_of_gpu(now.number, gpu, content)
             if alike not in known:
-                known[alike] = tuple(_ladder(ground, now.number, gpu, content))
+                known[alike] = tuple(_gain_steps(model, now.number, gpu, content))
             steps += known[alike]
     total = Fraction()
     for moves, gain in sorted(steps):
@@ -108,14 +130,18 @@ def _fewest(ground: Ground, table: Table, known: Ladders) -> Iterator[int]:
             yield ceil(total / shared)
 
 
-def _ladder(ground: Ground, host: int, gpu: int, content: Content) -> Iterator[tuple[Fraction, int]]:
-    """(moves for each, how many) of what leaving VMs free on one GPU, the cheapest first: no other order is cheaper."""
-    start = ground.worth(host, gpu, content)
-    movable = list(dict.fromkeys(seat[0] for seat in content if ground.pieces[seat[0]].movable))
+def _gain_steps(model: ClusterModel, host: int, gpu: int, content: GpuContent) -> Iterator[tuple[Fraction, int]]:
+    """What departures free on one GPU, as (moves for each one freed, how many), the cheapest first.
+
+    The upper convex hull of gain over moves: if one move frees 0, two free 3 and three free 4, the steps are three
+    freed at 2/3 move each, then one at a whole move.
+    """
+    start = model.worth(host, gpu, content)
+    movable = list(dict.fromkeys(vgpu[0] for vgpu in content if model.search_vms[vgpu[0]].movable))
     best = [0]
     for moves in range(1, len(movable) + 1):
-        sets = _parts(movable, moves, whole=ground.goal.profile is None)
-        worths = [ground.worth(host, gpu, tuple(seat for seat in content if seat[0] not in gone)) for gone in sets]
+        sets = _departure_sets(movable, moves, whole=model.goal.profile is None)
+        worths = [model.worth(host, gpu, tuple(vgpu for vgpu in content if vgpu[0] not in gone)) for gone in sets]
         best.append(max(worths, default=start) - start)
     at = 0
     while at < len(best) - 1:
@@ -126,8 +152,8 @@ def _ladder(ground: Ground, host: int, gpu: int, content: Content) -> Iterator[t
         at = to
 
 
-def _parts(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
-    """The VMs that so many moves may take away; a GPU is whole only when all are gone."""
+def _departure_sets(movable: Sequence[int], moves: int, *, whole: bool) -> Iterable[tuple[int, ...]]:
+    """The sets of VMs that so many moves may take away; a GPU is whole only when all are gone."""
     if whole:
         return [tuple(movable)] if moves == len(movable) else []
-    return combinations(movable, moves) if len(movable) <= _FEW else [tuple(movable)]
+    return combinations(movable, moves) if len(movable) <= _MANY_VMS else [tuple(movable)]

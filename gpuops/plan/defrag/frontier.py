@@ -1,4 +1,8 @@
-"""Frontier: the best plan for each number of moves: of one cluster, and of all of them together."""
+"""The best plan for each number of moves, of one cluster and of all clusters together.
+
+`plan.py` calls it. The greedy search goes first, so that the exact search need only look where something better could
+be.
+"""
 
 from __future__ import annotations
 
@@ -8,91 +12,98 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from gpuops.plan.defrag.bound import most
-from gpuops.plan.defrag.exact import following, searched
-from gpuops.plan.defrag.greedy import Greedy
-from gpuops.plan.defrag.ground import Ground
-from gpuops.plan.defrag.line import Frontier, Line, frontier_of, replayed
-from gpuops.plan.defrag.table import Table
+from gpuops.plan.defrag.bound import most_to_gain
+from gpuops.plan.defrag.cluster import ClusterModel, ClusterState
+from gpuops.plan.defrag.exact import one_move_further, search_all_orders
+from gpuops.plan.defrag.greedy import GreedySearch
+from gpuops.plan.defrag.moves import Frontier, MoveSequence, make_frontier, replay
 
 TABLES: Final = 4000
-"""The exact search looks at no more of them: about two seconds, and all there are where a dozen GPUs take part."""
+"""Limit of the exact search in states: about two seconds, and all there are with a dozen GPUs."""
 _FIRST_MOVES: Final = 8000
-"""So many, divided by the square of the GPUs, are tried: the rule takes the longer the more there are."""
+"""Budget: so many first moves, divided by the square of the GPUs, are tried before the greedy search."""
 _REPLAYS: Final = 50
+"""Moves that are left out on trial when a plan is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
-class Area:
-    """One cluster: its plans, and what is known of all others."""
+class ClusterPlans:
+    """The plans of one cluster, and what is proven about all others."""
 
-    ground: Ground
+    model: ClusterModel
     frontier: Frontier
-    most: int
+    most_to_gain: int
     """No more than this can be freed."""
     settled: int
     """No plan of up to so many moves is better than these."""
 
     @property
-    def start(self) -> Line:
+    def start(self) -> MoveSequence:
         return self.frontier[0]
 
-    def gain(self, line: Line) -> int:
-        return line.worth - self.start.worth
+    def gain(self, sequence: MoveSequence) -> int:
+        return sequence.worth - self.start.worth
 
 
-def explored(ground: Ground, table: Table, limit: int, tables: int = TABLES) -> Area:
-    """The best plans of up to `limit` moves in this cluster: greedy ones, and where it is small enough the best."""
-    start, bound = Line(table), most(ground, table)
+def explore_cluster(model: ClusterModel, cluster_state: ClusterState, limit: int, tables: int = TABLES) -> ClusterPlans:
+    """The best plans of up to `limit` moves in this cluster: greedy ones, and in small clusters the best there are."""
+    # 1. Nothing to gain, or no move allowed.
+    start, bound = MoveSequence(cluster_state), most_to_gain(model, cluster_state)
     if not bound or not limit:
-        return Area(ground, (start,), bound, limit)
-    found = _by_rule(ground, start, limit)
-    found = frontier_of([*found, *_shortened(ground, found[-1], start)])
-    branches = sum(piece.movable for piece in ground.pieces) * (len(table) - 1)
-    if branches > tables:  # not even one move could be looked at in every way
-        return Area(ground, found, bound, 0)
-    exact = searched(ground, found, bound, limit, tables)
-    return Area(ground, exact.best, bound, exact.settled)
+        return ClusterPlans(model, (start,), bound, limit)
+    # 2. The greedy search, and its longest plan without the moves that it does not need.
+    frontier = _greedy_frontier(model, start, limit)
+    frontier = make_frontier([*frontier, *_shorten(model, frontier[-1], start)])
+    # 3. All orders of moves, unless not even one move could be looked at in every way.
+    branches = sum(search_vm.movable for search_vm in model.search_vms) * (len(cluster_state) - 1)
+    if branches > tables:
+        return ClusterPlans(model, frontier, bound, 0)
+    exact = search_all_orders(model, frontier, bound, limit, tables)
+    return ClusterPlans(model, exact.best, bound, exact.settled)
 
 
-def _by_rule(ground: Ground, start: Line, limit: int) -> Frontier:
-    """What the rule leads to; and in a small cluster, where it leads to after each first move against it.
+def _greedy_frontier(model: ClusterModel, start: MoveSequence, limit: int) -> Frontier:
+    """The greedy plans; in a small cluster also those after every possible first move.
 
-    A host that chooses its emptiest GPU takes a VM well only before that GPU is free: the rule, that frees what is
-    cheapest first, may have to wait.
+    A host that chooses its emptiest GPU takes a VM well only before that GPU is free: the greedy order, which frees the
+    cheapest first, can then be wrong.
     """
-    greedy = Greedy(ground, limit)
-    found = greedy.lines(start)
-    gpus = sum(len(stand.gpus) for stand in ground.stands)
-    for line in islice(following(ground, [start]), _FIRST_MOVES // gpus**2):
-        found = frontier_of([*found, *greedy.anew().lines(line)])
-    return found
+    greedy = GreedySearch(model, limit)
+    frontier = greedy.sequences(start)
+    gpus = sum(len(cluster_host.gpus) for cluster_host in model.cluster_hosts)
+    for sequence in islice(one_move_further(model, [start]), _FIRST_MOVES // gpus**2):
+        frontier = make_frontier([*frontier, *greedy.with_fresh_budget().sequences(sequence)])
+    return frontier
 
 
-def _shortened(ground: Ground, line: Line, start: Line) -> Sequence[Line]:
-    """The plan without moves that it does not need, move by move: a VM that moves twice may go at once."""
-    hops, times = line.hops, Counter(hop.piece for hop in line.hops)
-    for hop in [hop for hop in hops if times[hop.piece] > 1][:_REPLAYS]:
-        without = tuple(each for each in hops if each is not hop)
-        tried = replayed(ground, start.table, without)
-        if tried is not None and tried.worth >= line.worth:
-            hops = without
-    if len(hops) == line.moves:
+def _shorten(model: ClusterModel, sequence: MoveSequence, start: MoveSequence) -> Sequence[MoveSequence]:
+    """The sequence without moves that it does not need: a VM that moves twice may go at once."""
+    vm_moves, times = sequence.vm_moves, Counter(vm_move.search_vm for vm_move in sequence.vm_moves)
+    for vm_move in [vm_move for vm_move in vm_moves if times[vm_move.search_vm] > 1][:_REPLAYS]:
+        without = tuple(each for each in vm_moves if each is not vm_move)
+        tried = replay(model, start.cluster_state, without)
+        if tried is not None and tried.worth >= sequence.worth:
+            vm_moves = without
+    if len(vm_moves) == sequence.moves:
         return ()
-    parts = (replayed(ground, start.table, hops[:moves]) for moves in range(len(hops) + 1))
+    parts = (replay(model, start.cluster_state, vm_moves[:moves]) for moves in range(len(vm_moves) + 1))
     return [part for part in parts if part is not None]
 
 
-def together(areas: Sequence[Area], limit: int) -> tuple[Line, ...]:
-    """One line for each cluster: what frees most in `limit` moves, and that with the fewest moves."""
-    best: dict[int, tuple[int, tuple[Line, ...]]] = {0: (0, ())}
-    for area in areas:
-        after: dict[int, tuple[int, tuple[Line, ...]]] = {}
-        for moves, (gain, lines) in best.items():
-            for line in area.frontier:
-                total = moves + line.moves
-                freed = gain + area.gain(line)
+def combine_clusters(all_plans: Sequence[ClusterPlans], limit: int) -> tuple[MoveSequence, ...]:
+    """One sequence for each cluster: those that free most in `limit` moves together, with the fewest moves.
+
+    Dynamic programming over clusters: for each total number of moves the largest gain. With one cluster that frees 2 in
+    3 moves and one that frees 1 in 1 move, a limit of 3 takes the first and a limit of 4 both.
+    """
+    best: dict[int, tuple[int, tuple[MoveSequence, ...]]] = {0: (0, ())}
+    for plans in all_plans:
+        after: dict[int, tuple[int, tuple[MoveSequence, ...]]] = {}
+        for moves, (gain, sequences) in best.items():
+            for sequence in plans.frontier:
+                total = moves + sequence.moves
+                freed = gain + plans.gain(sequence)
                 if total <= limit and (total not in after or freed > after[total][0]):
-                    after[total] = (freed, (*lines, line))
+                    after[total] = (freed, (*sequences, sequence))
         best = after
     return min(best.items(), key=lambda each: (-each[1][0], each[0]))[1][1]

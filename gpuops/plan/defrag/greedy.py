@@ -1,7 +1,8 @@
-"""Greedy: what frees most per move first, GPU by GPU, where every VM that leaves finds a place that costs nothing.
+"""Greedy search: departures that free the most per move first, each VM to the place where it costs the least.
 
-A VM goes where it lands on the GPU that is dearest to free, best one that cannot be freed at all: such a GPU is full
-before one is begun that will be wanted empty. Where nobody has room for it, one VM elsewhere may make room first.
+`frontier.py` calls it for every cluster. A VM goes where it lands on the GPU that is hardest to free, best one that
+cannot be freed at all: such a GPU is full before one is begun that will be wanted empty. Where no host has room for it,
+one VM elsewhere may make room first.
 """
 
 from __future__ import annotations
@@ -12,69 +13,90 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from gpuops.plan.defrag.ground import Ground
-from gpuops.plan.defrag.landing import Arrival, Basis, arrive, leave
-from gpuops.plan.defrag.line import Frontier, Line, frontier_of, host_of, movable_on, moved
-from gpuops.plan.defrag.pieces import Content, Piece
-from gpuops.plan.defrag.table import Hop, HostNow, Table
+from gpuops.plan.defrag.cluster import ClusterModel, ClusterState, GpuContent, HostState, SearchVm, VmMove
+from gpuops.plan.defrag.moves import (
+    Arrival,
+    ArrivalBasis,
+    Frontier,
+    MoveSequence,
+    add_vm,
+    apply_move,
+    distinct_movable_vms,
+    host_of,
+    make_frontier,
+    remove_vm,
+)
 
 _ROOM_FOR_OTHERS: Final = 2000
+"""Budget: how often a VM is looked for that makes room for another."""
 _OPENINGS: Final = 20_000
+"""Budget: how often a free GPU is filled to empty more of them."""
 _PAIRS: Final = 8
-"""Of so many VMs on a GPU each two are thought of together; of more only one, or all."""
+"""Up to so many VMs on a GPU each pair is considered; of more only single VMs, or all."""
 
 
 @dataclass(slots=True)
-class Greedy:
-    """One search. `room_for_others` bounds how often a VM is looked for that makes room for another, `openings` how
-    often a free GPU is given up to empty more of them."""
+class GreedySearch:
+    """One search, with its budgets and what it has learnt about which host takes which kind of VM."""
 
-    ground: Ground
+    model: ClusterModel
     limit: int
     _fits: dict[tuple[int, int, int], tuple[int, ...] | None] = field(default_factory=dict)
     room_for_others: int = _ROOM_FOR_OTHERS
     openings: int = _OPENINGS
 
-    def anew(self) -> Greedy:
-        """The same search with all of its budget, and what it has learnt."""
-        return Greedy(self.ground, self.limit, self._fits)
+    def with_fresh_budget(self) -> GreedySearch:
+        """The search with its budgets full again, and what it has learnt."""
+        return GreedySearch(self.model, self.limit, self._fits)
 
-    def lines(self, line: Line) -> Frontier:
-        """A line for each gain that was found, from this one on."""
-        found = [line]
+    def sequences(self, sequence: MoveSequence) -> Frontier:
+        """The frontier from this sequence on: departures, then filling hosts, until neither gains anything."""
+        improvements = [sequence]
         again = True
         while again:
-            before = found[-1].worth
-            found += self._once(found[-1])
-            found += self._opened(found[-1])
-            again = found[-1].worth > before
-        return frontier_of(found)
+            before = improvements[-1].worth
+            improvements += self._by_departures(improvements[-1])
+            improvements += self._by_filling_hosts(improvements[-1])
+            again = improvements[-1].worth > before
+        return make_frontier(improvements)
 
-    def _opened(self, line: Line) -> list[Line]:
-        """Each host filled in turn, those with least to lose first: it loses a free GPU, and others win more."""
-        found: list[Line] = []
-        for host in sorted(line.table, key=lambda now: (now.worth, now.number)):
-            wishes = sorted(wish for now in line.table for wish in self._wishes(now) if now.number != host.number)
-            by_kind: dict[tuple[str, ...], list[_Wish]] = {}
-            for wish in wishes:
-                by_kind.setdefault(self.ground.pieces[wish.vms[0]].profiles, []).append(wish)
-            tried = [self._filled(line, host.number, alike) for alike in by_kind.values()] if host.worth else []
-            better = [after for after in tried if after.worth > line.worth]
+    def _by_filling_hosts(self, sequence: MoveSequence) -> list[MoveSequence]:
+        """Fill each host in turn, those with the least free first: it loses a free GPU, and others gain more.
+
+        Departures of one kind of VM go together, since GPUs in same-size mode hold one size only.
+        """
+        improvements: list[MoveSequence] = []
+        for host in sorted(sequence.cluster_state, key=lambda now: (now.worth, now.number)):
+            departures = sorted(
+                departure
+                for now in sequence.cluster_state
+                for departure in self._departures_of_host(now)
+                if now.number != host.number
+            )
+            by_kind: dict[tuple[str, ...], list[_Departure]] = {}
+            for departure in departures:
+                by_kind.setdefault(self.model.search_vms[departure.vms[0]].profiles, []).append(departure)
+            tried = (
+                [self._host_filled(sequence, host.number, alike) for alike in by_kind.values()] if host.worth else []
+            )
+            better = [after for after in tried if after.worth > sequence.worth]
             if better:
-                line = min(better, key=lambda after: (after.moves - line.moves) / (after.worth - line.worth))
-                found.append(line)
-        return found
+                sequence = min(
+                    better, key=lambda after: (after.moves - sequence.moves) / (after.worth - sequence.worth)
+                )
+                improvements.append(sequence)
+        return improvements
 
-    def _filled(self, line: Line, host: int, wishes: Sequence[_Wish]) -> Line:
-        """The best line on the way, when one wish after the other is granted by this host alone."""
-        best = now = line
-        for wish in wishes:
-            if self.openings <= 0 or now.moves + len(wish.vms) > self.limit:
+    def _host_filled(self, sequence: MoveSequence, host: int, departures: Sequence[_Departure]) -> MoveSequence:
+        """The best sequence on the way when one departure after the other goes to this host."""
+        best = now = sequence
+        for departure in departures:
+            if self.openings <= 0 or now.moves + len(departure.vms) > self.limit:
                 break
             self.openings -= 1
-            after: Line | None = now
-            for vm in wish.vms:
-                after = None if after is None else _with(self.ground, after, Hop(vm, host))
+            after: MoveSequence | None = now
+            for vm in departure.vms:
+                after = None if after is None else _with_move(self.model, after, VmMove(vm, host))
             if after is None:
                 break
             now = after
@@ -82,142 +104,156 @@ class Greedy:
                 best = now
         return best
 
-    def _once(self, line: Line) -> list[Line]:
-        """Each set of VMs tried once, the cheapest first; where the host has changed meanwhile it is judged anew."""
-        found: list[Line] = []
-        heap = [each for now in line.table for each in self._wishes(now)]
+    def _by_departures(self, sequence: MoveSequence) -> list[MoveSequence]:
+        """Each departure tried once, the cheapest first; where its host has changed meanwhile it is computed anew."""
+        improvements: list[MoveSequence] = []
+        heap = [each for now in sequence.cluster_state for each in self._departures_of_host(now)]
         heapq.heapify(heap)
         queued = set(heap)
         while heap:
-            wish = heapq.heappop(heap)
-            now = line.table[wish.host]
-            if wish.key != now.key:
-                for fresh in self._wishes(now, wish.gpu):
+            departure = heapq.heappop(heap)
+            now = sequence.cluster_state[departure.host]
+            if departure.key != now.key:
+                for fresh in self._departures_of_host(now, departure.gpu):
                     if fresh not in queued:
                         queued.add(fresh)
                         heapq.heappush(heap, fresh)
-            elif line.moves + len(wish.vms) <= self.limit:
-                after = self._granted(line, wish)
-                if after is not None and after.worth > line.worth and after.moves <= self.limit:
-                    found.append(after)
-                    line = after
-        return found
+            elif sequence.moves + len(departure.vms) <= self.limit:
+                after = self._after_departure(sequence, departure)
+                if after is not None and after.worth > sequence.worth and after.moves <= self.limit:
+                    improvements.append(after)
+                    sequence = after
+        return improvements
 
-    def _wishes(self, now: HostNow, only: int | None = None) -> Iterator[_Wish]:
-        """For each GPU the sets of VMs whose leaving frees something there, those that free most per move."""
+    def _departures_of_host(self, now: HostState, only: int | None = None) -> Iterator[_Departure]:
+        """The departures that free something on each GPU of the host, or on one of them only."""
         for gpu, content in enumerate(now.contents):
             if only in (None, gpu):
-                yield from _wishes(self.ground, now, gpu, content)
+                yield from _departures_from(self.model, now, gpu, content)
 
-    def _granted(self, line: Line, wish: _Wish) -> Line | None:
-        """The line with these VMs gone from the host, the largest first; None = one of them has nowhere to go."""
-        now: Line | None = line
-        for piece in sorted((self.ground.pieces[vm] for vm in wish.vms), key=lambda piece: -piece.memory_mib):
-            now = self._gone(now, piece) if now is not None else None
+    def _after_departure(self, sequence: MoveSequence, departure: _Departure) -> MoveSequence | None:
+        """The sequence with these VMs gone from the host, the largest first; None = one of them has no target."""
+        now: MoveSequence | None = sequence
+        for search_vm in sorted(
+            (self.model.search_vms[vm] for vm in departure.vms), key=lambda search_vm: -search_vm.memory_mib
+        ):
+            now = self._vm_placed(now, search_vm) if now is not None else None
         return now
 
-    def _gone(self, line: Line, piece: Piece) -> Line | None:
-        target = self._best_target(line.table, piece)
+    def _vm_placed(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        target = self._best_target(sequence.cluster_state, search_vm)
         if target is not None:
-            return _with(self.ground, line, Hop(piece.number, target))
-        return self._after_another(line, piece) or self._there_and_back(line, piece)
+            return _with_move(self.model, sequence, VmMove(search_vm.number, target))
+        return self._after_another(sequence, search_vm) or self._there_and_back(sequence, search_vm)
 
-    def _best_target(self, table: Table, piece: Piece, without: int | None = None) -> int | None:
+    def _best_target(self, cluster_state: ClusterState, search_vm: SearchVm, without: int | None = None) -> int | None:
         ranked = [
             (rank, number)
-            for number in piece.allowed
-            if number != without and (rank := self._rank(table[number], piece)) is not None
+            for number in search_vm.allowed
+            if number != without and (rank := self._rank(cluster_state[number], search_vm)) is not None
         ]
         return min(ranked)[1] if ranked else None
 
-    def _rank(self, now: HostNow, piece: Piece) -> tuple[int, ...] | None:
-        """How little it costs that the VM arrives on this host, less is better; None = it may not, or frees less."""
-        if any(seat[0] == piece.number for content in now.contents for seat in content):
+    def _rank(self, now: HostState, search_vm: SearchVm) -> tuple[int, ...] | None:
+        """What the arrival of the VM on this host costs, less is better; None = no room, or a free GPU would be
+        lost."""
+        if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
             return None
-        key = (now.number, now.key, piece.kind)
+        key = (now.number, now.key, search_vm.kind)
         if key not in self._fits:
-            there = arrive(self.ground, now, piece)
-            costs = there is None or there.now.worth < now.worth
-            self._fits[key] = None if there is None or costs else self._price(there)
+            arrival = add_vm(self.model, now, search_vm)
+            costs = arrival is None or arrival.now.worth < now.worth
+            self._fits[key] = None if arrival is None or costs else self._preference(arrival)
         return self._fits[key]
 
-    def _price(self, there: Arrival) -> tuple[int, ...]:
-        """Doubt first: it fills several GPUs. Then how dear the GPU is to free: immovable VMs, then how many."""
-        contents = [there.now.contents[gpu] for gpu in there.gpus]
-        bound = all(any(not self.ground.pieces[seat[0]].movable for seat in content) for content in contents)
-        return (there.basis is Basis.ANY, not bound, -max(map(len, contents)), there.now.free_mib)
+    def _preference(self, arrival: Arrival) -> tuple[int, ...]:
+        """The cost of an arrival: first doubt, which fills several GPUs; then a GPU that could be freed; then few VMs
+        on it; then memory left over."""
+        contents = [arrival.now.contents[gpu] for gpu in arrival.gpus]
+        bound = all(any(not self.model.search_vms[vgpu[0]].movable for vgpu in content) for content in contents)
+        return (arrival.basis is ArrivalBasis.ANY, not bound, -max(map(len, contents)), arrival.now.free_mib)
 
-    def _after_another(self, line: Line, piece: Piece) -> Line | None:
-        """The line with the VM gone to a host that another one has left for it."""
-        for number in sorted(piece.allowed):
-            for other in movable_on(self.ground, line.table[number]) if self.room_for_others > 0 else ():
+    def _after_another(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        """The sequence in which another VM leaves a host and this VM takes its place; None = no such pair."""
+        for number in sorted(search_vm.allowed):
+            for other in (
+                distinct_movable_vms(self.model, sequence.cluster_state[number]) if self.room_for_others > 0 else ()
+            ):
                 self.room_for_others -= 1
-                left = leave(self.ground, line.table[number], other)
-                if other is piece or left is None or self._rank(left, piece) is None:
+                left = remove_vm(self.model, sequence.cluster_state[number], other)
+                if other is search_vm or left is None or self._rank(left, search_vm) is None:
                     continue
-                target = self._best_target(line.table, other, without=number)
+                target = self._best_target(sequence.cluster_state, other, without=number)
                 if target is None:
                     continue
-                first = _with(self.ground, line, Hop(other.number, target))
-                both = None if first is None else _with(self.ground, first, Hop(piece.number, number))
+                first = _with_move(self.model, sequence, VmMove(other.number, target))
+                both = None if first is None else _with_move(self.model, first, VmMove(search_vm.number, number))
                 if both is not None:
                     return both
         return None
 
-    def _there_and_back(self, line: Line, piece: Piece) -> Line | None:
-        """The line with the VM back on its own host, on another GPU: what vMotion cannot do in one move."""
-        own = host_of(line.table, piece)
-        for number in sorted(piece.allowed) if own is not None and own.number in piece.allowed else ():
+    def _there_and_back(self, sequence: MoveSequence, search_vm: SearchVm) -> MoveSequence | None:
+        """The sequence in which the VM leaves its host and comes back to another GPU there; None = no such way.
+
+        One vMotion cannot move a VM between GPUs of one host.
+        """
+        own = host_of(sequence.cluster_state, search_vm)
+        for number in sorted(search_vm.allowed) if own is not None and own.number in search_vm.allowed else ():
             if self.room_for_others <= 0:
                 return None
             self.room_for_others -= 1
-            gone = None if own is None else _with(self.ground, line, Hop(piece.number, number))
-            back = None if own is None or gone is None else _with(self.ground, gone, Hop(piece.number, own.number))
+            gone = None if own is None else _with_move(self.model, sequence, VmMove(search_vm.number, number))
+            back = (
+                None
+                if own is None or gone is None
+                else _with_move(self.model, gone, VmMove(search_vm.number, own.number))
+            )
             if (
                 back is not None
                 and own is not None
-                and back.worth >= line.worth
-                and back.table[own.number].key != own.key
+                and back.worth >= sequence.worth
+                and back.cluster_state[own.number].key != own.key
             ):
                 return back
         return None
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Wish:
-    """VMs whose leaving frees something. The cheapest sorts first; of equals the GPU that comes first."""
+class _Departure:
+    """A set of VMs whose departure from a GPU frees something. The cheapest sorts first, then the GPU that comes
+    first."""
 
     cost: float
-    """Moves for each one freed."""
+    """Moves for each GPU or slot freed."""
     host: int
     gpu: int
     vms: tuple[int, ...]
     key: int
-    """Of the host when this was worked out."""
+    """The key of the host when this was computed."""
 
 
-def _wishes(ground: Ground, now: HostNow, gpu: int, content: Content) -> Iterator[_Wish]:
-    worth = ground.worth(now.number, gpu, content)
+def _departures_from(model: ClusterModel, now: HostState, gpu: int, content: GpuContent) -> Iterator[_Departure]:
+    worth = model.worth(now.number, gpu, content)
     known: set[tuple[int, ...]] = set()
-    for vms in _sets(ground, content):
-        left = tuple(seat for seat in content if seat[0] not in vms)
-        gain = ground.worth(now.number, gpu, left) - worth
-        kinds = tuple(sorted(ground.pieces[vm].kind for vm in vms))
+    for vms in _departure_sets(model, content):
+        left = tuple(vgpu for vgpu in content if vgpu[0] not in vms)
+        gain = model.worth(now.number, gpu, left) - worth
+        kinds = tuple(sorted(model.search_vms[vm].kind for vm in vms))
         if gain > 0 and kinds not in known:
             known.add(kinds)
-            yield _Wish(len(vms) / gain, now.number, gpu, vms, now.key)
+            yield _Departure(len(vms) / gain, now.number, gpu, vms, now.key)
 
 
-def _sets(ground: Ground, content: Content) -> Iterator[tuple[int, ...]]:
-    """One VM, two, and all that may go."""
-    vms = [vm for vm in dict.fromkeys(seat[0] for seat in content) if ground.pieces[vm].movable]
-    if ground.goal.profile is not None:
+def _departure_sets(model: ClusterModel, content: GpuContent) -> Iterator[tuple[int, ...]]:
+    """Single VMs, pairs, and all that may move; for whole GPUs only all, and only if all may move."""
+    vms = [vm for vm in dict.fromkeys(vgpu[0] for vgpu in content) if model.search_vms[vm].movable]
+    if model.goal.profile is not None:
         yield from ((vm,) for vm in vms)
         yield from combinations(vms, 2) if len(vms) <= _PAIRS else ()
-    if vms and (ground.goal.profile is not None or len(vms) == len({seat[0] for seat in content})):
+    if vms and (model.goal.profile is not None or len(vms) == len({vgpu[0] for vgpu in content})):
         yield tuple(vms)
 
 
-def _with(ground: Ground, line: Line, hop: Hop) -> Line | None:
-    table = moved(ground, line.table, hop)
-    return None if table is None else Line(table, (*line.hops, hop))
+def _with_move(model: ClusterModel, sequence: MoveSequence, vm_move: VmMove) -> MoveSequence | None:
+    cluster_state = apply_move(model, sequence.cluster_state, vm_move)
+    return None if cluster_state is None else MoveSequence(cluster_state, (*sequence.vm_moves, vm_move))

@@ -12,7 +12,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.defrag.standing import Case, Way, standing
+from gpuops.plan.defrag.movability import MovabilityCase, MoveMethod, judge_movability
 from gpuops.plan.devices import is_gpu
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.placement.nodes import AFFINITY_KEY
@@ -26,7 +26,7 @@ def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iter
     yield from _split(vm, host)
     yield from _bound_away(vm, host)
     if vm.power is PowerState.ON and inventory.hot_migrate_enabled:
-        yield from _stays(Case(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, ()))
+        yield from _stays(MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, ()))
 
 
 def _split(vm: Vm, host: Host) -> Iterator[Finding]:
@@ -61,9 +61,9 @@ def _bound_away(vm: Vm, host: Host) -> Iterator[Finding]:
             yield Finding(Severity.WARNING, vm.name, reason, fix)
 
 
-def _stays(case: Case) -> Iterator[Finding]:
-    found = standing(case)
-    if found.way is not Way.VMOTION and found.reasons:
+def _stays(case: MovabilityCase) -> Iterator[Finding]:
+    found = judge_movability(case)
+    if found.way is not MoveMethod.VMOTION and found.reasons:
         reason = f"cannot be moved while it runs: {'; '.join(found.reasons)}"
         fix = "its host can be rebooted with --vms shut-down: gpuops help change"
         yield Finding(Severity.NOTE, case.vm.name, reason, fix)

@@ -14,10 +14,10 @@ from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Cluster, DrsRule, OfferedProfile, RuleKind
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, PowerState, VgpuDevice
-from gpuops.plan.defrag.answer import Defragmentation, Move
 from gpuops.plan.defrag.frontier import TABLES
-from gpuops.plan.defrag.question import Defrag
-from gpuops.plan.defrag.standing import Way
+from gpuops.plan.defrag.movability import MoveMethod
+from gpuops.plan.defrag.plan import Defrag
+from gpuops.plan.defrag.result import Defragmentation, PlannedMove
 from gpuops.plan.scope import Scope
 from tests.plan.defrag.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
@@ -30,7 +30,7 @@ def planned(now: Inventory, **asked: Any) -> Defragmentation:
     return Defrag(**asked).planned(now, catalog())
 
 
-def told(moves: tuple[Move, ...]) -> list[tuple[str, str, str]]:
+def told(moves: tuple[PlannedMove, ...]) -> list[tuple[str, str, str]]:
     return [(move.vm.name, move.source.name, move.target.name) for move in moves]
 
 
@@ -235,10 +235,10 @@ def test_what_cannot_move_while_it_runs_moves_powered_off_if_that_is_asked_for(
     now = change(world([[8]], [[8] * 5]))
     found = planned(now, max_moves=1)
     (first, *_) = found.stays
-    assert (found.moves, first.way, first.reasons) == ((), Way.POWERED_OFF, (reason,))
+    assert (found.moves, first.way, first.reasons) == ((), MoveMethod.POWERED_OFF, (reason,))
     asked = planned(now, powered_off=True, max_moves=1)
     assert told(asked.moves) == [("vm-1-1-1", "esx-01", "esx-02")]
-    assert (asked.after, asked.moves[0].way, asked.stays) == (1, Way.POWERED_OFF, ())
+    assert (asked.after, asked.moves[0].way, asked.stays) == (1, MoveMethod.POWERED_OFF, ())
 
 
 def test_memory_is_reserved_where_a_vm_arrives() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.plan.defrag.answer import Defragmentation
-from gpuops.plan.defrag.question import Defrag
+from gpuops.plan.defrag.plan import Defrag
+from gpuops.plan.defrag.result import Defragmentation
 from tests.plan.defrag.worlds import ROOM, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 

@@ -1,0 +1,281 @@
+"""A cluster as the defragmentation search sees it: hosts, GPUs and VMs by number, and who is where.
+
+`plan.py` builds it; `moves.py`, `greedy.py`, `exact.py` and `bound.py` work on it. `ClusterModel` is what does not
+change while VMs move, a `ClusterState` is one value per host and says who is where. VMs that are alike are one kind,
+and hosts with the same key are alike now and for every move to come: the search looks at one of them only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpuops.advise.capacity import Slots
+from gpuops.advise.occupancy import GpuState, Tenant
+from gpuops.advise.room import Rooms
+from gpuops.model.catalog import Board, Catalog
+from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.defrag.movability import Movability, MoveMethod, TargetHosts
+
+
+@dataclass(frozen=True, slots=True)
+class FreeingGoal:
+    """What is to be freed: slots of `profile`; None = whole GPUs, that nothing runs on."""
+
+    profile: str | None = None
+
+
+POSSIBLE, LISTED, CERTAIN = 0, 1, 2
+"""How certain it is that a vGPU is on a GPU: it may be, its VM is listed there, it is."""
+
+VgpuOnGpu = tuple[int, str, int]
+"""(number of the VM, profile, how certain)."""
+GpuContent = tuple[VgpuOnGpu, ...]
+"""The vGPUs that are on one GPU at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchVm:
+    """One VM of the search: it runs with a vGPU, or is suspended and comes back to one."""
+
+    number: int
+    vm: Vm
+    profiles: tuple[str, ...]
+    memory_mib: int
+    """What it reserves where it arrives."""
+    reserved_mib: int
+    """What its move surely frees on its host."""
+    allowed: frozenset[int]
+    """Numbers of the hosts that may take it; empty = it may not move."""
+    running: bool
+    """False = suspended: its slots are kept, but no host counts it when it chooses a GPU."""
+    kind: int
+
+    @property
+    def movable(self) -> bool:
+        return bool(self.allowed)
+
+
+def make_search_vms(
+    standings: Sequence[Movability],
+    seats: Mapping[str, int],
+    targets: TargetHosts,
+    ways: frozenset[MoveMethod],
+) -> tuple[SearchVm, ...]:
+    """The VMs of the search, numbered in their order.
+
+    `seats`: on how many GPUs each is or may be. `ways`: the methods by which VMs may move in this plan.
+    """
+    numbers = {host.ref: number for number, host in enumerate(targets.hosts)}
+    kinds: dict[tuple[object, ...], int] = {}
+    vms = []
+    for number, each in enumerate(standings):
+        vm = each.vm
+        allowed: frozenset[int] = frozenset()
+        if each.way in ways:
+            refs, _ = targets.of(vm, running=each.way is MoveMethod.VMOTION)
+            allowed = frozenset(numbers[ref] for ref in refs)
+        if allowed <= {numbers.get(vm.host or "")}:
+            allowed = frozenset()
+        running = vm.power is not PowerState.SUSPENDED
+        memory_mib, reserved_mib = vm.memory_mib or 0, vm.memory_reservation_mib or 0
+        alike: tuple[object, ...] = (vm.profiles, memory_mib, reserved_mib, allowed, running)
+        if len(vm.profiles) > 1 or seats.get(vm.ref) != 1:
+            alike = (vm.ref,)  # it is on several GPUs, or may be: no other one is on the same
+        kind = kinds.setdefault(alike, len(kinds))
+        vms.append(SearchVm(number, vm, vm.profiles, memory_mib, reserved_mib, allowed, running, kind))
+    return tuple(vms)
+
+
+def gpus_per_vm(states: Iterable[GpuState]) -> Counter[str]:
+    """The number of GPUs that each VM is on, or may be on."""
+    return Counter(ref for state in states for ref in {tenant.vm for tenant in state.tenants})
+
+
+def gpu_contents(states: Iterable[GpuState], numbers: Mapping[str, int]) -> tuple[GpuContent, ...]:
+    """The content of each of these GPUs, with VMs by number."""
+    return tuple(
+        tuple(
+            (
+                numbers[tenant.vm],
+                tenant.profile,
+                CERTAIN if tenant.certain else LISTED if tenant.vm in (state.gpu.vms or ()) else POSSIBLE,
+            )
+            for tenant in state.tenants
+        )
+        for state in states
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One host between two moves: what is on it, and what is free."""
+
+    number: int
+    contents: tuple[GpuContent, ...]
+    """By GPU, in the order of their addresses."""
+    free_mib: int
+    """Memory that a VM may still reserve, whatever could not be read."""
+    indistinct: frozenset[int]
+    """GPUs that were alike when a VM came to one of them: which of them has it is not known since."""
+    unlocated: frozenset[int]
+    """Numbers of the VMs that were on such GPUs then: which of them share a GPU with the new VM is not known since."""
+    worth: int
+    """How much of the goal is free on this host."""
+    key: int
+    """Equal for hosts that are alike now and for every move to come."""
+
+
+ClusterState = tuple[HostState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VmMove:
+    """The move of a VM to a host, both by number."""
+
+    search_vm: int
+    to: int
+
+
+def with_host(cluster_state: ClusterState, now: HostState) -> ClusterState:
+    """The state with one host replaced."""
+    return (*cluster_state[: now.number], now, *cluster_state[now.number + 1 :])
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHost:
+    """One host of the cluster, and what is known of its GPUs."""
+
+    host: Host
+    gpus: tuple[PhysicalGpu, ...]
+    """By address."""
+    unclear: tuple[str, ...]
+    """By GPU: why it is not known what is or would be free there; empty = it is known."""
+    counted: tuple[bool, ...]
+    """By GPU: whether it counts towards the goal when it is free."""
+
+    @property
+    def policy(self) -> AssignmentPolicy | None:
+        return self.host.assignment_policy
+
+
+@dataclass(slots=True)
+class ClusterModel:
+    """What does not change while VMs move: hosts, VMs, the goal, and the answers of the rules for GPUs.
+
+    A search asks about the same few GPUs a hundred thousand times, so each answer of the rules is kept.
+    """
+
+    cluster_hosts: Sequence[ClusterHost]
+    search_vms: Sequence[SearchVm]
+    goal: FreeingGoal
+    catalog: Catalog
+    _rooms: Rooms = field(init=False)
+    _slots: dict[tuple[object, ...], Slots] = field(default_factory=dict)
+    _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _kinds: tuple[tuple[int, ...], ...] = field(init=False)
+    _host_sorts: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rooms = Rooms(self.catalog)
+        self._kinds = tuple(
+            tuple(
+                self._number("gpu", _facts(gpu), unclear, counted)
+                for gpu, unclear, counted in zip(
+                    cluster_host.gpus, cluster_host.unclear, cluster_host.counted, strict=True
+                )
+            )
+            for cluster_host in self.cluster_hosts
+        )
+        self._host_sorts = tuple(
+            self._host_sort(number, cluster_host) for number, cluster_host in enumerate(self.cluster_hosts)
+        )
+
+    def _host_sort(self, number: int, cluster_host: ClusterHost) -> int:
+        """A number that is equal for hosts that could be exchanged, with all that is on them, without any effect."""
+        welcome = frozenset(search_vm.kind for search_vm in self.search_vms if number in search_vm.allowed)
+        return self._number("host", cluster_host.policy, welcome)
+
+    def host_state(
+        self,
+        number: int,
+        contents: tuple[GpuContent, ...],
+        free_mib: int,
+        indistinct: frozenset[int] = frozenset(),
+        unlocated: frozenset[int] = frozenset(),
+    ) -> HostState:
+        """The state of the host with these vGPUs on its GPUs."""
+        return HostState(
+            number,
+            contents,
+            free_mib,
+            indistinct,
+            unlocated,
+            worth=sum(self.worth(number, gpu, content) for gpu, content in enumerate(contents)),
+            key=self._key(number, contents, free_mib, unlocated),
+        )
+
+    def worth(self, host: int, gpu: int, content: GpuContent) -> int:
+        """How much of the goal the GPU surely has room for."""
+        if not self.cluster_hosts[host].counted[gpu]:
+            return 0
+        if self.goal.profile is None:
+            return int(not content)
+        return self.slots(host, gpu, content, self.goal.profile).at_least
+
+    def slots(self, host: int, gpu: int, content: GpuContent, profile: str) -> Slots:
+        """The slots for further vGPUs of a profile on a GPU that holds this at the most."""
+        known = all(vgpu[2] == CERTAIN for vgpu in content)
+        holding = tuple(sorted(vgpu[1] for vgpu in content)) if known else content
+        key = (self._kinds[host][gpu], known, holding, profile)
+        if key not in self._slots:
+            self._slots[key] = self._compute_slots(self.cluster_hosts[host], gpu, content, profile)
+        return self._slots[key]
+
+    def _compute_slots(self, cluster_host: ClusterHost, gpu: int, content: GpuContent, profile: str) -> Slots:
+        tenants = tuple(Tenant(str(number), str(number), name, sure == CERTAIN) for number, name, sure in content)
+        listed = tuple(str(number) for number, _, sure in content if sure == LISTED)
+        state = GpuState(replace(cluster_host.gpus[gpu], vms=listed), tenants, cluster_host.unclear[gpu])
+        slots = self._rooms.on(state, (profile,)).get(profile)
+        return Slots(0, 0, "is of another model") if slots is None else slots
+
+    def board(self, host: int, gpu: int) -> Board | None:
+        """The model of a GPU; None = not in the catalogue."""
+        physical_gpu = self.cluster_hosts[host].gpus[gpu]
+        return self.catalog.board_by_pci(physical_gpu.vendor_id, physical_gpu.device_id, physical_gpu.subsystem_id)
+
+    def kind_of_gpu(self, host: int, gpu: int, content: GpuContent) -> tuple[object, ...]:
+        """Equal for GPUs that are alike, with what is on them."""
+        on_it = sorted((self.search_vms[vgpu[0]].kind, vgpu[1], vgpu[2]) for vgpu in content)
+        return (self._kinds[host][gpu], tuple(on_it))
+
+    def _key(self, number: int, contents: Iterable[GpuContent], free_mib: int, unlocated: frozenset[int]) -> int:
+        gpus = (
+            self._number("content", self.kind_of_gpu(number, gpu, content), self._unlocated_kinds(content, unlocated))
+            for gpu, content in enumerate(contents)
+        )
+        return self._number("now", self._host_sorts[number], free_mib, *sorted(gpus))
+
+    def _unlocated_kinds(self, content: GpuContent, unlocated: frozenset[int]) -> tuple[int, ...]:
+        return (
+            tuple(sorted(self.search_vms[vgpu[0]].kind for vgpu in content if vgpu[0] in unlocated))
+            if unlocated
+            else ()
+        )
+
+    def _number(self, *facts: object) -> int:
+        return self._numbers.setdefault(facts, len(self._numbers))
+
+
+def _facts(gpu: PhysicalGpu) -> tuple[object, ...]:
+    given = gpu.passthrough is not None and gpu.passthrough.active
+    return (gpu.vendor_id, gpu.device_id, gpu.subsystem_id, gpu.graphics_type, gpu.vgpu_mode, given)
+
+
+def serves_vgpus(gpu: PhysicalGpu) -> bool:
+    """Whether the GPU surely serves vGPUs now (vSphere API, HostGraphicsInfo.graphicsType)."""
+    given = gpu.passthrough is not None and gpu.passthrough.active
+    return gpu.graphics_type is GraphicsType.SHARED_DIRECT and not given

@@ -1,0 +1,282 @@
+"""Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
+moves are admitted. What is unknown counts against a move.
+
+`plan.py`, `plan/change/emptying.py`, `plan/doctor/places.py` and `execute/change/moves.py` call it.
+
+Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
+HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out
+migration, peer-to-peer needs the same NVLink topology; VMware vSphere docs: DirectPath I/O excludes vMotion, and
+`numa.nodeAffinity` means another place on another host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
+from gpuops.model.inventory import Inventory
+from gpuops.model.selector import Mark
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.claims import claims
+from gpuops.plan.headroom import Headroom
+from gpuops.plan.placement.filters import (
+    connected,
+    cpu_to_reserve,
+    logical_cpus,
+    not_in_maintenance,
+    offers,
+    refusals,
+    sees_files,
+    stays_in_its_vapp,
+)
+from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
+from gpuops.plan.plan import Rejection
+from gpuops.plan.project import project
+from gpuops.plan.steps import RelocateVm
+
+HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
+OPT_OUT: Final = Mark(attribute="gpuops.opt-out")
+_CPU_AFFINITY: Final = "sched.cpu.affinity"
+_PLUGIN_PARAMETERS: Final = ("enable_uvm", "enable_debugging", "enable_profiling")
+_FILTERS: Final[tuple[Callable[[Wanted, Host, Inventory], Rejection | None], ...]] = (
+    connected,
+    not_in_maintenance,
+    logical_cpus,
+    cpu_to_reserve,
+    sees_files,
+    stays_in_its_vapp,
+    offers,
+)
+
+
+class MoveMethod(StrEnum):
+    """How a VM may be moved to another host."""
+
+    VMOTION = "vMotion"
+    POWERED_OFF = "powered off"
+    """Only while it is off; planned only if the request allows it."""
+    NOT = "not at all"
+
+
+@dataclass(frozen=True, slots=True)
+class Movability:
+    """How one VM may be moved, and every reason against moving it otherwise."""
+
+    vm: Vm
+    way: MoveMethod
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MovabilityCase:
+    """A VM on its host, and what its movability is judged by."""
+
+    vm: Vm
+    host: Host
+    cluster: Cluster | None
+    inventory: Inventory
+    catalog: Catalog
+    marks: Sequence[Mark]
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """VM ref -> why the caller wants it left where it is."""
+
+
+Reasons = Iterator[str]
+
+
+def judge_all(
+    inventory: Inventory, hosts: Iterable[Host], catalog: Catalog, marks: Sequence[Mark], kept: Mapping[str, str]
+) -> list[Movability]:
+    """The movability of the VMs of these hosts that have a vGPU and are not off, by host and name."""
+    return [
+        judge_movability(
+            MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, marks, kept)
+        )
+        for host in hosts
+        for vm in sorted(inventory.vms_on(host), key=lambda vm: (vm.name, vm.ref))
+        if vm.vgpus and vm.power is not PowerState.OFF
+    ]
+
+
+def judge_movability(case: MovabilityCase) -> Movability:
+    """How the VM may be moved, with every reason against it."""
+    never = [reason for rule in NEVER for reason in rule(case)]
+    if never:
+        return Movability(case.vm, MoveMethod.NOT, tuple(dict.fromkeys(never)))
+    running = tuple(dict.fromkeys(reason for rule in NOT_RUNNING for reason in rule(case)))
+    return Movability(case.vm, MoveMethod.POWERED_OFF if running else MoveMethod.VMOTION, running)
+
+
+def state_reasons(case: MovabilityCase) -> Reasons:
+    vm, host = case.vm, case.host
+    if vm.power is PowerState.SUSPENDED:
+        yield "is suspended: it holds no slot, and its place is kept for its return"
+    elif vm.power is None:
+        yield "whether it runs cannot be read"
+    if vm.connected is not True:
+        yield "is not connected, or does not tell"
+    if vm.question is not None:
+        yield "waits for an answer to a question"
+    if vm.tasks:
+        yield f"a task is running on it ({vm.tasks[0].name})"
+    if host.connected is not True:
+        yield f"{host.name} is not connected, or does not tell"
+    if vm.memory_mib is None:
+        yield "its memory size cannot be read"
+
+
+def owner_reasons(case: MovabilityCase) -> Reasons:
+    """Reasons from its owners, the administrators of the cluster and the caller."""
+    if case.vm.ref in case.kept:
+        yield case.kept[case.vm.ref]
+    for mark in case.marks:
+        on = mark.on(case.vm)
+        if on is not False:
+            yield f"opted out ({mark})" if on else f"{mark} cannot be read"
+    if case.cluster is None:
+        yield "is in no cluster: whether another host suits it is not known"
+    elif case.cluster.rules is None:
+        yield f"the DRS rules of cluster {case.cluster.name} were not read"
+    else:
+        if case.vm.ref in case.cluster.drs_excluded:
+            yield "DRS is switched off for it"
+        for rule in case.cluster.rules:
+            if rule.kind is not RuleKind.HOSTS and case.vm.ref in rule.vms:
+                yield f"DRS rule {rule.name!r} keeps it {rule.kind} with others"
+
+
+def device_reasons(case: MovabilityCase) -> Reasons:
+    vm = case.vm
+    if vm.has_passthrough is not False:
+        yield "has a passthrough device that is no vGPU" if vm.has_passthrough else "its devices cannot be read"
+    if any(device.group is not None for device in vm.vgpus):
+        yield "its vGPUs are a device group, and which GPUs of another host are joined is not told"
+    for profile in dict.fromkeys(vm.profiles):
+        if case.catalog.profile(profile) is None:
+            yield f"{profile} is not in the catalogue"
+
+
+def binding_reasons(case: MovabilityCase) -> Reasons:
+    """Settings that bind it to a GPU, a NUMA node or CPUs of its host."""
+    settings = case.vm.extra_config
+    if settings is None:
+        yield "its settings cannot be read"
+        return
+    if pins_of(case.vm):
+        yield f"is pinned to GPU {', '.join(sorted({str(gpu) for gpu in pins_of(case.vm).values()}))}"
+    if settings.get(AFFINITY_KEY):
+        yield f"is bound to NUMA node {settings[AFFINITY_KEY]} ({AFFINITY_KEY}): elsewhere that is another place"
+    if settings.get(_CPU_AFFINITY):
+        yield f"is bound to CPUs ({_CPU_AFFINITY})"
+
+
+def vmotion_reasons(case: MovabilityCase) -> Reasons:
+    if case.inventory.hot_migrate_enabled is not True:
+        off = case.inventory.hot_migrate_enabled is False
+        yield f"vMotion with a vGPU is switched off ({HOT_MIGRATE})" if off else f"{HOT_MIGRATE} cannot be read"
+
+
+def profile_reasons(case: MovabilityCase) -> Reasons:
+    for profile in dict.fromkeys(case.vm.profiles):
+        offered = case.host.offers(profile)
+        if offered is None or offered.migrate is not True:
+            yield f"{case.host.name} does not say that {profile} can be migrated"
+
+
+def plugin_reasons(case: MovabilityCase) -> Reasons:
+    settings = case.vm.extra_config or {}
+    for ordinal in range(len(case.vm.devices or ())):
+        for name in _PLUGIN_PARAMETERS:
+            value = settings.get(f"pciPassthru{ordinal}.cfg.{name}", "")
+            if value not in ("", "0"):
+                yield f"{name} rules out vMotion"
+
+
+Rule = Callable[[MovabilityCase], Reasons]
+NEVER: Final[tuple[Rule, ...]] = (state_reasons, owner_reasons, device_reasons, binding_reasons)
+NOT_RUNNING: Final[tuple[Rule, ...]] = (vmotion_reasons, profile_reasons, plugin_reasons)
+
+
+@dataclass(slots=True)
+class TargetHosts:
+    """Which hosts of one cluster may take a VM, whatever room they have; VMs that are alike share one answer."""
+
+    hosts: Sequence[Host]
+    cluster: Cluster | None
+    inventory: Inventory
+    _known: dict[tuple[object, ...], tuple[frozenset[str], tuple[Rejection, ...]]] = field(default_factory=dict)
+
+    def of(self, vm: Vm, *, running: bool) -> tuple[frozenset[str], tuple[Rejection, ...]]:
+        """Refs of the hosts that may take the VM, its own among them, and why each of the others may not."""
+        rules = self._rules(vm)
+        # Not its host: within a cluster that changes nothing but for the host itself, which sees the VM's files; and
+        # has the CPU that it reserves there already.
+        reserved = (vm.cpu_reservation_mhz, vm.host) if vm.cpu_reservation_mhz else None
+        alike = (vm.profiles, vm.vcpus, vm.memory_mib, reserved, vm.datastores, vm.vapp, vm.unreadable, rules, running)
+        if alike not in self._known:
+            headroom = Headroom(vm, self.inventory)
+            refused = {host.ref: next(self._refusals(vm, host, headroom, running), None) for host in self.hosts}
+            self._known[alike] = (
+                frozenset(ref for ref, refusal in refused.items() if refusal is None),
+                tuple(refusal for refusal in refused.values() if refusal is not None),
+            )
+        return self._known[alike]
+
+    def _refusals(self, vm: Vm, host: Host, headroom: Headroom, running: bool) -> Iterator[Rejection]:
+        wanted = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+        for question in _FILTERS:
+            refusal = question(wanted, host, self.inventory)
+            if refusal is not None:
+                yield refusal
+        kept = headroom.refusal(host)
+        if kept is not None:
+            yield kept
+        for rule in self._rules(vm):
+            if not rule.allows(host.ref):
+                yield Rejection(host.name, f"DRS rule {rule.name!r} keeps {vm.name} off it")
+        for profile in dict.fromkeys(vm.profiles) if running else ():
+            offered = host.offers(profile)
+            if offered is None or offered.migrate is not True:
+                yield Rejection(host.name, f"does not say that {profile} can be migrated")
+
+    def _rules(self, vm: Vm) -> tuple[DrsRule, ...]:
+        rules = self.cluster.rules if self.cluster is not None else None
+        return tuple(rule for rule in rules or () if vm.ref in rule.vms)
+
+
+def admitted_moves(steps: Sequence[RelocateVm], inventory: Inventory, catalog: Catalog) -> int:
+    """How many of the moves, from the first on, are admitted for certain, each after those before it.
+
+    The search knows only counts and kinds, for speed. Here every move must be admitted by the rules that `place`,
+    `attach` and the rotation follow, and no suspended VM may lose its place.
+    """
+    for number, step in enumerate(steps):
+        if not _admitted(step, inventory, catalog):
+            return number
+        lost = _without_place(step.host, inventory, catalog)
+        inventory = project(step, inventory, catalog)
+        if not _without_place(step.host, inventory, catalog) <= lost:
+            return number
+    return len(steps)
+
+
+def _admitted(step: RelocateVm, inventory: Inventory, catalog: Catalog) -> bool:
+    vm, host = inventory.vm(step.vm), inventory.hosts.get(step.host)
+    if host is None:
+        return False
+    wanted = Wanted(vm, demands_of(vm.devices or (), {}), (host.ref,))
+    if refusals(wanted, host, inventory) or Headroom(vm, inventory).refusal(host) is not None:
+        return False
+    seating = seat(vm, wanted.demands, host, inventory, catalog)
+    return seating.complete and not seating.doubts
+
+
+def _without_place(host: str, inventory: Inventory, catalog: Catalog) -> frozenset[str]:
+    """The suspended VMs of the host that would find no place when they come back."""
+    return frozenset(claim.vm.ref for claim in claims(inventory, catalog, [host]) if claim.lost)

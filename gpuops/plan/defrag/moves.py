@@ -1,0 +1,266 @@
+"""What a move does: on which GPU a host puts a VM that arrives, as far as that is certain, and sequences of moves.
+
+`greedy.py` and `exact.py` call it. A host chooses the GPU itself and vMotion cannot be told otherwise, so a move counts
+only as far as the host's documented policy leaves no choice:
+
+* one GPU is possible: the VM is on it;
+* several that are alike: it does not matter which, so the first stands for the one that it is;
+* several that differ: the VM is counted on each of them, so that a GPU is taken for fuller than it is and never
+emptier.
+
+Sources: vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy (same-size mode: `performance` the GPU with the
+fewest VMs, `consolidation` the one with the most); NVIDIA AI Enterprise docs (mixed-size mode: the least used; the
+policy is ignored there and in MIG mode). What breaks ties, and the order in MIG mode, is documented nowhere.
+
+Example: two GPUs in same-size mode, one with two VMs of 8 GiB, one empty. Under `consolidation` a third VM of 8 GiB
+goes to the first, and the second stays free; under `performance` it goes to the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.plan.defrag.cluster import (
+    CERTAIN,
+    POSSIBLE,
+    ClusterModel,
+    ClusterState,
+    GpuContent,
+    HostState,
+    SearchVm,
+    VmMove,
+    with_host,
+)
+
+
+class ArrivalBasis(StrEnum):
+    """Why it is known on which GPU the VM arrives, or why it does not matter."""
+
+    ONLY = "the only GPU with room"
+    POLICY = "assignment policy"
+    ALIKE = "one of several that are alike"
+    ANY = "any of them: counted on each"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A host with one more VM, and the GPUs that the VM may be on."""
+
+    now: HostState
+    gpus: tuple[int, ...]
+    basis: ArrivalBasis
+
+
+@dataclass(frozen=True, slots=True)
+class _VgpuArrival:
+    gpus: tuple[int, ...]
+    basis: ArrivalBasis
+
+
+def remove_vm(model: ClusterModel, now: HostState, search_vm: SearchVm) -> HostState | None:
+    """The host without the VM; None = it is not known which GPU the VM leaves."""
+    if search_vm.number in now.unlocated:
+        return None
+    contents = tuple(
+        tuple(vgpu for vgpu in content if vgpu[0] != search_vm.number)
+        if any(vgpu[0] == search_vm.number for vgpu in content)
+        else content
+        for content in now.contents
+    )
+    return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.unlocated)
+
+
+def add_vm(model: ClusterModel, now: HostState, search_vm: SearchVm) -> Arrival | None:
+    """The host with the VM; None = it has no room for it, or not for certain."""
+    # 1. Memory, which is reserved in full.
+    if search_vm.memory_mib > now.free_mib:
+        return None
+    # 2. Its vGPUs, one after the other, each where the host puts it.
+    contents, indistinct, unlocated = list(now.contents), now.indistinct, now.unlocated
+    touched: list[int] = []
+    basis = ArrivalBasis.ONLY
+    for profile in search_vm.profiles:
+        vgpu_arrival = _vgpu_arrival(model, now.number, contents, profile)
+        if vgpu_arrival is None:
+            return None
+        if vgpu_arrival.basis is ArrivalBasis.ALIKE:
+            # The first GPU stands for the one that it is; which VMs were beside the new one is no longer known.
+            indistinct |= set(vgpu_arrival.gpus)
+            unlocated |= {vgpu[0] for gpu in vgpu_arrival.gpus for vgpu in contents[gpu]}
+        one = vgpu_arrival.gpus if vgpu_arrival.basis is ArrivalBasis.ANY else vgpu_arrival.gpus[:1]
+        sure = POSSIBLE if vgpu_arrival.basis is ArrivalBasis.ANY else CERTAIN
+        for gpu in one:
+            contents[gpu] = (*contents[gpu], (search_vm.number, profile, sure))
+        touched += vgpu_arrival.gpus
+        basis = max(basis, vgpu_arrival.basis, key=list(ArrivalBasis).index)
+    after = model.host_state(now.number, tuple(contents), now.free_mib - search_vm.memory_mib, indistinct, unlocated)
+    if now.indistinct & set(touched):
+        touched, basis = [*touched, *now.indistinct], max(basis, ArrivalBasis.ALIKE, key=list(ArrivalBasis).index)
+    return Arrival(after, tuple(sorted(set(touched))), basis)
+
+
+def _vgpu_arrival(model: ClusterModel, host: int, contents: list[GpuContent], profile: str) -> _VgpuArrival | None:
+    """The GPUs that one vGPU may go to; None = there is no certain room.
+
+    Suspended VMs keep their slots, but the host does not count them when it chooses.
+    """
+    # 1. What runs, and the slots with and without those of suspended VMs.
+    real = [tuple(vgpu for vgpu in content if model.search_vms[vgpu[0]].running) for content in contents]
+    slots = [model.slots(host, gpu, content, profile) for gpu, content in enumerate(contents)]
+    if not any(room.at_least for room in slots):
+        return None
+    open_to_host = {
+        gpu: room.at_least > 0
+        for gpu, content in enumerate(real)
+        if (room := model.slots(host, gpu, content, profile)).possible
+    }
+    # 2. The GPUs that the host may choose. None of them may be one where only the slot of a suspended VM is left.
+    chosen, by_policy = _possible_choices(model, host, real, open_to_host)
+    if any(slots[gpu].at_least == 0 and real[gpu] != contents[gpu] for gpu in chosen):
+        return None  # a suspended VM might not find its slot again
+    # 3. One is left, several that are alike, or several that differ.
+    if len(chosen) == 1:
+        return _VgpuArrival(chosen, ArrivalBasis.ONLY if len(open_to_host) == 1 else ArrivalBasis.POLICY)
+    kinds = {model.kind_of_gpu(host, gpu, contents[gpu]) for gpu in chosen}
+    certain = all(vgpu[2] == CERTAIN for gpu in chosen for vgpu in contents[gpu])
+    if len(kinds) == 1 and certain and by_policy:
+        return _VgpuArrival(chosen, ArrivalBasis.ALIKE)
+    return _VgpuArrival(chosen, ArrivalBasis.ANY)
+
+
+def _possible_choices(
+    model: ClusterModel, host: int, real: list[GpuContent], open_to_host: dict[int, bool]
+) -> tuple[tuple[int, ...], bool]:
+    """The GPUs that the host may choose, and whether that follows from a documented rule.
+
+    `open_to_host`: the GPUs with room, True = for certain, False = perhaps. Each sharing mode has an order of its own.
+    """
+    cluster_host = model.cluster_hosts[host]
+    told = all(vgpu[2] == CERTAIN for gpu in open_to_host for vgpu in real[gpu])
+    told = told and not any(cluster_host.unclear[gpu] for gpu in open_to_host)
+    by_mode: dict[VgpuMode | None, list[int]] = {}
+    for gpu in open_to_host:
+        by_mode.setdefault(cluster_host.gpus[gpu].vgpu_mode, []).append(gpu)
+    gpus_possible: list[int] = []
+    ruled = told
+    for mode, gpus in by_mode.items():
+        order = _order_of_choice(model, host, mode, real, gpus) if told else None
+        ruled = ruled and order is not None
+        gpus_possible += gpus if order is None else _first_ranks(order, open_to_host)
+    return tuple(sorted(gpus_possible)), ruled
+
+
+def _order_of_choice(
+    model: ClusterModel, host: int, mode: VgpuMode | None, real: list[GpuContent], gpus: Iterable[int]
+) -> dict[int, int] | None:
+    """For each GPU its rank in the host's order, lower first; None = the order is documented nowhere."""
+    policy = model.cluster_hosts[host].policy
+    if mode is VgpuMode.SAME_SIZE and policy is not None:
+        sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
+        return {gpu: sign * len({vgpu[0] for vgpu in real[gpu]}) for gpu in gpus}
+    if mode is VgpuMode.MIXED_SIZE:
+        return {gpu: _used_mib(model, real[gpu]) for gpu in gpus}
+    if mode is VgpuMode.MULTI_INSTANCE and len({model.kind_of_gpu(host, gpu, real[gpu]) for gpu in gpus}) == 1:
+        return dict.fromkeys(gpus, 0)
+    return None
+
+
+def _first_ranks(order: dict[int, int], open_to_host: dict[int, bool]) -> list[int]:
+    """The GPUs of the ranks down to the first one with certain room: any before it may refuse."""
+    gpus_possible: list[int] = []
+    for rank in sorted(set(order.values())):
+        gpus_of_rank = [gpu for gpu, its in order.items() if its == rank]
+        gpus_possible += gpus_of_rank
+        if any(open_to_host[gpu] for gpu in gpus_of_rank):
+            break
+    return gpus_possible
+
+
+def _used_mib(model: ClusterModel, content: GpuContent) -> int:
+    profiles = (model.catalog.profile(vgpu[1]) for vgpu in content)
+    return sum(profile.framebuffer_mib for profile in profiles if profile is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSequence:
+    """Moves from the first state on, each of which finds its room, and the state that they lead to."""
+
+    cluster_state: ClusterState
+    vm_moves: tuple[VmMove, ...] = ()
+
+    @property
+    def worth(self) -> int:
+        return sum(now.worth for now in self.cluster_state)
+
+    @property
+    def moves(self) -> int:
+        return len(self.vm_moves)
+
+
+Frontier = tuple[MoveSequence, ...]
+"""The sequences that matter: each has more moves and frees more than the one before. The first has none."""
+
+
+def make_frontier(sequences: Sequence[MoveSequence]) -> Frontier:
+    """The best of these sequences for each number of moves.
+
+    Sequences of (moves, worth) (0, 1), (2, 1), (3, 4) and (5, 3) leave (0, 1) and (3, 4).
+    """
+    frontier: list[MoveSequence] = []
+    for sequence in sorted(sequences, key=lambda sequence: (sequence.moves, -sequence.worth)):
+        if not frontier or sequence.worth > frontier[-1].worth:
+            frontier.append(sequence)
+    return tuple(frontier)
+
+
+def apply_move(model: ClusterModel, cluster_state: ClusterState, vm_move: VmMove) -> ClusterState | None:
+    """The state after the move; None = it cannot be made, or not for certain."""
+    search_vm = model.search_vms[vm_move.search_vm]
+    source = host_of(cluster_state, search_vm)
+    if source is None or source.number == vm_move.to or vm_move.to not in search_vm.allowed:
+        return None
+    arrival = add_vm(model, cluster_state[vm_move.to], search_vm)
+    if arrival is None:
+        return None
+    here = remove_vm(model, source, search_vm)
+    return None if here is None else with_host(with_host(cluster_state, here), arrival.now)
+
+
+def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[VmMove]) -> MoveSequence | None:
+    """The sequence of these moves; None = one of them cannot be made."""
+    now: ClusterState | None = cluster_state
+    for vm_move in vm_moves:
+        now = apply_move(model, now, vm_move) if now is not None else None
+    return None if now is None else MoveSequence(now, tuple(vm_moves))
+
+
+def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostState | None:
+    """The host that the VM is on now."""
+    number = search_vm.number
+    return next(
+        (now for now in cluster_state if any(vgpu[0] == number for content in now.contents for vgpu in content)), None
+    )
+
+
+def distinct_movable_vms(model: ClusterModel, now: HostState) -> Iterator[SearchVm]:
+    """The VMs of the host that may move, one of each kind on GPUs that are alike."""
+    known = set()
+    for gpu, content in enumerate(now.contents):
+        for number in dict.fromkeys(vgpu[0] for vgpu in content):
+            search_vm = model.search_vms[number]
+            alike = (search_vm.kind, model.kind_of_gpu(now.number, gpu, content))
+            if search_vm.movable and number not in now.unlocated and alike not in known:
+                known.add(alike)
+                yield search_vm
+
+
+def distinct_hosts(cluster_state: ClusterState, without: HostState | None = None) -> Iterator[HostState]:
+    """The hosts, one of each set that is alike."""
+    known = set()
+    for now in cluster_state:
+        if now is not without and now.key not in known:
+            known.add(now.key)
+            yield now

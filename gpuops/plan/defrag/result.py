@@ -1,0 +1,238 @@
+"""The result of a defragmentation: the moves by name, what is free before and after each, and which VMs stay, and why.
+
+`plan.py` calls `describe_plan`; the report and the executor read the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
+from gpuops.plan.defrag.cluster import CERTAIN, ClusterState, GpuContent, serves_vgpus
+from gpuops.plan.defrag.frontier import ClusterPlans
+from gpuops.plan.defrag.movability import MoveMethod, admitted_moves
+from gpuops.plan.defrag.moves import ArrivalBasis, MoveSequence, add_vm, apply_move, host_of, make_frontier, replay
+from gpuops.plan.steps import RelocateVm
+
+
+@dataclass(frozen=True, slots=True)
+class StayingVm:
+    """A VM that does not move, and why it may not."""
+
+    vm: Vm
+    way: MoveMethod
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One VM goes to another host, once those before it are there."""
+
+    vm: Vm
+    source: Host
+    target: Host
+    way: MoveMethod
+    gpus: tuple[PciAddress, ...]
+    """Where it arrives: on one of these, for each of its vGPUs."""
+    basis: ArrivalBasis
+    free: int
+    """How much of the goal is free on all hosts after this move."""
+
+    @property
+    def step(self) -> RelocateVm:
+        return RelocateVm(self.vm.ref, self.target.ref)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolding:
+    """How many vGPUs are on a GPU, at least and at the most; `free`: how much of the goal is free there."""
+
+    at_least: int
+    at_most: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChange:
+    """A GPU that a VM leaves, or comes to, or may come to."""
+
+    address: PciAddress
+    before: GpuHolding
+    after: GpuHolding
+    certain: bool
+    """False: it may be another GPU of the host that was like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostChange:
+    """How much of the goal is free on a host before and after the plan, and its GPUs that change."""
+
+    host: Host
+    before: int
+    after: int
+    gpus: tuple[GpuChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnclearGpu:
+    """A GPU that does not count, and why."""
+
+    host: Host
+    address: PciAddress
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defragmentation:
+    """The plan, and what is proven about it."""
+
+    inventory: Inventory
+    profile: str | None
+    """None = whole GPUs."""
+    gpus: int
+    moves: tuple[PlannedMove, ...]
+    hosts: tuple[HostChange, ...]
+    before: int
+    after: int
+    bound: int
+    """More than this are not free after any moves."""
+    proven: bool
+    """No other moves free more, and no fewer as much; under the limit, where one was given."""
+    settled: int
+    """No plan of up to so many moves is better than the first moves of this one, or than no move at all."""
+    stays: tuple[StayingVm, ...]
+    unclear: tuple[UnclearGpu, ...]
+    steps_of_gain: tuple[tuple[int, int], ...]
+    """(number of moves, what is free then) for each move from which on more is free than ever before."""
+
+    @property
+    def gained(self) -> int:
+        return self.after - self.before
+
+
+def describe_plan(
+    inventory: Inventory,
+    catalog: Catalog,
+    profile: str | None,
+    all_plans: Sequence[ClusterPlans],
+    sequences: Sequence[MoveSequence],
+    stays: tuple[StayingVm, ...],
+    powered_off: frozenset[str],
+    limit: int,
+) -> Defragmentation:
+    """The chosen sequences by name, as far as the rules of placement confirm each of their moves."""
+    before = sum(plans.start.worth for plans in all_plans)
+    chosen = [
+        _confirmed(plans, sequence, inventory, catalog) for plans, sequence in zip(all_plans, sequences, strict=True)
+    ]
+    moves: list[PlannedMove] = []
+    free = before
+    for plans, sequence in zip(all_plans, chosen, strict=True):
+        moves += [replace(move, free=free + move.free) for move in _moves(plans, sequence, powered_off)]
+        free += plans.gain(sequence)
+    return Defragmentation(
+        inventory=inventory,
+        profile=profile,
+        gpus=sum(len(cluster_host.gpus) for plans in all_plans for cluster_host in plans.model.cluster_hosts),
+        moves=tuple(moves),
+        hosts=tuple(
+            each
+            for plans, sequence in zip(all_plans, chosen, strict=True)
+            for each in _changes(plans, sequence.cluster_state)
+        ),
+        before=before,
+        after=free,
+        bound=before + sum(plans.most_to_gain for plans in all_plans),
+        proven=all(sequence is asked for sequence, asked in zip(chosen, sequences, strict=True))
+        and _proven(all_plans, sequences, limit),
+        settled=min((plans.settled for plans in all_plans), default=limit),
+        stays=stays,
+        unclear=tuple(each for plans in all_plans for each in _unclear(plans)),
+        steps_of_gain=tuple(_gains(before, moves)),
+    )
+
+
+def _unclear(plans: ClusterPlans) -> Iterator[UnclearGpu]:
+    for cluster_host in plans.model.cluster_hosts:
+        for gpu, why in zip(cluster_host.gpus, cluster_host.unclear, strict=True):
+            if why and serves_vgpus(gpu):
+                yield UnclearGpu(cluster_host.host, gpu.address, why)
+
+
+def _confirmed(plans: ClusterPlans, sequence: MoveSequence, inventory: Inventory, catalog: Catalog) -> MoveSequence:
+    """The sequence, or the best part of it whose moves are all admitted."""
+    cluster_hosts = plans.model.cluster_hosts
+    steps = [
+        RelocateVm(plans.model.search_vms[vm_move.search_vm].vm.ref, cluster_hosts[vm_move.to].host.ref)
+        for vm_move in sequence.vm_moves
+    ]
+    held = admitted_moves(steps, inventory, catalog)
+    if held == sequence.moves:
+        return sequence
+    parts = [replay(plans.model, plans.start.cluster_state, sequence.vm_moves[:moves]) for moves in range(held + 1)]
+    return make_frontier([part for part in parts if part is not None])[-1]
+
+
+def _proven(all_plans: Sequence[ClusterPlans], sequences: Sequence[MoveSequence], limit: int) -> bool:
+    """Whether every cluster was searched so far that nothing better can be hidden in it."""
+    if all(plans.gain(sequence) == plans.most_to_gain for plans, sequence in zip(all_plans, sequences, strict=True)):
+        return all(plans.settled >= sequence.moves - 1 for plans, sequence in zip(all_plans, sequences, strict=True))
+    return all(plans.settled >= limit for plans in all_plans)
+
+
+def _gains(before: int, moves: Sequence[PlannedMove]) -> Iterator[tuple[int, int]]:
+    best = before
+    for number, move in enumerate(moves, 1):
+        if move.free > best:
+            best = move.free
+            yield number, best
+
+
+def _moves(plans: ClusterPlans, sequence: MoveSequence, powered_off: frozenset[str]) -> Iterator[PlannedMove]:
+    """The moves of one cluster; `free` = more than there was in it at first."""
+    model, cluster_state = plans.model, plans.start.cluster_state
+    for vm_move in sequence.vm_moves:
+        search_vm = model.search_vms[vm_move.search_vm]
+        source, arrival = host_of(cluster_state, search_vm), add_vm(model, cluster_state[vm_move.to], search_vm)
+        after = apply_move(model, cluster_state, vm_move)
+        assert source is not None, f"{search_vm.vm.name} is somewhere"
+        assert arrival is not None, f"{search_vm.vm.name} was found a place by the same rule"
+        assert after is not None, f"{search_vm.vm.name} may leave"
+        target, cluster_state = model.cluster_hosts[vm_move.to], after
+        yield PlannedMove(
+            vm=search_vm.vm,
+            source=model.cluster_hosts[source.number].host,
+            target=target.host,
+            way=MoveMethod.POWERED_OFF if search_vm.vm.ref in powered_off else MoveMethod.VMOTION,
+            gpus=tuple(target.gpus[gpu].address for gpu in arrival.gpus),
+            basis=arrival.basis,
+            free=plans.gain(MoveSequence(after)),
+        )
+
+
+def _changes(plans: ClusterPlans, after: ClusterState) -> Iterator[HostChange]:
+    model = plans.model
+    for was, now in zip(plans.start.cluster_state, after, strict=True):
+        cluster_host = model.cluster_hosts[was.number]
+        gpus = [
+            GpuChange(
+                address=gpu.address,
+                before=_gpu_holding(plans, was.number, at, was.contents[at]),
+                after=_gpu_holding(plans, now.number, at, content),
+                certain=at not in now.indistinct,
+            )
+            for at, (gpu, content) in enumerate(zip(cluster_host.gpus, now.contents, strict=True))
+            if was.contents[at] != content or at in now.indistinct
+        ]
+        if gpus:
+            yield HostChange(cluster_host.host, was.worth, now.worth, tuple(gpus))
+
+
+def _gpu_holding(plans: ClusterPlans, host: int, gpu: int, content: GpuContent) -> GpuHolding:
+    certain = sum(vgpu[2] == CERTAIN for vgpu in content)
+    return GpuHolding(certain, len(content), plans.model.worth(host, gpu, content))
