@@ -7,7 +7,7 @@ and 14 hours; a long queue asks for more than the night has, a short one for les
 The known bound is of a world in which resumes are as quick as expected: each GPU is given back as late as if it alone
 had to be. Two shares are shown. Ours with the margin (resumes planned to take 1.5 times as long) is below that bound
 by what the margin costs, too. How much of it any plan can have, with the margin and without, is shown by two bounds:
-`gpuops.plan.harvest.bound`, which the thorough search is held to, and `rotation_bound.py`, which knows nothing of it.
+`gpuops.plan.schedule.bound`, which the thorough search is held to, and `rotation_bound.py`, which knows nothing of it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from statistics import mean
 from time import process_time
 from typing import Final
 
-from gpuops.plan.harvest.bound import late_desktops, most_gpu_minutes
-from gpuops.plan.harvest.schedule import QUICK, THOROUGH, Schedule, schedule
+from gpuops.plan.schedule.bound import late_desktops, most_gpu_minutes
+from gpuops.plan.schedule.schedule import QUICK, THOROUGH, Schedule, schedule
 from tests.bench.rotation_bound import most_gpu_hours
 from tests.bench.rotation_nights import Night, Pods, Size, drawn, problem_of, read
 from tests.bench.rotation_rules import RULES, Harvest

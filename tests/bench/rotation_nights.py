@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
+from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 
 if TYPE_CHECKING:
     import numpy.typing as npt

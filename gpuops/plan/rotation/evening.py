@@ -25,13 +25,13 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import Vm
-from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
 from gpuops.plan.rotation.return_time import MARGIN, SLOWER_THAN_EVER, UNMEASURED_RESUME_S
 from gpuops.plan.rotation.room import Room, around
 from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.rotation.whereto import hosts_for
+from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 
 NO_WINDOW: Final = timedelta(hours=12)
 """How long a night is thought to be where no window says it. All GPUs being idle now, it changes little."""

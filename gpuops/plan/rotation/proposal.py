@@ -1,6 +1,6 @@
 """Rotation, the proposal: which GPUs are freed for which VM of the queue, for the whole queue at once.
 
-The scheduler (`plan/harvest`) looks for the most GPU-hours, the higher priority first, then for the fewest desktops.
+The scheduler (`plan/schedule`) looks for the most GPU-hours, the higher priority first, then for the fewest desktops.
 What it says is a proposal: whether a VM can really start there is for the exact rules to say.
 """
 
@@ -12,9 +12,9 @@ from itertools import combinations
 from typing import Final
 
 from gpuops.model.gpu import PciAddress
-from gpuops.plan.harvest.problem import Job
-from gpuops.plan.harvest.schedule import schedule
 from gpuops.plan.rotation.evening import Evening
+from gpuops.plan.schedule.problem import Job
+from gpuops.plan.schedule.schedule import schedule
 
 UNITS: Final = 600_000
 """Units of thought: half a second of one core at the most."""

@@ -7,10 +7,10 @@ from itertools import combinations, product
 
 import pytest
 
-from gpuops.plan.harvest.open_ended import match_jobs
-from gpuops.plan.harvest.problem import Job, NightGpu, NightProblem, OperationLimits
-from gpuops.plan.harvest.schedule import schedule
-from tests.plan.harvest.nights import broken, gpu
+from gpuops.plan.schedule.open_ended import match_jobs
+from gpuops.plan.schedule.problem import Job, NightGpu, NightProblem, OperationLimits
+from gpuops.plan.schedule.schedule import schedule
+from tests.plan.schedule.nights import broken, gpu
 
 NO_END = 10**6
 

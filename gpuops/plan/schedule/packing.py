@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from gpuops.plan.harvest.jobs import JobTable
-from gpuops.plan.harvest.stretches import Stretch, fill_stretch, reachable_sums
-from gpuops.plan.harvest.windows import GpuWindow
+from gpuops.plan.schedule.jobs import JobTable
+from gpuops.plan.schedule.stretches import Stretch, fill_stretch, reachable_sums
+from gpuops.plan.schedule.windows import GpuWindow
 
 Item = TypeVar("Item")
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from gpuops.plan.harvest.jobs import make_job_table
-from gpuops.plan.harvest.packing import HostPacking, JobRun, SeededRandom, fill_stretches, pack_host
-from gpuops.plan.harvest.problem import NightProblem
-from gpuops.plan.harvest.stretches import Stretch
-from gpuops.plan.harvest.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
+from gpuops.plan.schedule.jobs import make_job_table
+from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom, fill_stretches, pack_host
+from gpuops.plan.schedule.problem import NightProblem
+from gpuops.plan.schedule.stretches import Stretch
+from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows, freeable_gpus, longest_windows
 
 _UPTO_REFILL: Final = 0.75
 _UPTO_ONE_HOST: Final = 0.90

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpuops.plan.harvest.problem import Job, NightProblem
-from gpuops.plan.harvest.windows import GpuWindow
+from gpuops.plan.schedule.problem import Job, NightProblem
+from gpuops.plan.schedule.windows import GpuWindow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from gpuops.plan.harvest.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
-from gpuops.plan.harvest.schedule import DesktopOperation, Schedule, ScheduledJob
+from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
+from gpuops.plan.schedule.schedule import DesktopOperation, Schedule, ScheduledJob
 
 
 def gpu(name: str, host: str, *idle_from: int | None, minutes: int = 2, store: str = "store") -> NightGpu:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuops.plan.harvest.problem import Desktop, NightGpu, NightProblem, OperationLimits
+from gpuops.plan.schedule.problem import Desktop, NightGpu, NightProblem, OperationLimits
 
 
 class _BookedResource:

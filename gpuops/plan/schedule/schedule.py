@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.plan.harvest.open_ended import OpenEndedSearch, is_open_ended
-from gpuops.plan.harvest.packing import JobRun
-from gpuops.plan.harvest.problem import NightProblem
-from gpuops.plan.harvest.search import EffortBudget, NightSearch, NightState, with_fewest_desktops
-from gpuops.plan.harvest.windows import GpuWindows, compute_windows
+from gpuops.plan.schedule.open_ended import OpenEndedSearch, is_open_ended
+from gpuops.plan.schedule.packing import JobRun
+from gpuops.plan.schedule.problem import NightProblem
+from gpuops.plan.schedule.search import EffortBudget, NightSearch, NightState, with_fewest_desktops
+from gpuops.plan.schedule.windows import GpuWindows, compute_windows
 
 QUICK: Final = 1_600_000
 """Units of work: about two seconds of one core."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from gpuops.plan.harvest.problem import Job
+from gpuops.plan.schedule.problem import Job
 
 
 @dataclass(frozen=True, slots=True)

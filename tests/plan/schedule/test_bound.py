@@ -7,10 +7,10 @@ from itertools import product
 
 import pytest
 
-from gpuops.plan.harvest.bound import most_gpu_minutes
-from gpuops.plan.harvest.problem import Job, NightProblem, OperationLimits
-from gpuops.plan.harvest.windows import longest_windows
-from tests.plan.harvest.nights import gpu
+from gpuops.plan.schedule.bound import most_gpu_minutes
+from gpuops.plan.schedule.problem import Job, NightProblem, OperationLimits
+from gpuops.plan.schedule.windows import longest_windows
+from tests.plan.schedule.nights import gpu
 
 ENDS = 11
 

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gpuops.plan.harvest.jobs import JobTable
-from gpuops.plan.harvest.packing import HostPacking, JobRun, SeededRandom
-from gpuops.plan.harvest.problem import Job, NightProblem
-from gpuops.plan.harvest.search import EffortBudget, NightState
-from gpuops.plan.harvest.windows import GpuWindow, GpuWindows, compute_windows
+from gpuops.plan.schedule.jobs import JobTable
+from gpuops.plan.schedule.packing import HostPacking, JobRun, SeededRandom
+from gpuops.plan.schedule.problem import Job, NightProblem
+from gpuops.plan.schedule.search import EffortBudget, NightState
+from gpuops.plan.schedule.windows import GpuWindow, GpuWindows, compute_windows
 
 GpusOfJob = dict[int, tuple[int, ...]]
 """The GPUs of each job, both by number."""
