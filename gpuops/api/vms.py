@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity
     from gpuops.plan.clone import Clone, Cloning
-    from gpuops.plan.defrag.plan import Defrag
-    from gpuops.plan.defrag.result import Defragmentation
+    from gpuops.plan.moving.plan import Defrag
+    from gpuops.plan.moving.result import Defragmentation
     from gpuops.plan.place import Place, Placements
     from gpuops.plan.scope import Scope
 

@@ -67,7 +67,7 @@ def defrag(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.cli.running import carry_out
-    from gpuops.plan.defrag.plan import Defrag
+    from gpuops.plan.moving.plan import Defrag
     from gpuops.plan.scope import Scope
     from gpuops.report.defrag import defrag_document, defrag_text
 

@@ -20,7 +20,7 @@ from gpuops.plan.scope import Scope
 from gpuops.plan.trial import Placed, Trial, relaxed
 
 if TYPE_CHECKING:
-    from gpuops.plan.defrag.result import PlannedMove
+    from gpuops.plan.moving.result import PlannedMove
 
 _MOST: Final = 3
 """vMotions: who needs more has a fleet to tidy up first."""
@@ -54,7 +54,7 @@ class MakingRoom:
             self._known[key] = ()
             scope = Scope(cluster)
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _GPUS:
-                from gpuops.plan.defrag.plan import Defrag
+                from gpuops.plan.moving.plan import Defrag
 
                 self._known[key] = Defrag(profile, scope, _MOST).planned(self.world, catalog, self._yet_to_run).moves
         return self._known[key]

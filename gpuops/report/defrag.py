@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpuops.plan.defrag.movability import MoveMethod
-from gpuops.plan.defrag.moves import ArrivalBasis
-from gpuops.plan.defrag.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
+from gpuops.plan.moving.movability import MoveMethod
+from gpuops.plan.moving.moves import ArrivalBasis
+from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible

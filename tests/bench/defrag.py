@@ -19,10 +19,10 @@ from gpuops.advise.occupancy import gpu_states
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.defrag.plan import Defrag
-from gpuops.plan.defrag.result import Defragmentation
 from gpuops.plan.holding import release, take
 from gpuops.plan.hypothetical import running
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.result import Defragmentation
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement
 from tests.bench.decisions import asked

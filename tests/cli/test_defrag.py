@@ -13,7 +13,7 @@ import typer
 from typer.testing import Result
 
 from gpuops.cli.app import app
-from gpuops.plan.defrag.plan import Defrag
+from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.scope import Scope
 from tests.cli.conftest import Lab
 

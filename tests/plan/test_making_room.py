@@ -13,7 +13,7 @@ from gpuops.model.workload import Workload
 from gpuops.plan.place import Place
 from gpuops.plan.steps import RelocateVm
 from gpuops.plan.trial import Placed, Refusal
-from tests.plan.defrag.worlds import after, world
+from tests.plan.moving.worlds import after, world
 from tests.plan.snapshots import catalog
 
 WHOLE = Workload("asked", 4, 8192, "a40-48q")

@@ -14,9 +14,9 @@ from gpuops.api import catalog_of
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.host import DrsRule, RuleKind
 from gpuops.model.vm import PowerState
-from gpuops.plan.defrag.movability import MoveMethod
-from gpuops.plan.defrag.plan import Defrag
-from gpuops.plan.defrag.result import Defragmentation, PlannedMove
+from gpuops.plan.moving.movability import MoveMethod
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.result import Defragmentation, PlannedMove
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
 from gpuops.sim.drs import Group, Override, Rule
 from gpuops.sim.server import SimServer

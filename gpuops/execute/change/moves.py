@@ -26,9 +26,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.change.report import ChangeStatus, Progress
-from gpuops.plan.defrag.movability import MoveMethod, admitted_moves
-from gpuops.plan.defrag.plan import Defrag
-from gpuops.plan.defrag.result import PlannedMove
+from gpuops.plan.moving.movability import MoveMethod, admitted_moves
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.result import PlannedMove
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Plan, Wave
 from gpuops.plan.privileges import HOT_MOVE, needed, refused_without

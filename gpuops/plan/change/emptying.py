@@ -15,7 +15,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Displacement
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.defrag.movability import (
+from gpuops.plan.devices import is_gpu
+from gpuops.plan.moving.movability import (
     OPT_OUT,
     Movability,
     MovabilityCase,
@@ -24,7 +25,6 @@ from gpuops.plan.defrag.movability import (
     admitted_moves,
     judge_movability,
 )
-from gpuops.plan.devices import is_gpu
 from gpuops.plan.plan import Rejection
 from gpuops.plan.project import project
 from gpuops.plan.steps import PowerOffVm, RelocateVm

@@ -17,8 +17,8 @@ from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.vm import PowerState
 from gpuops.plan.change.emptying import Leaving
 from gpuops.plan.change.roll import Roll, rolled
-from gpuops.plan.defrag.movability import HOT_MIGRATE
 from gpuops.plan.host_plan import HostPlan
+from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.plan.steps import ConfigureModule
 from gpuops.sim.world import World
 from tests.nights.showing import Showing

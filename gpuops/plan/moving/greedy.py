@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from gpuops.plan.defrag.cluster import ClusterModel, ClusterState, GpuContent, HostState, SearchVm, VmMove
-from gpuops.plan.defrag.moves import (
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostState, SearchVm, VmMove
+from gpuops.plan.moving.moves import (
     Arrival,
     ArrivalBasis,
     Frontier,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from gpuops.plan.defrag.bound import most_to_gain
-from gpuops.plan.defrag.cluster import ClusterModel, ClusterState
-from gpuops.plan.defrag.exact import one_move_further, search_all_orders
-from gpuops.plan.defrag.greedy import GreedySearch
-from gpuops.plan.defrag.moves import Frontier, MoveSequence, make_frontier, replay
+from gpuops.plan.moving.bound import most_to_gain
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState
+from gpuops.plan.moving.exact import one_move_further, search_all_orders
+from gpuops.plan.moving.greedy import GreedySearch
+from gpuops.plan.moving.moves import Frontier, MoveSequence, make_frontier, replay
 
 TABLES: Final = 4000
 """Limit of the exact search in states: about two seconds, and all there are with a dozen GPUs."""

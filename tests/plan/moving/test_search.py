@@ -13,9 +13,9 @@ import pytest
 
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.plan.defrag.plan import Defrag
-from gpuops.plan.defrag.result import Defragmentation
-from tests.plan.defrag.worlds import ROOM, after, by_chance, free, world
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.result import Defragmentation
+from tests.plan.moving.worlds import ROOM, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 
 Gpu = frozenset[tuple[int, int]]

@@ -16,8 +16,8 @@ from itertools import combinations
 from math import ceil
 from typing import Final
 
-from gpuops.plan.defrag.cluster import ClusterModel, ClusterState, GpuContent, VmMove, with_host
-from gpuops.plan.defrag.moves import (
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, VmMove, with_host
+from gpuops.plan.moving.moves import (
     Frontier,
     MoveSequence,
     add_vm,

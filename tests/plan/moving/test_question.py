@@ -14,12 +14,12 @@ from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Cluster, DrsRule, OfferedProfile, RuleKind
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, PowerState, VgpuDevice
-from gpuops.plan.defrag.frontier import TABLES
-from gpuops.plan.defrag.movability import MoveMethod
-from gpuops.plan.defrag.plan import Defrag
-from gpuops.plan.defrag.result import Defragmentation, PlannedMove
+from gpuops.plan.moving.frontier import TABLES
+from gpuops.plan.moving.movability import MoveMethod
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.moving.result import Defragmentation, PlannedMove
 from gpuops.plan.scope import Scope
-from tests.plan.defrag.worlds import address, after, by_chance, free, world
+from tests.plan.moving.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 
 TWO_HALVES = ([[8]], [[8, 8]])

@@ -18,7 +18,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.asked import offered_profile
 from gpuops.plan.claims import with_claims
-from gpuops.plan.defrag.cluster import (
+from gpuops.plan.moving.cluster import (
     ClusterHost,
     ClusterModel,
     ClusterState,
@@ -29,9 +29,9 @@ from gpuops.plan.defrag.cluster import (
     make_search_vms,
     serves_vgpus,
 )
-from gpuops.plan.defrag.frontier import ClusterPlans, combine_clusters, explore_cluster
-from gpuops.plan.defrag.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
-from gpuops.plan.defrag.result import Defragmentation, StayingVm, describe_plan
+from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_cluster
+from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
+from gpuops.plan.moving.result import Defragmentation, StayingVm, describe_plan
 from gpuops.plan.placement.nodes import surely_unreserved
 from gpuops.plan.scope import Scope
 

@@ -16,7 +16,7 @@ from math import ceil
 from gpuops.model.catalog import Board
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.vgpu import VgpuProfile
-from gpuops.plan.defrag.cluster import CERTAIN, ClusterModel, ClusterState, serves_vgpus
+from gpuops.plan.moving.cluster import CERTAIN, ClusterModel, ClusterState, serves_vgpus
 
 
 def most_to_gain(model: ClusterModel, cluster_state: ClusterState) -> int:

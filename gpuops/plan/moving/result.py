@@ -13,10 +13,10 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.defrag.cluster import CERTAIN, ClusterState, GpuContent, serves_vgpus
-from gpuops.plan.defrag.frontier import ClusterPlans
-from gpuops.plan.defrag.movability import MoveMethod, admitted_moves
-from gpuops.plan.defrag.moves import ArrivalBasis, MoveSequence, add_vm, apply_move, host_of, make_frontier, replay
+from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, serves_vgpus
+from gpuops.plan.moving.frontier import ClusterPlans
+from gpuops.plan.moving.movability import MoveMethod, admitted_moves
+from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, add_vm, apply_move, host_of, make_frontier, replay
 from gpuops.plan.steps import RelocateVm
 
 

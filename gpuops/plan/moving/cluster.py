@@ -18,7 +18,7 @@ from gpuops.model.catalog import Board, Catalog
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.defrag.movability import Movability, MoveMethod, TargetHosts
+from gpuops.plan.moving.movability import Movability, MoveMethod, TargetHosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.plan.defrag.cluster import (
+from gpuops.plan.moving.cluster import (
     CERTAIN,
     POSSIBLE,
     ClusterModel,
