@@ -18,8 +18,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from gpuops.cli.app import app
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

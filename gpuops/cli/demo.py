@@ -62,7 +62,7 @@ def demo(
     Example: gpuops demo
     """
     from gpuops.config.policy import load_policy
-    from gpuops.sim.scenario_file import read as read_scenario
+    from gpuops.sim.scenario.scenario_file import read as read_scenario
 
     # what is wrong with them is said before anything is shown
     load_policy(policy or _lab_policy())

@@ -62,8 +62,8 @@ def serve(
       gpuops sim serve --scenario lab --port 0 --ready-file ready.json &
       gpuops inventory --vcenter sim@ready.json
     """
-    from gpuops.sim import ready_file as ready
     from gpuops.sim.server import start
+    from gpuops.sim.wire import ready_file as ready
 
     rules = _rules(faults)
     with (
@@ -95,8 +95,8 @@ def ledger(
       gpuops sim ledger --ready-file ready.json --output json
     """
     from gpuops.report.ledger import ledger_document, ledger_text
-    from gpuops.sim import ready_file as ready
-    from gpuops.sim.remote import Remote
+    from gpuops.sim.wire import ready_file as ready
+    from gpuops.sim.wire.remote import Remote
 
     output.choose(format)
     entries = Remote(ready.read(ready_file)).ledger()
@@ -125,7 +125,7 @@ def list_faults(
 def _rules(path: Path | None) -> tuple[Rule, ...]:
     if path is None:
         return ()
-    from gpuops.sim.trouble.fault_file import read
+    from gpuops.sim.happenings.fault_file import read
 
     return read(path)
 

@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
-from gpuops.sim import certificates
-from gpuops.sim.clock import ClockMode
-from gpuops.sim.endpoint import Endpoint
-from gpuops.sim.handler import Handler
-from gpuops.sim.state_file import StateFile
+from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.scenario.state_file import StateFile
+from gpuops.sim.wire import certificates
+from gpuops.sim.wire.endpoint import Endpoint
+from gpuops.sim.wire.handler import Handler
 
 if TYPE_CHECKING:
     import ssl
@@ -49,7 +49,7 @@ def start(
     cannot be used, UsageError for an address that is not loopback or a port that is taken.
     """
     if isinstance(scenario, str):
-        from gpuops.sim.scenario import build
+        from gpuops.sim.scenario.build import build
 
         world = build(scenario, seed=seed, clock=ClockMode(clock))
     else:

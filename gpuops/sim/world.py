@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from gpuops.sim.authority import Authority
-from gpuops.sim.call import Call
-from gpuops.sim.clock import VIRTUAL_START, ClockMode
-from gpuops.sim.counters import Provider
-from gpuops.sim.custom_fields import CustomFields
-from gpuops.sim.events import Events
-from gpuops.sim.object_store import ObjectStore
-from gpuops.sim.tagging import TagStore
-from gpuops.sim.tasks import Tasks
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
+from gpuops.sim.core.object_store import ObjectStore
 from gpuops.sim.trouble.happening import Happening
 from gpuops.sim.trouble.injector import Injector
+from gpuops.sim.vcenter.authority import Authority
+from gpuops.sim.vcenter.counters import Provider
+from gpuops.sim.vcenter.custom_fields import CustomFields
+from gpuops.sim.vcenter.events import Events
+from gpuops.sim.vcenter.tagging import TagStore
+from gpuops.sim.vcenter.tasks import Tasks
 
 API_VERSION: Final = "8.0.3.0"
 

@@ -19,7 +19,7 @@ def sim_vcenter(
     apply: bool,
 ) -> Answer:
     """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError."""
-    from gpuops.sim import serving
+    from gpuops.sim.wire import serving
 
     path = Path(ready_file).expanduser().absolute()
     running = serving.serving(path)

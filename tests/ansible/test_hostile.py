@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpuops.sim import ready_file
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import ROOT, Ansible
 from tests.canary import CANARY, require_hidden
 

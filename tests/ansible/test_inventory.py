@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import ROOT, Ansible
 
 SCENARIOS = ROOT / "gpuops" / "sim" / "scenarios"

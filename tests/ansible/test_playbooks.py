@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import ROOT, Ansible
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer, start
+from gpuops.sim.wire import ready_file
 from tests.ansible.conftest import Ansible
 from tests.sim.mixed import CARD, mixed_lab
 

@@ -19,10 +19,10 @@ from gpuops.model.target import Target
 from gpuops.plan.recipe import recipe
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.trial import Placed
+from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.scenario import build_declared
-from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection

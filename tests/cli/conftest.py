@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer, start
+from gpuops.sim.wire import ready_file
 from tests.cli.advice import Advice, fingerprint
 
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.clock import machine_time
 from gpuops.execute.state import default_state_dir
-from gpuops.sim import certificates
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire import certificates
 from tests.cli.conftest import Lab
 
 Gpuops = Callable[..., Result]

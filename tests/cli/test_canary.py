@@ -19,7 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from tests.canary import CANARY, require_hidden, require_no_file
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pytest_mock import MockerFixture
 
-from gpuops.sim.authority import READ_ONLY
+from gpuops.sim.vcenter.authority import READ_ONLY
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

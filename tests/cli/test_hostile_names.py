@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
-from gpuops.sim import ready_file
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
 
 HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 ALL_HIDDEN: Final = "".join(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
 
 
 @pytest.fixture

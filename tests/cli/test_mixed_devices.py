@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
+from gpuops.sim.wire import ready_file
 from tests.cli.conftest import Lab
 from tests.sim.mixed import CARD, mixed_lab
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from tests.cli.conftest import Lab
 
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")

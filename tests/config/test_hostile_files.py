@@ -26,10 +26,11 @@ from gpuops.config.sources import resolve
 from gpuops.config.targets import Configuration, read_configuration
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim import ready_file, scenario_file
-from gpuops.sim.scenario import build
-from gpuops.sim.state_file import StateFile
-from gpuops.sim.trouble import fault_file
+from gpuops.sim.happenings import fault_file
+from gpuops.sim.scenario import scenario_file
+from gpuops.sim.scenario.build import build
+from gpuops.sim.scenario.state_file import StateFile
+from gpuops.sim.wire import ready_file
 from gpuops.vsphere.transport import door
 
 MIB = 1024 * 1024

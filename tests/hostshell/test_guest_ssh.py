@@ -21,9 +21,9 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.privileges import needed
 from gpuops.plan.steps import RunInGuest
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, STAYS, Answer, ShellHost, entered
 from tests.wire.conftest import target_of

@@ -24,12 +24,12 @@ from gpuops.model.rolling import Displacement, Rolling
 from gpuops.plan.graphics.mig import SetMig
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scope import Scope
-from gpuops.sim import nvidia_smi
-from gpuops.sim.board import Mode
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.vm_state import Power
+from gpuops.sim.wire import nvidia_smi
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
 from tests.wire.conftest import target_of
@@ -170,7 +170,7 @@ def test_a_rolling_reboot_brings_it_into_force(bench: Bench) -> None:
             vm.state.power, vm.state.seats = Power.OFF, ()
     report = bench.roll(on=False)
     assert (report.exit_code, [each.verdict for each in report.outcomes]) == (0, [Verdict.DONE]), report.outcomes
-    assert [gpu.mode for gpu in bench.host.state.gpus[:2]] == [Mode.SAME_SIZE, Mode.MULTI_INSTANCE]
+    assert [gpu.mode for gpu in bench.host.state.gpus[:2]] == [GpuMode.SAME_SIZE, GpuMode.MULTI_INSTANCE]
     forgets = Rule(Effect.HAPPEN, "RebootHost_Task", happening="host.forgets_mig", phase=Phase.AFTER)
     bench.server.world.injector.add(forgets)
     report = bench.roll(on=True)

@@ -16,8 +16,8 @@ from gpuops.execute.doer import LOOK_S
 from gpuops.model.rotation import Pool
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.rotation.restless import FEW
-from gpuops.sim.ledger import Entry
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, chosen_as, effects, is_desktop, not_back

@@ -42,11 +42,11 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.sim.call import Call
-from gpuops.sim.objects.task import Task, TaskState, description_id
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.sessions import ClientSession
+from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.sessions import Session
-from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.trouble.rule import Ending
 from gpuops.sim.world import World
 from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
@@ -102,7 +102,7 @@ class DirectVcenter:
         self._asked = asked
         self._refused = refused
         self._trusted = trusted
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._stale = False
         """Whether the connection ended behind our back: the next call meets it."""
         self.uuid = world.get("ServiceInstance").instance_uuid

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpuops.sim.ledger import Entry
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from tests.nights.night import Played
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"

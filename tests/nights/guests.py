@@ -12,9 +12,9 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.steps import RunInGuest
-from gpuops.sim.call import Call
-from gpuops.sim.objects.guest_process_manager import GuestProcessManager
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.call import Call
+from gpuops.sim.services.guest_managers import GuestProcessManager
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 
 USER: Final = "keeper"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuops.execute.journal.record import Kind
-from gpuops.sim.ledger import Entry
+from gpuops.sim.core.ledger import Entry
 from tests.nights.doings import OFF, SHUT_DOWN, START, chosen_as, effects, is_desktop
 from tests.nights.night import Played
 from tests.nights.worlds import HOOK

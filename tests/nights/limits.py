@@ -17,8 +17,8 @@ from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.outcome import Verdict
-from gpuops.sim.ledger import Entry
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MOVE, OFF, START, SUSPEND, chosen_as, effects, is_desktop, machine_of, not_back
 from tests.nights.machines import PAUSED
 from tests.nights.night import Played

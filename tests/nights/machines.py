@@ -22,8 +22,8 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease import KEY, parse_lease
+from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.trouble.somebody import somebody
 from tests.nights.event import Event
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.worlds import LOCK, Site, is_leased

@@ -32,13 +32,13 @@ from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE, Policy
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.clocks import APART
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.happenings.vms import used
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.trouble.vm_happenings import used
-from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.beside import Beside
 from tests.nights.cron import evening_of, patience_of, policy_in_the_morning

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuops.model.rotation import DrsOverride
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import chosen_as, effects
 from tests.nights.night import OVERRIDE, Played
 

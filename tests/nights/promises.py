@@ -16,8 +16,8 @@ from gpuops.execute.journal.record import Kind
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
-from gpuops.sim.ledger import Entry
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, SUSPEND, effects, is_desktop, is_ours, machine_of, not_back
 from tests.nights.night import Played
 

@@ -18,9 +18,9 @@ from gpuops.execute.journal.journal import Journal
 from gpuops.execute.originals import Originals
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.ours import Whereabouts, ours
+from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.happenings import HAPPENINGS
 from gpuops.sim.trouble.rule import TASKS, Effect, Rule
 from gpuops.sim.world import World
 from tests.nights.event import Event

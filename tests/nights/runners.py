@@ -25,13 +25,13 @@ from gpuops.model.task import TaskRef
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
 from gpuops.plan.steps import Step
-from gpuops.sim.ledger import Entry
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.scenario import build_declared
-from gpuops.sim.scenario_file import ScenarioFile
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.vm_state import Power
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from tests.nights.direct import DirectVcenter
 from tests.nights.worlds import EVENING

@@ -16,15 +16,15 @@ from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, OfferedPr
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
-from gpuops.sim.board import Mode
-from gpuops.sim.gpu_admission import offered_types, supported_types
-from gpuops.sim.host_state import GpuState, HostModel
-from gpuops.sim.managed_object import ManagedObject
+from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.render.pci import device_name
 from gpuops.sim.render.vm_runtime import tools_running
-from gpuops.sim.vm_state import DynamicBacking, PciDevice, Power, VgpuBacking
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.gpu_admission import offered_types, supported_types
+from gpuops.sim.state.host_state import HostGpu, HostModel
+from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power, VgpuBacking
 from gpuops.sim.world import World
 
 NVIDIA = 0x10DE
@@ -247,7 +247,7 @@ def _device(device: Any) -> GpuDevice:
     return VgpuDevice(device.key, device.backing.type_name, numa_node=device.numa_node)
 
 
-def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
+def _gpu(gpu: HostGpu, seats: Any) -> PhysicalGpu:
     listed = gpu.listed
     return PhysicalGpu(
         _address(gpu.pci_id),
@@ -257,7 +257,7 @@ def _gpu(gpu: GpuState, seats: Any) -> PhysicalGpu:
         gpu.board.subsystem_id,
         memory_mib=gpu.board.framebuffer_mib if listed else None,
         graphics_type=GraphicsType(gpu.graphics_type) if listed else None,
-        vgpu_mode=VgpuMode((gpu.mode if gpu.serves_vgpus else Mode.NONE).value) if listed else None,
+        vgpu_mode=VgpuMode((gpu.mode if gpu.serves_vgpus else GpuMode.NONE).value) if listed else None,
         configured_graphics_type=GraphicsType(gpu.configured_type) if listed else None,
         numa_node=gpu.numa_node,
         passthrough=Passthrough(True, gpu.passthrough_enabled, gpu.passthrough_active, gpu.label),

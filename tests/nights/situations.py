@@ -23,13 +23,13 @@ from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
 from gpuops.plan.outcome import Report
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.happenings import vms as others
+from gpuops.sim.inventory.registration import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.registration import new_uuid
-from gpuops.sim.trouble import vm_happenings as others
+from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.vm_state import DynamicBacking, PciDevice, Power
 from tests.nights.event import Event
 from tests.nights.night import MORNING, Nightly, Played, wakes
 from tests.nights.worlds import EVENING, LOCK, Site, Size, arranged

@@ -18,9 +18,9 @@ from unittest.mock import patch
 from gpuops.execute.port import Vcenter
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim.endpoint import Endpoint
-from gpuops.sim.handler import Handler
 from gpuops.sim.server import USERNAME
+from gpuops.sim.wire.endpoint import Endpoint
+from gpuops.sim.wire.handler import Handler
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import door

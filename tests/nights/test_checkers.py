@@ -18,9 +18,9 @@ from gpuops.model.rotation import DrsOverride
 from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.plan import Rejection
 from gpuops.plan.steps import ResumeVm, RunInGuest
-from gpuops.sim.ledger import Entry
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.vm_state import Power
 from tests.nights.beside import Beside
 from tests.nights.checkers import CHECKERS, only_ours, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from tests.canary import CANARY, require_no_file
 from tests.nights import victim
 from tests.wire.conftest import target_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuops.model.inventory import Inventory
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, SetAttribute, SuspendVm
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.nights.showing import Showing

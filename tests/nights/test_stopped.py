@@ -14,9 +14,9 @@ import pytest
 
 from gpuops.errors import Locked, PartlyDone
 from gpuops.plan.rotation.lease import KEY, TTL_S, parse_lease
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 
 ROOT = Path(__file__).parents[2]
 RETURNED = (0, PartlyDone.exit_code)

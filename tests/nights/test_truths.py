@@ -15,7 +15,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.plan import Rejection
 from gpuops.plan.steps import ResumeVm, RunInGuest
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.hooks import RUN
 from tests.nights.night import Played

@@ -25,8 +25,8 @@ from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.steps import RunInGuest
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
-from gpuops.sim.ledger import Entry
-from gpuops.sim.vm_state import Power
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
 from tests.nights.night import Played
 from tests.nights.several import Several

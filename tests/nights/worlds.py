@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from gpuops.config import policy
 from gpuops.model.rotation import Policy, Pool
-from gpuops.sim.scenario import build_declared
-from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World
 from tests.nights.guests import PASSWORD, USER
 from tests.nights.several import Several, several_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuops.sim import certificates
+from gpuops.sim.wire import certificates
 from tests.peers.edit_model import edit
 
 BINARIES = Path(__file__).parent / "bin"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpuops.sim.certificates import create
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire.certificates import create
 from tests.peers.processes import Govc, Refusal
 
 pytestmark = pytest.mark.peer

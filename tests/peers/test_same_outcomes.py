@@ -17,8 +17,8 @@ import pytest
 from pyVim.connect import Disconnect, SmartConnect
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.scenario import build_declared
-from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.server import SimServer
 
 from .conftest import _endpoint

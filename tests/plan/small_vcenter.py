@@ -14,15 +14,15 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, PowerState, Vm
 from gpuops.plan.placement.wanted import pins_of
-from gpuops.sim import boards
-from gpuops.sim.board import Mode
-from gpuops.sim.gpu_admission import Gpu, Policy, Refusal, Seat, Wish, admit
+from gpuops.sim.state import board as boards
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, Wish, admit
 from tests.plan.snapshots import catalog
 
 MODES = {
-    VgpuMode.SAME_SIZE: Mode.SAME_SIZE,
-    VgpuMode.MIXED_SIZE: Mode.MIXED_SIZE,
-    VgpuMode.MULTI_INSTANCE: Mode.MULTI_INSTANCE,
+    VgpuMode.SAME_SIZE: GpuMode.SAME_SIZE,
+    VgpuMode.MIXED_SIZE: GpuMode.MIXED_SIZE,
+    VgpuMode.MULTI_INSTANCE: GpuMode.MULTI_INSTANCE,
 }
 
 
@@ -32,7 +32,7 @@ class SmallVcenter:
 
     hosts: dict[str, Host]
     vms: dict[str, Vm] = field(default_factory=dict)
-    running: dict[str, tuple[Seat, ...]] = field(default_factory=dict)
+    running: dict[str, tuple[RunningVgpu, ...]] = field(default_factory=dict)
 
     def start(self, vm: Vm) -> str:
         """Powers the VM on, on its host; why not, or nothing."""
@@ -46,10 +46,12 @@ class SmallVcenter:
         pins = pins_of(vm)
         wishes = [Wish(p, str(pins[n]) if n in pins else None) for n, p in enumerate(vm.profiles)]
         policy = (
-            Policy.CONSOLIDATION if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else Policy.PERFORMANCE
+            VgpuPolicy.CONSOLIDATION
+            if host.assignment_policy is AssignmentPolicy.CONSOLIDATION
+            else VgpuPolicy.PERFORMANCE
         )
         found = admit(vm.ref, wishes, self.gpus(host), policy) if wishes else ()
-        if isinstance(found, Refusal):
+        if isinstance(found, NotAdmitted):
             return f"{vm.name}: {found}"
         self.vms[vm.ref] = replace(vm, power=PowerState.ON)
         self.running[vm.ref] = found
@@ -59,11 +61,11 @@ class SmallVcenter:
         self.vms[vm.ref] = replace(self.vms[vm.ref], power=PowerState.SUSPENDED)
         del self.running[vm.ref]
 
-    def gpus(self, host: Host) -> list[Gpu]:
+    def gpus(self, host: Host) -> list[GpuLoad]:
         """The host's GPUs for vGPUs, with what runs on them."""
         seats = [seat for ref, seats in self.running.items() if self.vms[ref].host == host.ref for seat in seats]
         return [
-            Gpu(
+            GpuLoad(
                 str(gpu.address),
                 boards.board(_key(gpu)),
                 MODES[gpu.vgpu_mode],

@@ -158,7 +158,7 @@ RULES: Final = (
         "adapters",
         "transport alone uses pyVmomi's adapters; the simulator reads requests by them",
         _imports("pyVmomi.SoapAdapter", "pyVim"),
-        (TRANSPORT, "gpuops/sim/soap.py"),
+        (TRANSPORT, "gpuops/sim/wire/soap.py"),
     ),
     Rule(
         "another-client",
@@ -188,9 +188,9 @@ RULES: Final = (
             "gpuops/cli/failure.py",
             "gpuops/cli/help.py",
             "gpuops/cli/output.py",
-            "gpuops/sim/scenario_file.py",
+            "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/trouble/catalogue.py",
-            "gpuops/sim/serving.py",
+            "gpuops/sim/wire/serving.py",
         ),
     ),
     Rule(
@@ -204,10 +204,10 @@ RULES: Final = (
             "gpuops/plan/baseline.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
-            "gpuops/sim/scenario_file.py",
+            "gpuops/sim/scenario/scenario_file.py",
             "gpuops/sim/trouble/catalogue.py",
-            "gpuops/sim/vapi.py",  # requests to the simulator
-            "gpuops/sim/admin.py",
+            "gpuops/sim/wire/vapi.py",  # requests to the simulator
+            "gpuops/sim/wire/admin.py",
             "gpuops/cli/output.py",  # what it wrote itself
             "gpuops/ansible_collections/",
         ),

@@ -9,7 +9,7 @@ from typing import Any
 from pyVim.connect import Disconnect
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.sim.conftest import connect

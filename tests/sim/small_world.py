@@ -6,10 +6,10 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.call import Call
-from gpuops.sim.managed_object import UNSET, ManagedObject, method, prop
-from gpuops.sim.objects.task import Task
-from gpuops.sim.services import new_world
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.core.task import Task
+from gpuops.sim.scenario.new_world import new_world
 from gpuops.sim.world import World
 
 

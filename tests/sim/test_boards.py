@@ -6,21 +6,20 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.errors import PolicyError
-from gpuops.sim.board import Board, Mode, Sharing, VgpuType
-from gpuops.sim.boards import board
-from gpuops.sim.gpu_admission import Gpu, Policy, Refusal, Seat, Wish, admit
+from gpuops.sim.state.board import GpuBoard, GpuMode, Sharing, VgpuType, board
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, Wish, admit
 
 CATALOG = load(everything=True)
 KEYS = [each.key for each in CATALOG.boards]
 
 
-def capacity(model: Board, type_: VgpuType, mode: Mode) -> int:
+def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
     """How many VMs with one vGPU of that type start on one empty GPU."""
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[RunningVgpu, ...] = ()
     while True:
-        gpu = Gpu("0000:3b:00.0", model, mode, True, seats)
-        found = admit(f"vm-{len(seats)}", [Wish(type_.name)], [gpu], Policy.PERFORMANCE)
-        if isinstance(found, Refusal):
+        gpu = GpuLoad("0000:3b:00.0", model, mode, True, seats)
+        found = admit(f"vm-{len(seats)}", [Wish(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
+        if isinstance(found, NotAdmitted):
             return len(seats)
         seats += found
 
@@ -32,11 +31,11 @@ def test_one_gpu_holds_what_the_tables_say(key: str) -> None:
     expected, found = {}, {}
     for profile in facts.profiles:
         type_ = model.by_name[profile.name]
-        mode = Mode.MULTI_INSTANCE if type_.sharing is Sharing.MIG else Mode.SAME_SIZE
+        mode = GpuMode.MULTI_INSTANCE if type_.sharing is Sharing.MIG else GpuMode.SAME_SIZE
         expected[profile.name], found[profile.name] = profile.max_per_gpu, capacity(model, type_, mode)
         if model.mixed_size and type_.starts_gib:
             name = f"{profile.name} mixed"
-            expected[name], found[name] = len(type_.starts_gib), capacity(model, type_, Mode.MIXED_SIZE)
+            expected[name], found[name] = len(type_.starts_gib), capacity(model, type_, GpuMode.MIXED_SIZE)
     assert found == expected
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from gpuops.clock import wall_clock
-from gpuops.sim.clock import VIRTUAL_START, Clock, ClockMode
-from gpuops.sim.services import new_world
+from gpuops.sim.core.clock import VIRTUAL_START, Clock, ClockMode
+from gpuops.sim.scenario.new_world import new_world
 from tests.sim.small_world import small_world
 
 

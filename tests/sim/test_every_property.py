@@ -10,11 +10,11 @@ from lxml import etree
 from pyVim.connect import Disconnect
 from pyVmomi import SoapAdapter, VmomiSupport
 
-from gpuops.sim.encoder import encoder
-from gpuops.sim.fragments import typed, value_of
-from gpuops.sim.managed_object import UNSET, ManagedObject
-from gpuops.sim.paths import resolve, top_level
-from gpuops.sim.registry import vmomi_type
+from gpuops.sim.core.encoder import encoder
+from gpuops.sim.core.fragments import typed, value_of
+from gpuops.sim.core.managed_object import UNSET, ManagedObject
+from gpuops.sim.core.paths import resolve, top_level
+from gpuops.sim.core.registry import vmomi_type
 from gpuops.sim.server import start
 from gpuops.sim.world import World
 from tests.sim.conftest import connect

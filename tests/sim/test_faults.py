@@ -17,13 +17,13 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
-from gpuops.sim import nvidia_smi
-from gpuops.sim.board import Mode
+from gpuops.sim.core.object_store import OTHER_USER
+from gpuops.sim.happenings.fault_file import read
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.board import GpuMode
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
-from gpuops.sim.trouble.fault_file import read
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.trouble.somebody import USER
+from gpuops.sim.wire import nvidia_smi
 from tests.sim.lab import Lab, Q, served
 
 OPENED: list[http.client.HTTPConnection] = []
@@ -46,11 +46,11 @@ def give(lab: Lab, fault_id: str, **changes: Any) -> None:
 
 def effects(lab: Lab, method: str = "*") -> list[str]:
     """The ledger's methods, of this client only."""
-    return [entry.method for entry in lab.world.ledger if entry.user != USER and method in ("*", entry.method)]
+    return [entry.method for entry in lab.world.ledger if entry.user != OTHER_USER and method in ("*", entry.method)]
 
 
 def ledger_of_others(lab: Lab) -> list[tuple[str, str]]:
-    return [(entry.method, entry.name) for entry in lab.world.ledger if entry.user == USER]
+    return [(entry.method, entry.name) for entry in lab.world.ledger if entry.user == OTHER_USER]
 
 
 # --- transport ------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def sees_A1(lab: Lab) -> None:
     powers(lab, "vdi-01")
     with pytest.raises(vim.fault.TaskInProgress) as busy:
         lab.vm("vdi-01").SuspendVM_Task()
-    assert busy.value.task.info.reason.userName == USER
+    assert busy.value.task.info.reason.userName == OTHER_USER
 
 
 def sees_A2(lab: Lab) -> None:
@@ -500,7 +500,7 @@ def sees_G8(lab: Lab) -> None:
 def sees_G10(lab: Lab) -> None:
     [host] = [each for each in lab.world.by_type("HostSystem") if each.name == "esx-02.lab"]
     for gpu in host.state.gpus:
-        gpu.mode = Mode.MIXED_SIZE
+        gpu.mode = GpuMode.MIXED_SIZE
     host.graphics_changed()
     give(lab, "G10", target="esx-02.lab")
     lab.vm("vdi-01").SuspendVM_Task()

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.sim.board import Board, GpuInstance, Mode, VgpuType
-from gpuops.sim.gpu_admission import Gpu, Policy, Refusal, Seat, Wish, admit, offered_types, supported_types
+from gpuops.sim.state.board import GpuBoard, GpuInstance, GpuMode, VgpuType
+from gpuops.sim.state.gpu_admission import (
+    GpuLoad,
+    NotAdmitted,
+    RunningVgpu,
+    VgpuPolicy,
+    Wish,
+    admit,
+    offered_types,
+    supported_types,
+)
 
 
 def sliced(name: str, size_gib: int, board_gib: int, starts: tuple[int, ...] = (), series: str = "C") -> VgpuType:
@@ -38,9 +47,9 @@ A100_SLICED = (
     sliced("a100-8c", 8, 40, (0, 12, 20, 32)),
     sliced("a100-4c", 4, 40, (0, 6, 10, 16, 20, 26, 30, 36)),
 )
-AMPERE = Board("A100", 0x20F1, 0x145F, 40960, MIG_TYPES + A100_SLICED, mixed_size=True)
-HOPPER = Board("H100", 0x2331, 0x1626, 40960, MIG_TYPES + A100_SLICED, mixed_size=True, careful_instances=True)
-A40 = Board(
+AMPERE = GpuBoard("A100", 0x20F1, 0x145F, 40960, MIG_TYPES + A100_SLICED, mixed_size=True)
+HOPPER = GpuBoard("H100", 0x2331, 0x1626, 40960, MIG_TYPES + A100_SLICED, mixed_size=True, careful_instances=True)
+A40 = GpuBoard(
     "A40",
     0x2235,
     0x145A,
@@ -55,26 +64,26 @@ A40 = Board(
 )
 
 
-def gpu(pci_id: str, board: Board = A40, mode: Mode = Mode.SAME_SIZE, *, serves: bool = True) -> Gpu:
-    return Gpu(pci_id, board, mode, serves)
+def gpu(pci_id: str, board: GpuBoard = A40, mode: GpuMode = GpuMode.SAME_SIZE, *, serves: bool = True) -> GpuLoad:
+    return GpuLoad(pci_id, board, mode, serves)
 
 
 def fill(
-    gpus: tuple[Gpu, ...], names: list[str], policy: Policy = Policy.PERFORMANCE
-) -> tuple[list[Seat], Refusal | None]:
+    gpus: tuple[GpuLoad, ...], names: list[str], policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
+) -> tuple[list[RunningVgpu], NotAdmitted | None]:
     """Start one VM per name, in order; the seats taken and the refusal that ended it, if one did."""
-    seats: list[Seat] = []
+    seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
         found = admit(f"vm-{number}", [Wish(name)], seated(gpus, seats), policy)
-        if isinstance(found, Refusal):
+        if isinstance(found, NotAdmitted):
             return seats, found
         seats.extend(found)
     return seats, None
 
 
-def seated(gpus: tuple[Gpu, ...], seats: list[Seat]) -> tuple[Gpu, ...]:
+def seated(gpus: tuple[GpuLoad, ...], seats: list[RunningVgpu]) -> tuple[GpuLoad, ...]:
     return tuple(
-        Gpu(
+        GpuLoad(
             gpu.pci_id,
             gpu.board,
             gpu.mode,
@@ -104,50 +113,50 @@ def test_series_of_one_size_share_a_gpu() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [(Policy.PERFORMANCE, ["3b", "5e", "3b", "5e"]), (Policy.CONSOLIDATION, ["3b", "3b", "3b", "3b"])],
+    [(VgpuPolicy.PERFORMANCE, ["3b", "5e", "3b", "5e"]), (VgpuPolicy.CONSOLIDATION, ["3b", "3b", "3b", "3b"])],
 )
-def test_policy_spreads_or_fills(policy: Policy, expected: list[str]) -> None:
+def test_policy_spreads_or_fills(policy: VgpuPolicy, expected: list[str]) -> None:
     seats, _ = fill((gpu("5e"), gpu("3b")), ["a40-8q"] * 4, policy)
     assert [seat.pci_id for seat in seats] == expected
 
 
 def test_consolidation_goes_on_to_the_next_gpu_when_the_first_is_full() -> None:
-    seats, _ = fill((gpu("3b"), gpu("5e")), ["a40-8q"] * 7, Policy.CONSOLIDATION)
+    seats, _ = fill((gpu("3b"), gpu("5e")), ["a40-8q"] * 7, VgpuPolicy.CONSOLIDATION)
     assert [seat.pci_id for seat in seats] == ["3b"] * 6 + ["5e"]
 
 
 def test_pin_beats_the_policy_and_is_seated_first() -> None:
-    found = admit("vm-0", [Wish("a40-48q"), Wish("a40-48q", pin="3b")], (gpu("3b"), gpu("5e")), Policy.PERFORMANCE)
-    assert not isinstance(found, Refusal)
+    found = admit("vm-0", [Wish("a40-48q"), Wish("a40-48q", pin="3b")], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE)
+    assert not isinstance(found, NotAdmitted)
     assert [seat.pci_id for seat in found] == ["5e", "3b"]
 
 
 def test_pin_to_a_gpu_the_host_lacks_is_refused() -> None:
-    found = admit("vm-0", [Wish("a40-8q", pin="99")], (gpu("3b"),), Policy.PERFORMANCE)
+    found = admit("vm-0", [Wish("a40-8q", pin="99")], (gpu("3b"),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "99: pinned to a GPU this host does not have"
 
 
 def test_gpu_that_is_not_shared_direct_takes_nothing() -> None:
-    found = admit("vm-0", [Wish("a40-8q")], (gpu("3b", serves=False),), Policy.PERFORMANCE)
+    found = admit("vm-0", [Wish("a40-8q")], (gpu("3b", serves=False),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "3b: does not serve vGPUs (graphics type or passthrough)"
 
 
 def test_several_vgpus_start_all_or_not_at_all() -> None:
     wishes = [Wish("a40-48q")] * 3
-    assert isinstance(admit("vm-0", wishes, (gpu("3b"), gpu("5e")), Policy.PERFORMANCE), Refusal)
-    two = admit("vm-0", wishes[:2], (gpu("3b"), gpu("5e")), Policy.PERFORMANCE)
-    assert not isinstance(two, Refusal)
+    assert isinstance(admit("vm-0", wishes, (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE), NotAdmitted)
+    two = admit("vm-0", wishes[:2], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE)
+    assert not isinstance(two, NotAdmitted)
     assert {seat.pci_id for seat in two} == {"3b", "5e"}
 
 
 def test_vgpus_of_one_vm_are_of_one_model() -> None:
     gpus = (gpu("3b"), gpu("5e", AMPERE))
-    found = admit("vm-0", [Wish("a40-8q"), Wish("a100-8c")], gpus, Policy.PERFORMANCE)
+    found = admit("vm-0", [Wish("a40-8q"), Wish("a100-8c")], gpus, VgpuPolicy.PERFORMANCE)
     assert str(found) == "the vGPUs of one VM must be of one GPU model, not A100 and A40"
 
 
 def test_b_series_is_one_per_vm() -> None:
-    found = admit("vm-0", [Wish("a40-2b")] * 2, (gpu("3b"),), Policy.PERFORMANCE)
+    found = admit("vm-0", [Wish("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "a40-2b: at most 1 in one VM, 2 wanted"
 
 
@@ -162,38 +171,38 @@ def test_b_series_is_one_per_vm() -> None:
     ],
 )
 def test_mig_takes_the_lowest_start_on_ampere(names: list[str], starts: list[int]) -> None:
-    seats, refusal = fill((gpu("3b", AMPERE, Mode.MULTI_INSTANCE),), names)
+    seats, refusal = fill((gpu("3b", AMPERE, GpuMode.MULTI_INSTANCE),), names)
     assert refusal is None
     assert [seat.start for seat in seats] == starts
 
 
 def test_ampere_loses_the_four_slice_instance_to_a_careless_three() -> None:
-    _, refusal = fill((gpu("3b", AMPERE, Mode.MULTI_INSTANCE),), ["a100-3-20c", "a100-4-20c"])
+    _, refusal = fill((gpu("3b", AMPERE, GpuMode.MULTI_INSTANCE),), ["a100-3-20c", "a100-4-20c"])
     assert str(refusal) == "3b: no GPU instance left for a100-4-20c"
 
 
 def test_hopper_puts_three_slices_high_and_keeps_the_four_slice_instance() -> None:
-    seats, refusal = fill((gpu("3b", HOPPER, Mode.MULTI_INSTANCE),), ["a100-3-20c", "a100-4-20c"])
+    seats, refusal = fill((gpu("3b", HOPPER, GpuMode.MULTI_INSTANCE),), ["a100-3-20c", "a100-4-20c"])
     assert refusal is None
     assert [seat.start for seat in seats] == [4, 0]
 
 
 def test_one_media_instance_per_gpu() -> None:
-    _, refusal = fill((gpu("3b", AMPERE, Mode.MULTI_INSTANCE),), ["a100-1-5cme", "a100-1-5c", "a100-1-5cme"])
+    _, refusal = fill((gpu("3b", AMPERE, GpuMode.MULTI_INSTANCE),), ["a100-1-5cme", "a100-1-5c", "a100-1-5cme"])
     assert str(refusal) == "3b: no GPU instance left for a100-1-5cme"
 
 
 @pytest.mark.parametrize(
     ("mode", "name"),
-    [(Mode.MULTI_INSTANCE, "a100-20c"), (Mode.SAME_SIZE, "a100-3-20c"), (Mode.MIXED_SIZE, "a100-3-20c")],
+    [(GpuMode.MULTI_INSTANCE, "a100-20c"), (GpuMode.SAME_SIZE, "a100-3-20c"), (GpuMode.MIXED_SIZE, "a100-3-20c")],
 )
-def test_mig_and_time_sliced_types_never_share_a_gpu(mode: Mode, name: str) -> None:
-    found = admit("vm-0", [Wish(name)], (gpu("3b", AMPERE, mode),), Policy.PERFORMANCE)
+def test_mig_and_time_sliced_types_never_share_a_gpu(mode: GpuMode, name: str) -> None:
+    found = admit("vm-0", [Wish(name)], (gpu("3b", AMPERE, mode),), VgpuPolicy.PERFORMANCE)
     assert str(found) == f"3b: {name} does not run in mode {mode}"
 
 
 def test_mixed_size_gives_each_vgpu_a_placement_id_of_its_size() -> None:
-    seats, refusal = fill((gpu("3b", AMPERE, Mode.MIXED_SIZE),), ["a100-20c", "a100-8c", "a100-4c", "a100-4c"])
+    seats, refusal = fill((gpu("3b", AMPERE, GpuMode.MIXED_SIZE),), ["a100-20c", "a100-8c", "a100-4c", "a100-4c"])
     assert refusal is None
     assert sorted((seat.start, seat.type.size_gib) for seat in seats) in (
         [(0, 20), (20, 8), (30, 4), (36, 4)],
@@ -202,14 +211,16 @@ def test_mixed_size_gives_each_vgpu_a_placement_id_of_its_size() -> None:
 
 
 def test_mixed_size_is_refused_when_no_placement_id_is_free() -> None:
-    _, refusal = fill((gpu("3b", AMPERE, Mode.MIXED_SIZE),), ["a100-4c"] * 8 + ["a100-4c"])
+    _, refusal = fill((gpu("3b", AMPERE, GpuMode.MIXED_SIZE),), ["a100-4c"] * 8 + ["a100-4c"])
     assert str(refusal) == "3b: no placement id left for a100-4c"
 
 
 def test_instances_shared_by_several_vgpus_are_filled_before_a_new_one() -> None:
     half = GpuInstance("1g.24gb+gfx", 3, (0, 3, 6, 9))
-    board = Board("DC", 0x2BB5, 0, 98304, (VgpuType("dc-1-12q", 12288, "Q", 8, 1, instance=half, max_per_instance=2),))
-    seats, _ = fill((gpu("3b", board, Mode.MULTI_INSTANCE),), ["dc-1-12q"] * 8)
+    board = GpuBoard(
+        "DC", 0x2BB5, 0, 98304, (VgpuType("dc-1-12q", 12288, "Q", 8, 1, instance=half, max_per_instance=2),)
+    )
+    seats, _ = fill((gpu("3b", board, GpuMode.MULTI_INSTANCE),), ["dc-1-12q"] * 8)
     assert [seat.start for seat in seats] == [0, 0, 3, 3, 6, 6, 9, 9]
 
 
@@ -227,18 +238,20 @@ STARTED = st.lists(st.sampled_from([type_.name for type_ in (*MIG_TYPES, *A100_S
 @given(
     names=STARTED,
     boards=st.sampled_from([AMPERE, HOPPER]),
-    mode=st.sampled_from([Mode.SAME_SIZE, Mode.MIXED_SIZE, Mode.MULTI_INSTANCE]),
-    policy=st.sampled_from(list(Policy)),
+    mode=st.sampled_from([GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE, GpuMode.MULTI_INSTANCE]),
+    policy=st.sampled_from(list(VgpuPolicy)),
 )
-def test_no_gpu_ever_holds_more_than_it_has(names: list[str], boards: Board, mode: Mode, policy: Policy) -> None:
+def test_no_gpu_ever_holds_more_than_it_has(
+    names: list[str], boards: GpuBoard, mode: GpuMode, policy: VgpuPolicy
+) -> None:
     gpus = (gpu("3b", boards, mode), gpu("5e", boards, mode))
-    seats: list[Seat] = []
+    seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
         found = admit(f"vm-{number}", [Wish(name)], seated(gpus, seats), policy)
-        seats.extend(() if isinstance(found, Refusal) else found)
+        seats.extend(() if isinstance(found, NotAdmitted) else found)
     for one in seated(gpus, seats):
         assert sum(seat.type.framebuffer_mib for seat in one.seats) <= one.board.framebuffer_mib
-        if mode is Mode.SAME_SIZE:
+        if mode is GpuMode.SAME_SIZE:
             assert len({seat.type.framebuffer_mib for seat in one.seats}) <= 1
             continue
         spans = sorted((seat.start or 0, (seat.start or 0) + width(seat, mode)) for seat in one.seats)
@@ -246,8 +259,8 @@ def test_no_gpu_ever_holds_more_than_it_has(names: list[str], boards: Board, mod
         assert sum(seat.type.instance == ONE_MEDIA for seat in one.seats) <= 1
 
 
-def width(seat: Seat, mode: Mode) -> int:
-    if mode is Mode.MIXED_SIZE:
+def width(seat: RunningVgpu, mode: GpuMode) -> int:
+    if mode is GpuMode.MIXED_SIZE:
         return seat.type.size_gib
     assert seat.type.instance is not None
     return seat.type.instance.size
@@ -256,13 +269,13 @@ def width(seat: Seat, mode: Mode) -> int:
 def test_the_smallest_limit_of_what_runs_is_the_limit() -> None:
     """Types of one size may differ in how many run; the GPU takes no more than any of them allows."""
     few, many = VgpuType("few-8a", 8192, "A", 2, 1), VgpuType("many-8c", 8192, "C", 6, 16)
-    board = Board("mixed", 0x2235, 0x145A, 49152, (few, many))
-    seats = (Seat("vm-1", "3b", few), Seat("vm-2", "3b", many))
+    board = GpuBoard("mixed", 0x2235, 0x145A, 49152, (few, many))
+    seats = (RunningVgpu("vm-1", "3b", few), RunningVgpu("vm-2", "3b", many))
     refused = admit(
         "vm-3",
         [Wish("many-8c")],
-        [Gpu("3b", board, Mode.SAME_SIZE, serves_vgpus=True, seats=seats)],
-        Policy.PERFORMANCE,
+        [GpuLoad("3b", board, GpuMode.SAME_SIZE, serves_vgpus=True, seats=seats)],
+        VgpuPolicy.PERFORMANCE,
     )
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, NotAdmitted)
     assert str(refused) == "3b: 2 of 2 vGPUs run"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.objects.host_profile import HostProfile
+from gpuops.sim.objects.host_profiles import HostProfile
 from tests.sim.lab import Lab, served
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.authority import READ_ONLY
+from gpuops.sim.vcenter.authority import READ_ONLY
 from tests.sim.lab import Lab, served
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.drs import Group, HaAdmission, Rule
+from gpuops.sim.state.drs import ClusterRule, Group, HaAdmission
 from tests.sim.lab import Lab, served
 
 
@@ -159,7 +159,7 @@ def test_vmotion_obeys_rules_that_bind(lab: Lab) -> None:
     cluster = next(iter(lab.world.by_type("ClusterComputeResource")))
     host, vm = lab.host("esx-02.lab")._moId, lab.vm("vdi-01")._moId
     cluster.drs.groups = {"desks": Group("desks", False, (vm,)), "theirs": Group("theirs", True, (host,))}
-    cluster.drs.rules = {1: Rule(1, "off", "ClusterVmHostRuleInfo", True, True, (), "desks", None, "theirs")}
+    cluster.drs.rules = {1: ClusterRule(1, "off", "ClusterVmHostRuleInfo", True, True, (), "desks", None, "theirs")}
     with pytest.raises(vim.fault.VmHostAffinityRuleViolation):
         migrate(lab, "vdi-01", "esx-02.lab")
     cluster.drs.rules = {}

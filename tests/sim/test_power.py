@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.trouble import vm_happenings
+from gpuops.sim.happenings import vms as vm_happenings
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.sim.lab import Lab, P, served
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpuops.errors import LoginRefused, TargetError, UsageError, VcenterUnreachable
-from gpuops.sim import ready_file
-from gpuops.sim.ready_file import Ready
-from gpuops.sim.remote import Remote
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.wire import ready_file
+from gpuops.sim.wire.ready_file import Ready
+from gpuops.sim.wire.remote import Remote
 from gpuops.sim.world import World
 from tests.sim.small_world import small_world
 from tests.sim.test_tasks import machine

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuops.sim.trouble.happenings import HAPPENINGS
+from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.sim.lab import Lab, served
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import PolicyError
-from gpuops.sim.scenario import build
-from gpuops.sim.scenario_file import Share, names, numbers
-from gpuops.sim.vm_state import Power
+from gpuops.sim.scenario.build import build
+from gpuops.sim.scenario.scenario_file import Share, names, numbers
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 
 

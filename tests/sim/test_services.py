@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.authority import NO_ACCESS, READ_ONLY
-from gpuops.sim.managed_object import ManagedObject
-from gpuops.sim.scenario import build
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.world import World
 from tests.sim.test_property_collector import view_spec
 from tests.sim.test_tasks import machine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim import serving
+from gpuops.sim.wire import serving
 
 SECRETS = ("GPUOPS_PASSWORD", "VMWARE_PASSWORD", "GOVC_URL", "PGPASSWORD", "GPUOPS_JOURNAL_URL")
 

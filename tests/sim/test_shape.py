@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuops.sim.encoder import encoder
-from gpuops.sim.fragments import typed, value_of
-from gpuops.sim.managed_object import ManagedObject
-from gpuops.sim.paths import resolve
-from gpuops.sim.scenario import build
+from gpuops.sim.core.encoder import encoder
+from gpuops.sim.core.fragments import typed, value_of
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.paths import resolve
+from gpuops.sim.scenario.build import build
 from gpuops.sim.world import World
 
 VERSION = "vim.version.v8_0_3_0"

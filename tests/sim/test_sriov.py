@@ -10,7 +10,7 @@ import pytest
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import PolicyError
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from tests.sim.lab import Lab, P, served
 from tests.sim.mixed import CARD, mixed_lab
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuops.sim.server import SimServer
-from gpuops.sim.vapi import SESSION_HEADER
+from gpuops.sim.wire.vapi import SESSION_HEADER
 from tests.sim.small_world import small_world
 
 USER, PASSWORD = "administrator@vsphere.local", "s3cret"

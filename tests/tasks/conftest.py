@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer, start
+from gpuops.sim.wire import ready_file
 from gpuops.tasks.connection import Said
 
 

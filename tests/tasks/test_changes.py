@@ -15,9 +15,9 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
-from gpuops.sim import ready_file
 from gpuops.sim.server import start
-from gpuops.sim.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
+from gpuops.sim.state.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
+from gpuops.sim.wire import ready_file
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.changes import vm_gpu, vm_gpus
 from gpuops.tasks.connection import Said

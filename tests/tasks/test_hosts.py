@@ -11,8 +11,8 @@ import pytest
 
 from gpuops.clock import wall_clock
 from gpuops.errors import HostNotFound, Refused, UsageError
-from gpuops.sim import ready_file
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.connection import Said
 from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpuops.sim.scenario import build_declared
-from gpuops.sim.scenario_file import ScenarioFile
+from gpuops.sim.scenario.build import build_declared
+from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.world import World
 
 START: Final = datetime(2026, 11, 7, 21, 30, tzinfo=UTC)

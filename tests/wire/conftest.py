@@ -11,7 +11,7 @@ import pytest
 
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 

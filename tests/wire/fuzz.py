@@ -30,7 +30,7 @@ from gpuops.errors import GpuopsError, ProtocolError
 from gpuops.model.inventory import Inventory
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.transport import door
 from gpuops.vsphere.wire import SessionEnded, WireFault, parsed
@@ -202,8 +202,9 @@ FILES: Final = ("snapshot", "ready", "configuration", "requests-csv", "policy", 
 
 def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
     from gpuops.config import policy, requests_file, role_file, snapshot, targets
-    from gpuops.sim import ready_file, scenario_file
-    from gpuops.sim.trouble import fault_file
+    from gpuops.sim.happenings import fault_file
+    from gpuops.sim.scenario import scenario_file
+    from gpuops.sim.wire import ready_file
 
     readers: dict[str, tuple[str, Callable[[Path], object]]] = {
         "snapshot": ("x.json", snapshot.load),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuops.sim.entities import VmEntity
+from gpuops.sim.inventory.entities import VmEntity
+from gpuops.sim.inventory.registration import enter, leave, new_moid
 from gpuops.sim.objects.host_system import HostSystem
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.registration import enter, leave, new_moid
-from gpuops.sim.scenario_hosts import PARTS, _add_parts
+from gpuops.sim.scenario.hosts import PARTS, _add_parts
 
 MANAGERS = (*(prefix for _, prefix in PARTS), "hostOptions")
 
@@ -33,7 +33,7 @@ def removed(host: HostSystem) -> list[VmEntity]:
 
 def added_again(host: HostSystem, vms: Sequence[VmEntity]) -> HostSystem:
     """The same server under another id, and its VMs under others."""
-    from gpuops.sim.objects.datastore_browser import HostDatastoreBrowser
+    from gpuops.sim.objects.environment import HostDatastoreBrowser
 
     world = host.world
     with world.lock:

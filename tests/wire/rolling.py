@@ -14,7 +14,7 @@ from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.change.report import ChangeReport
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

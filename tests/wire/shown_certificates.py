@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gpuops.clock import machine_time
-from gpuops.sim.certificates import Certificates
+from gpuops.sim.wire.certificates import Certificates
 
 NOW = machine_time()
 DAY = timedelta(days=1)

@@ -16,10 +16,10 @@ from gpuops.model.rolling import Displacement
 from gpuops.plan.abandonment import Abandonment
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scope import Scope
+from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations import maintenance
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import added_again, removed

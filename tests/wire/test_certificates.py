@@ -19,9 +19,9 @@ import pytest
 from gpuops.errors import GpuopsError, NotTrusted
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim.handler import Incoming, Outgoing
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire.handler import Incoming, Outgoing
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.transport import door

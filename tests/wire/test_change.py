@@ -17,11 +17,11 @@ from gpuops.plan.graphics.mode import SetMode
 from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations import maintenance, power
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.vm_state import Power
 from gpuops.sim.world import World
 from tests.wire.clusters import cluster, desktops
 from tests.wire.points import Killed, Points

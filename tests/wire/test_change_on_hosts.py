@@ -10,11 +10,11 @@ from gpuops.model.rolling import Displacement, VsanMode
 from gpuops.plan.change.emptying import Leaving
 from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.outcome import Verdict
-from gpuops.sim.drs import HaAdmission
-from gpuops.sim.objects.host_profile import HostProfile
+from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.state.drs import HaAdmission
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.sim.vm_state import Power
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
 

@@ -18,8 +18,8 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation, PlannedMove
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
-from gpuops.sim.drs import Group, Override, Rule
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.drs import ClusterRule, Group, Override
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 
@@ -162,9 +162,9 @@ def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) 
         }
         pair = (vms["desk-12"].moid, vms["desk-13"].moid)
         cluster.drs.rules = {
-            1: Rule(1, "licence", "ClusterVmHostRuleInfo", True, True, vm_group="cads", affine_hosts="home"),
-            2: Rule(2, "pair", "ClusterAntiAffinityRuleSpec", True, False, vms=pair),
-            3: Rule(3, "off", "ClusterAffinityRuleSpec", False, False, vms=pair),
+            1: ClusterRule(1, "licence", "ClusterVmHostRuleInfo", True, True, vm_group="cads", affine_hosts="home"),
+            2: ClusterRule(2, "pair", "ClusterAntiAffinityRuleSpec", True, False, vms=pair),
+            3: ClusterRule(3, "off", "ClusterAffinityRuleSpec", False, False, vms=pair),
         }
         cluster.drs.overrides = {vms["desk-01"].moid: Override(enabled=False)}
         cluster.touch("configurationEx")

@@ -12,8 +12,8 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_restore
 from gpuops.config.policy import parse_policy
 from gpuops.plan.outcome import Verdict
 from gpuops.plan.steps import SetVmDrs
-from gpuops.sim.drs import Behavior, DrsState, Override
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.drs import Behavior, DrsState, Override
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, night_account, site_of
 

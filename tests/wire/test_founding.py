@@ -18,11 +18,11 @@ from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.scope import Scope
 from gpuops.report.rotation_setup import setup_text
-from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations import movement, snapshots
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.somebody import somebody
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 LOCK = "gpuops-lock"

@@ -21,14 +21,14 @@ from gpuops.model.target import GuestLogin
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.steps import RunInGuest, Step
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import GuestLogin as Known
-from gpuops.sim.vm_state import Program
+from gpuops.sim.state.vm_state import GuestAccount as Known
+from gpuops.sim.state.vm_state import GuestProgram
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML
 
 LOGIN = GuestLogin("ml", Secret("Kept4now"))
-PROGRAMS = (Program("/opt/keep", 30.0), Program("/opt/fails", 1.0, 3), Program("/opt/stays", None))
+PROGRAMS = (GuestProgram("/opt/keep", 30.0), GuestProgram("/opt/fails", 1.0, 3), GuestProgram("/opt/stays", None))
 
 
 @pytest.fixture

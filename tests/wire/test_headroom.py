@@ -14,9 +14,9 @@ from gpuops.execute.site import Site
 from gpuops.model.host import AdmissionControl
 from gpuops.plan.attach import Attach
 from gpuops.plan.power import PowerPolicy
-from gpuops.sim.drs import HaAdmission
-from gpuops.sim.operations.failover import refuse_over_failover
+from gpuops.sim.operations.initial_placement import refuse_over_failover
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.drs import HaAdmission
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 

@@ -25,10 +25,10 @@ from gpuops.plan.outcome import Verdict
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.plan.scheduler.state import HostScheduler
 from gpuops.plan.scope import Scope
-from gpuops.sim.authority import READ_ONLY
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.vm_state import Power
+from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect
 

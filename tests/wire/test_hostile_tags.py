@@ -13,7 +13,7 @@ import pytest
 from gpuops.cli.failure import guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.target import Target
-from gpuops.sim.vapi import VapiEndpoint
+from gpuops.sim.wire.vapi import VapiEndpoint
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags

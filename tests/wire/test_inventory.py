@@ -12,10 +12,10 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, VgpuMod
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
+from gpuops.sim.happenings.site import full
+from gpuops.sim.happenings.vms import refiled, renamed
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.sim.trouble.site_happenings import full
-from gpuops.sim.trouble.vm_happenings import refiled, renamed
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 

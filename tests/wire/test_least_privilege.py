@@ -32,8 +32,8 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.sim.authority import NO_ACCESS, READ_ONLY
 from gpuops.sim.server import SimServer
+from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of

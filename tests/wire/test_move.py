@@ -12,7 +12,7 @@ from gpuops.model.target import Target
 from gpuops.plan.attach import Attach
 from gpuops.plan.outcome import Report
 from gpuops.plan.power import MoveMode
-from gpuops.sim.objects.virtual_app import VirtualApp
+from gpuops.sim.objects.resource_pool import VirtualApp
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 

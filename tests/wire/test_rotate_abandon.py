@@ -21,7 +21,7 @@ from gpuops.errors import Refused
 from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.scope import Scope
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 from tests.nights.victim import POLICY
 from tests.wire.test_least_privilege import site_of
 

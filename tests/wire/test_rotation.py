@@ -27,12 +27,12 @@ from gpuops.plan.outcome import Outcome, Report, Verdict
 from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.steps import SetAttribute, SuspendVm
-from gpuops.sim import ready_file
-from gpuops.sim.ledger import Entry
-from gpuops.sim.scenario import build
+from gpuops.sim.core.ledger import Entry
+from gpuops.sim.happenings.vms import used
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.trouble.vm_happenings import used
+from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
 from tests.execute.journals import op_ids
 from tests.wire.conftest import target_of

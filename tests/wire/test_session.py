@@ -20,10 +20,10 @@ from pyVmomi import vim
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.sim import certificates
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
+from gpuops.sim.wire import certificates
 from gpuops.vsphere.collect import inventory
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import door

@@ -18,9 +18,9 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.model.workload import Workload
 from gpuops.plan.place import Place
-from gpuops.sim import certificates
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.wire import certificates
 from gpuops.vsphere import collect
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.tags import with_tags

@@ -13,8 +13,8 @@ from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, SuspendVm
 from gpuops.sim.server import SimServer
+from gpuops.sim.state.vm_state import Question
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.sim.vm_state import Question
 from gpuops.vsphere import collect
 from gpuops.vsphere.guest_programs import GuestPrograms
 from gpuops.vsphere.perform import Performer

@@ -31,11 +31,11 @@ from gpuops.plan.graphics.passthrough import SetPassthrough
 from gpuops.plan.power import MoveMode, PowerPolicy
 from gpuops.plan.scheduler.change import SetScheduler
 from gpuops.plan.scope import Scope
-from gpuops.sim.authority import READ_ONLY
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.vm_state import GuestLogin as Known
-from gpuops.sim.vm_state import Program
+from gpuops.sim.state.vm_state import GuestAccount as Known
+from gpuops.sim.state.vm_state import GuestProgram
+from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
 from tests.wire.clusters import cluster
@@ -82,7 +82,7 @@ def two_clusters(tmp_path: Path) -> World:
     )
     world = build(str(path))
     for vm in world.by_type("VirtualMachine"):
-        known = replace(vm.state.template, login=Known("ml", "Kept4now"), programs=(Program("/opt/keep", 30.0),))
+        known = replace(vm.state.template, login=Known("ml", "Kept4now"), programs=(GuestProgram("/opt/keep", 30.0),))
         vm.state.template = known
         vm.state.cpu_hot_add = vm.name == "ml-07"  # an attachment that wants a NUMA node switches it off
     world.custom_fields.define("gpuops.rotation")

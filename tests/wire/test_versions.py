@@ -21,7 +21,7 @@ from gpuops.plan.detach import Detach
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.power import PowerPolicy
 from gpuops.plan.request import Request
-from gpuops.sim.scenario import build
+from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.session import Session

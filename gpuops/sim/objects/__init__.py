@@ -1,1 +1,1 @@
-"""Managed objects: one type, one file, named after the type."""
+"""The managed objects of the inventory as clients see them: properties and methods, one file per type and its kin."""

@@ -1,11 +1,16 @@
-"""ComputeResource: a host without a cluster, and what clusters share with it."""
+"""ComputeResource, a host without a cluster, and ClusterComputeResource, hosts under DRS and HA."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.entities import ComputeEntity
-from gpuops.sim.managed_object import prop
+from gpuops.sim.core.managed_object import method, prop
+from gpuops.sim.inventory.entities import ComputeEntity
+from gpuops.sim.operations import cluster_change, initial_placement
+from gpuops.sim.render import cluster
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
 
 
 class ComputeResource(ComputeEntity):
@@ -54,3 +59,30 @@ class ComputeResource(ComputeEntity):
 
 def _union(lists: Any) -> list[str]:
     return list(dict.fromkeys(moid for moids in lists for moid in moids))
+
+
+class ClusterComputeResource(ComputeResource):
+    """A cluster on the wire."""
+
+    wsdl_name = "ClusterComputeResource"
+
+    @prop("configurationEx")
+    def _configuration_ex(self) -> Any:
+        return cluster.configuration_ex(self.drs)
+
+    @prop("configuration")
+    def _configuration(self) -> Any:
+        return cluster.configuration(self.drs)
+
+    @prop("summary")
+    @prop("summaryEx")
+    def _summary(self) -> Any:
+        return cluster.summary(self.totals())
+
+    @method
+    def RecommendHostsForVm(self, call: Call, vm: Any, pool: Any = None) -> Any:
+        return initial_placement.recommended_hosts(self.world.get(vm))
+
+    @method
+    def ReconfigureComputeResource_Task(self, call: Call, spec: Any, modify: bool) -> Any:
+        return cluster_change.reconfigure(self, call, spec, modify=modify)

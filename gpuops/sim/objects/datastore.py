@@ -1,17 +1,18 @@
-"""Datastore: shared storage with a fixed size and what is left of it."""
+"""Datastores and networks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gpuops.sim.entities import DatastoreEntity
-from gpuops.sim.filled import filled
-from gpuops.sim.managed_object import prop
+from gpuops.sim.core.managed_object import prop
+from gpuops.sim.inventory.entities import DatastoreEntity
+from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.render.filled import filled
 
 MIB = 1 << 20
 
 
-class Datastore(DatastoreEntity):
+class VmfsDatastore(DatastoreEntity):
     """A datastore on the wire."""
 
     wsdl_name = "Datastore"
@@ -84,3 +85,23 @@ class Datastore(DatastoreEntity):
         from pyVmomi import vim
 
         return filled(vim.StorageResourceManager.IORMConfigInfo, enabled=False, congestionThreshold=30)
+
+
+class Network(ManagedEntity):
+    """A network that hosts share by name."""
+
+    wsdl_name = "Network"
+
+    @prop("summary")
+    def _summary(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.Network.Summary(network=self.ref, name=self.name, accessible=True, ipPoolName="", ipPoolId=-1)
+
+    @prop("host")
+    def _hosts(self) -> Any:
+        return [host for host in self.world.by_type("HostSystem") if self.moid in host.state.networks]
+
+    @prop("vm")
+    def _vms(self) -> Any:
+        return [vm for host in self._hosts() for vm in host.vms() if vm.state.template.network == self.name]

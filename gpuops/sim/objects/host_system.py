@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.entities import HostEntity
-from gpuops.sim.managed_object import Shape, method, prop
-from gpuops.sim.objects.managed_entity import custom_values
+from gpuops.sim.core.managed_object import SharedXml, method, prop
+from gpuops.sim.inventory.entities import HostEntity
+from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import maintenance
 from gpuops.sim.render import host_config, host_graphics, host_hardware
 from gpuops.sim.render.pci import pci_devices
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
+    from gpuops.sim.core.call import Call
 
 
 SHARED: Final = frozenset(
@@ -37,13 +37,13 @@ class HostSystem(HostEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
-    def shape(self, path: str) -> Shape | None:
+    def shape(self, path: str) -> SharedXml | None:
         if path not in SHARED:
             return None
         state = self.state
         set_of_all = (state.policy, state.default_graphics_type, state.no_suspend, state.rebinds_without_reboot)
         key = (state.model, state.gpu_settings, set_of_all)
-        return Shape(key, lambda: getattr(self, self.readers[path])())
+        return SharedXml(key, lambda: getattr(self, self.readers[path])())
 
     @prop("summary")
     def _summary(self) -> Any:

@@ -1,11 +1,16 @@
-"""ResourcePool: what VMs may use of a cluster's CPU and memory."""
+"""Resource pools, and vApps."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.entities import PoolEntity
-from gpuops.sim.managed_object import prop
+from gpuops.sim.core.managed_object import prop
+from gpuops.sim.inventory.entities import PoolEntity
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.world import World
+
 
 MIB = 1 << 20
 
@@ -86,3 +91,25 @@ def _usage(total: int, reserved: int, used: int) -> Any:
         overallUsage=used,
         maxUsage=total,
     )
+
+
+class VirtualApp(ResourcePool):
+    """A vApp within a pool. It shows where it is and what is in it; its start order is not modelled."""
+
+    wsdl_name = "VirtualApp"
+
+    def __init__(self, world: World, moid: str, name: str, pool: ResourcePool, folder: str) -> None:
+        super().__init__(world, moid, name, pool.moid, pool.owner_moid)
+        self.folder = folder
+        pool.pools.append(self)
+
+    def take_in(self, vm: VmEntity) -> None:
+        """Make the VM a member."""
+        vm.leave_pool()
+        vm.state.pool = self.moid
+        self.add(vm)
+        vm.touch("resourcePool", "parentVApp")
+
+    @prop("parentFolder")
+    def _parent_folder(self) -> Any:
+        return self.world.get(self.folder)

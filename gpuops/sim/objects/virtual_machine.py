@@ -1,4 +1,4 @@
-"""VirtualMachine: its properties, rendered from its state, and its methods, done by `operations`.
+"""VirtualMachine and its snapshots: properties, rendered from their state, and methods, done by `operations`.
 
 Longer than other files because the API's type is: one short reader or method each, and no decisions here.
 """
@@ -7,17 +7,49 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.entities import VmEntity
-from gpuops.sim.managed_object import UNSET, Shape, method, prop
-from gpuops.sim.objects.managed_entity import custom_values
-from gpuops.sim.objects.virtual_machine_snapshot import VirtualMachineSnapshot
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml, method, prop
+from gpuops.sim.inventory.entities import VmEntity
+from gpuops.sim.inventory.managed_entity import custom_values
 from gpuops.sim.operations import movement, power, question, reconfigure, snapshots
 from gpuops.sim.render import vm_config, vm_runtime
 from gpuops.sim.render.devices import PLACEHOLDERS, devices, identity, shape_of
 from gpuops.sim.render.vm_capability import capability
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.state.vm_state import VmState
+    from gpuops.sim.world import World
+
+
+class VirtualMachineSnapshot(ManagedObject):
+    """A snapshot of `vm`; `taken` is the VM's state at that time."""
+
+    wsdl_name = "VirtualMachineSnapshot"
+    world: World
+
+    def __init__(self, world: World, moid: str, vm: VmEntity, taken: VmState) -> None:
+        super().__init__(world, moid)
+        self.vm = vm
+        self.taken = taken
+
+    @prop("vm")
+    def _vm(self) -> Any:
+        return self.vm
+
+    @prop("config")
+    def _config(self) -> Any:
+        return vm_config.config(self.taken, self.vm.host().state)
+
+    @prop("childSnapshot")
+    def _children(self) -> Any:
+        return [self.world.get(taken.moid) for taken in self.vm.state.snapshots if taken.parent == self.moid]
+
+    @method
+    def RemoveSnapshot_Task(
+        self, call: Call, removeChildren: bool, consolidate: bool | None = None, spec: Any = None
+    ) -> Any:
+        return snapshots.remove_one(self.vm, call, self.moid, children=removeChildren)
 
 
 class VirtualMachine(VmEntity):
@@ -27,23 +59,23 @@ class VirtualMachine(VmEntity):
 
     # --- properties ---------------------------------------------------------------------------------------------
 
-    def shape(self, path: str) -> Shape | None:
+    def shape(self, path: str) -> SharedXml | None:
         match path:
             case "config.hardware.device":
                 return self._device_shape()
             case "config.extraConfig":
-                return Shape(self.state.extra_config, self._extra_config)
+                return SharedXml(self.state.extra_config, self._extra_config)
             case "customValue":
-                return Shape(tuple(self.attributes.items()), self._custom_values)
+                return SharedXml(tuple(self.attributes.items()), self._custom_values)
             case "capability":
-                return Shape(None, capability)
+                return SharedXml(None, capability)
             case _:
                 return None
 
-    def _device_shape(self) -> Shape:
+    def _device_shape(self) -> SharedXml:
         state, host = self.state, self.host().state
         fills = dict(zip(PLACEHOLDERS, identity(state), strict=True))
-        return Shape(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
+        return SharedXml(shape_of(state, host), lambda: devices(state, host, PLACEHOLDERS), fills)
 
     @prop("config")
     def _config(self) -> Any:

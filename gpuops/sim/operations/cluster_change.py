@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.drs import Behavior, DrsState, Group, HaAdmission, Override, Rule
-from gpuops.sim.operations import faults, permissions
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations import permissions
+from gpuops.sim.state.drs import Behavior, ClusterRule, DrsState, Group, HaAdmission, Override
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import ComputeEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import ComputeEntity
 
 RECONFIGURE_S: Final = 1.0
 
@@ -141,8 +142,8 @@ def _rules(drs: DrsState, specs: list[Any]) -> None:
             drs.rules[key] = _rule(key, spec.info)
 
 
-def _rule(key: int, info: Any) -> Rule:
-    return Rule(
+def _rule(key: int, info: Any) -> ClusterRule:
+    return ClusterRule(
         key=key,
         name=info.name or "",
         kind=info._wsdlName,

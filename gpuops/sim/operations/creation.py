@@ -1,6 +1,7 @@
-"""CreateVM_Task: a new VM of what its spec says, registered and powered off; without disk or network card.
+"""CreateVM_Task, CreateFolder and MoveIntoFolder_Task.
 
-What the simulator does not keep of a spec is refused by name, as in a reconfiguration; so are devices.
+A new VM has what its spec says; it is registered and powered off, without disk or network card. What the simulator does
+not keep of a spec is refused by name, as in a reconfiguration; so are devices.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.operations import faults
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.operations.reconfigure import changed_state
-from gpuops.sim.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.render.ledger_facts import facts
-from gpuops.sim.vm_state import Template, VmState
+from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.state.vm_state import Template, VmState
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import DatastoreEntity, FolderEntity, HostEntity, VmEntity
     from gpuops.sim.world import World
+
 
 MakeVm = Callable[["World", str, VmState], "VmEntity"]
 
@@ -105,3 +107,29 @@ def _rest(config: Any) -> Any:
     rest = copy.copy(config)
     rest.files = rest.name = None
     return rest
+
+
+def create_folder(parent: FolderEntity, call: Call, name: str) -> FolderEntity:
+    """CreateFolder: the new folder, of its parent's kind. Raises DuplicateName."""
+    parent.refuse_duplicate(name)
+    folder = type(parent)(
+        parent.world, new_moid(parent.world, f"group-{parent.kind[0]}"), name, parent.moid, parent.kind
+    )
+    parent.world.register(folder)
+    parent.add(folder)
+    parent.world.ledger.record(call, folder, before={}, after={"name": name, "parent": parent.moid})
+    return folder
+
+
+def move_into(folder: FolderEntity, call: Call, members: list[Any]) -> Any:
+    """MoveIntoFolder_Task: VMs come in."""
+
+    def finish() -> None:
+        for member in members:
+            vm = folder.world.get(member)
+            if vm.wsdl_name != "VirtualMachine" or folder.kind != "vm":
+                raise faults.not_supported("The simulated vCenter moves only virtual machines between folders.")
+            with recorded(vm, call):
+                vm.move_to_folder(folder)
+
+    return folder.world.tasks.start(call, "MoveIntoFolder_Task", folder, 0.5, finish=finish)

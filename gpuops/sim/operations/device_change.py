@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.operations import faults
+from gpuops.sim.inventory import faults
 from gpuops.sim.render.device_groups import offered_groups
-from gpuops.sim.vm_state import (
+from gpuops.sim.state.vm_state import (
     Backing,
     DvxBacking,
     DynamicBacking,
@@ -29,7 +29,7 @@ from gpuops.sim.vm_state import (
 )
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.inventory.entities import VmEntity
 
 P = vim.vm.device.VirtualPCIPassthrough
 MAX_VGPUS: Final = 16

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.board import Mode
-from gpuops.sim.gpu_admission import Policy
-from gpuops.sim.host_state import SHARED_DIRECT, GpuState
-from gpuops.sim.operations import faults
+from gpuops.sim.inventory import faults
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.host_state import SHARED_DIRECT, HostGpu
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import HostEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import HostEntity
 
 GRAPHICS_TYPES: Final = ("basic", "shared", "direct", SHARED_DIRECT)
 
@@ -29,7 +29,7 @@ def update(host: HostEntity, call: Call, config: Any) -> None:
     default, policy = config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy
     if default not in ("shared", SHARED_DIRECT):
         raise faults.wrong_argument("config.hostDefaultGraphicsType")
-    if policy not in list(Policy):
+    if policy not in list(VgpuPolicy):
         raise faults.wrong_argument("config.sharedPassthruAssignmentPolicy")
     wanted = {device.deviceId.lower(): device for device in config.deviceType}
     unknown = [pci_id for pci_id in wanted if host.state.gpu(pci_id) is None]
@@ -39,7 +39,7 @@ def update(host: HostEntity, call: Call, config: Any) -> None:
     before = facts(host)
     for gpu, graphics_type, mode in changes:
         gpu.configured_type, gpu.mode = graphics_type, mode
-    host.state.default_graphics_type, host.state.policy = default, Policy(policy)
+    host.state.default_graphics_type, host.state.policy = default, VgpuPolicy(policy)
     host.graphics_changed()
     host.world.ledger.record(call, host, before=before, after=facts(host))
 
@@ -63,7 +63,7 @@ def facts(host: HostEntity) -> dict[str, Any]:
     }
 
 
-def _wanted(host: HostEntity, gpu: GpuState, device: Any, default: str) -> tuple[str, Mode]:
+def _wanted(host: HostEntity, gpu: HostGpu, device: Any, default: str) -> tuple[str, GpuMode]:
     graphics_type = default if device is None else device.graphicsType
     if graphics_type not in GRAPHICS_TYPES:
         raise faults.wrong_argument("config.deviceType.graphicsType")
@@ -75,13 +75,13 @@ def _wanted(host: HostEntity, gpu: GpuState, device: Any, default: str) -> tuple
     return graphics_type, mode
 
 
-def _mode(gpu: GpuState, text: str) -> Mode:
-    if text not in (Mode.SAME_SIZE, Mode.MIXED_SIZE):
+def _mode(gpu: HostGpu, text: str) -> GpuMode:
+    if text not in (GpuMode.SAME_SIZE, GpuMode.MIXED_SIZE):
         raise faults.wrong_argument("config.deviceType.vgpuMode")
-    impossible = gpu.mode is Mode.MULTI_INSTANCE or (text == Mode.MIXED_SIZE and not gpu.board.mixed_size)
+    impossible = gpu.mode is GpuMode.MULTI_INSTANCE or (text == GpuMode.MIXED_SIZE and not gpu.board.mixed_size)
     if impossible:
         raise faults.wrong_argument("config.deviceType.vgpuMode", f"GPU {gpu.pci_id} cannot be set to {text}.")
-    return Mode(text)
+    return GpuMode(text)
 
 
 def _in_use(name: str, text: str) -> Exception:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.operations import faults
-from gpuops.sim.vm_state import Power
+from gpuops.sim.inventory import faults
+from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.inventory.entities import VmEntity
 
 KEPT: Final = timedelta(minutes=5)
 """How long the end of a program can be asked for (vSphere API reference, ListProcessesInGuest)."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import UsageError
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.gpu_admission import Refusal, Seat, Wish, admit
-from gpuops.sim.host_state import GpuState, HostState
-from gpuops.sim.operations import faults
-from gpuops.sim.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
+from gpuops.sim.inventory import faults
+from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, Wish, admit
+from gpuops.sim.state.host_state import HostGpu, HostState
+from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import HostEntity, VmEntity
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
 
 DEFAULT_MMIO_GIB: Final = 32
 """64-bit MMIO space of a VM that asks for none by name (Dell and VMware notes on large-BAR devices)."""
@@ -28,7 +28,7 @@ DEFAULT_MMIO_GIB: Final = 32
 class Admission:
     """What the VM will hold while it runs."""
 
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[RunningVgpu, ...] = ()
     held: tuple[tuple[int, str], ...] = ()
     """(device key, PCI id) of DirectPath devices."""
 
@@ -93,7 +93,7 @@ def _static_ids(vm: VmState) -> Iterable[str]:
     return (device.backing.pci_id for device in vm.devices if isinstance(device.backing, StaticBacking))
 
 
-def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[Seat, ...]:
+def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     wishes = [
         Wish(device.backing.type_name, _pin(vm.state, number))
         for number, device in enumerate(vm.state.devices)
@@ -109,7 +109,7 @@ def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[Seat, ...]:
     refusals = []
     for pool in pools:
         found = admit(vm.moid, wishes, pool, host.state.policy)
-        if not isinstance(found, Refusal):
+        if not isinstance(found, NotAdmitted):
             return found
         refusals.append(str(found))
     raise faults.no_graphics("; ".join(refusals) or f"{host.name} has no NVLink peers")
@@ -157,7 +157,7 @@ def _static_device(backing: StaticBacking, host: HostEntity, taken: set[str]) ->
     return gpu.pci_id
 
 
-def _is_the_device(backing: StaticBacking, gpu: GpuState) -> bool:
+def _is_the_device(backing: StaticBacking, gpu: HostGpu) -> bool:
     # The device id is hexadecimal text: a decimal one passes the reconfigure and fails here (govmomi issue 2248).
     same_device = backing.device_id.lower().removeprefix("0x") == f"{gpu.board.device_id:x}"
     return same_device and backing.vendor_id & 0xFFFF == NVIDIA_VENDOR_ID

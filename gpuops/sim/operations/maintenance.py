@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.board import Mode
-from gpuops.sim.boot import Boot
-from gpuops.sim.entities import ENTER_MAINTENANCE_S
-from gpuops.sim.operations import faults
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.entities import ENTER_MAINTENANCE_S
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.operations.movement import may_migrate
 from gpuops.sim.operations.power import power_on, stop
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.trouble.somebody import somebody
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import Boot
+from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import HostEntity, VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
 
 LEAVE_S: Final = 2.0
 GOES_DOWN_S: Final = 30.0
@@ -133,8 +133,8 @@ def boot(host: HostEntity, call: Call) -> None:
     for gpu in state.gpus:
         gpu.passthrough_active = gpu.passthrough_enabled
         gpu.graphics_type = gpu.configured_type
-        if how.forgets_mig and gpu.mode is Mode.MULTI_INSTANCE:
-            gpu.mode = Mode.SAME_SIZE
+        if how.forgets_mig and gpu.mode is GpuMode.MULTI_INSTANCE:
+            gpu.mode = GpuMode.SAME_SIZE
         elif gpu.next_mode is not None and not how.forgets_mig:
             gpu.mode = gpu.next_mode
         gpu.next_mode = None

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.operations import faults, permissions
-from gpuops.sim.operations.failover import refuse_failover_host
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
+from gpuops.sim.operations import permissions
 from gpuops.sim.operations.host_admission import Admission, admission
-from gpuops.sim.operations.initial_placement import refuse_against_rules
+from gpuops.sim.operations.initial_placement import refuse_against_rules, refuse_failover_host
 from gpuops.sim.operations.power import power_on
 from gpuops.sim.operations.reconfigure import changed_state
-from gpuops.sim.operations.recording import recorded
-from gpuops.sim.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.render.ledger_facts import facts
-from gpuops.sim.vm_state import Power, VgpuBacking, merged_options
+from gpuops.sim.operations.recording import facts, recorded
+from gpuops.sim.state.vm_state import Power, VgpuBacking, merged_options
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import DatastoreEntity, HostEntity, VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import DatastoreEntity, HostEntity, VmEntity
 
 COLD_MOVE_S: Final = 5.0
 VMOTION_GIB_PER_S: Final = 1.0

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
-    from gpuops.sim.objects.managed_entity import ManagedEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
 
 _CONFIG: Final = "VirtualMachine.Config."
 OF_FIELDS: Final = {

@@ -1,4 +1,4 @@
-"""Power of a VM: on, off, suspend, resume, reset, and what the guest does when asked.
+"""Power of a VM: on, off, suspend, resume, reset, what the guest does when asked, and the power-on of many VMs at once.
 
 A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
 one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
@@ -10,15 +10,33 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.operations import faults
-from gpuops.sim.operations.guest_boot import boot
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.inventory import faults
 from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power, merged_options
+from gpuops.sim.state.vm_state import Power, merged_options
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
+
+
+def boot(vm: VmEntity) -> None:
+    """The VM begins to run now, and its guest tells of itself in as many seconds as the scenario says."""
+    state, began = vm.state, vm.world.clock.now()
+    takes_s = state.template.boot_s
+    state.boot_time, state.guest_boots = began, takes_s != 0
+
+    def up() -> None:
+        if vm.is_registered and vm.state.boot_time == began:
+            vm.state.guest_boots = False
+            vm.power_changed()
+
+    if takes_s:
+        vm.world.clock.schedule(takes_s, up)
+
 
 POWER_ON_S: Final = 4.0
 POWER_OFF_S: Final = 1.5
@@ -270,3 +288,29 @@ def _guest_must_listen(vm: VmEntity) -> None:
     if not vm.state.tools_run:
         raise faults.tools_unavailable()
     vm.world.tasks.refuse_if_busy(vm)
+
+
+DECIDES_S: Final = 1.0
+
+
+def power_on_all(datacenter: ManagedEntity, call: Call, references: list[Any]) -> Any:
+    """The task whose result is a ClusterPowerOnVmResult; its sub-tasks are waited for one by one."""
+
+    def finish() -> Any:
+        result = vim.cluster.PowerOnVmResult()
+        for reference in references:
+            try:
+                vm = datacenter.world.get(reference)
+                if vm.state.power is Power.ON:
+                    raise faults.wrong_power_state(Power.ON, Power.OFF)
+                refused = datacenter.world.injector.refusal("PowerOnVM_Task", vm)
+                if refused is not None:
+                    raise refused
+                task = power_on(vm, call, None)
+            except vmodl.MethodFault as fault:
+                result.notAttempted.append(vim.cluster.NotAttemptedVmInfo(vm=reference, fault=fault))
+            else:
+                result.attempted.append(vim.cluster.AttemptedVmInfo(vm=reference, task=task.ref))
+        return result
+
+    return datacenter.world.tasks.start(call, "PowerOnMultiVM_Task", datacenter, DECIDES_S, finish=finish)

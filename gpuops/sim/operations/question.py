@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyVmomi import vim
 
-from gpuops.sim.operations import faults, power
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations import power
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
 
 CANCEL = "1"
 """The choice that stops the VM, as in `msg.hbacommon.outofspace` (0 retries)."""

@@ -10,14 +10,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.operations import faults, permissions
+from gpuops.sim.inventory import faults
+from gpuops.sim.operations import permissions
 from gpuops.sim.operations.device_change import apply_device_changes
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power, VmState, merged_options
+from gpuops.sim.state.vm_state import Power, VmState, merged_options
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
 
 RECONFIGURE_S: Final = 1.0
 MODELLED_KEYS: Final = re.compile(

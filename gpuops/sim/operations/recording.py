@@ -1,16 +1,79 @@
-"""Recording: an applied effect goes to the ledger as what it changed."""
+"""What the ledger says of a VM, and the writing of what an operation changed to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpuops.sim.render.ledger_facts import changed, facts
+from gpuops.sim.state.vm_state import (
+    DvxBacking,
+    DynamicBacking,
+    PciDevice,
+    SriovBacking,
+    StaticBacking,
+    VgpuBacking,
+    VmState,
+)
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
+
+
+def facts(vm: VmState) -> dict[str, Any]:
+    """Everything the ledger compares before and after an operation."""
+    return {
+        "name": vm.name,
+        "host": vm.host,
+        "folder": vm.folder,
+        "power": vm.power.value,
+        "template": vm.is_template,
+        "cpus": vm.cpus,
+        "cores_per_socket": vm.cores_per_socket,
+        "memory_mib": vm.memory_mib,
+        "memory_reservation_mib": vm.reserved_mib,
+        "memory_locked": vm.memory_locked,
+        "cpu_reservation_mhz": vm.cpu_reservation_mhz,
+        "cpu_hot_add": vm.cpu_hot_add,
+        "memory_hot_add": vm.memory_hot_add,
+        "cores_per_numa_node": vm.cores_per_numa_node,
+        "firmware": vm.firmware,
+        "hardware_version": vm.hardware_version,
+        "annotation": vm.annotation,
+        "latency": vm.latency,
+        "devices": [_device(device) for device in vm.devices],
+        "extra_config": dict(vm.extra_config),
+        "gpus": [_seat(seat.pci_id, seat.type.name, seat.start) for seat in vm.seats],
+        "direct_path": dict(vm.held),
+        "question": vm.question.id if vm.question else None,
+        "snapshots": [taken.name for taken in vm.snapshots],
+    }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Only what differs, on both sides."""
+    keys = [key for key in after if before.get(key) != after[key]]
+    return {key: before.get(key) for key in keys}, {key: after[key] for key in keys}
+
+
+def _seat(pci_id: str, profile: str, start: int | None) -> dict[str, Any]:
+    return {"gpu": pci_id, "profile": profile, "start": start}
+
+
+def _device(device: PciDevice) -> dict[str, Any]:
+    match device.backing:
+        case VgpuBacking(type_name):
+            shown: dict[str, Any] = {"vgpu": type_name}
+        case StaticBacking(pci_id):
+            shown = {"direct_path": pci_id}
+        case DynamicBacking(allowed, label):
+            shown = {"dynamic": [f"{vendor:04x}:{device_id:04x}" for vendor, device_id in allowed], "label": label}
+        case DvxBacking(device_class):
+            shown = {"dvx": device_class}
+        case SriovBacking(physical_function):
+            shown = {"sriov": physical_function}
+    return {"key": device.key, **shown}
 
 
 @contextmanager

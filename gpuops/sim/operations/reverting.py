@@ -11,11 +11,11 @@ from pyVmomi import vmodl
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power
+from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import VmEntity
 
 TAKEN_AGO: Final = timedelta(days=7)
 """How old the snapshot is."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.operations import faults
+from gpuops.sim.inventory import faults
 from gpuops.sim.operations.recording import recorded
-from gpuops.sim.vm_state import Power, SnapshotState, VmState
+from gpuops.sim.state.vm_state import Power, SnapshotState, VmState
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.entities import VmEntity
-    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.inventory.entities import VmEntity
     from gpuops.sim.world import World
 
 MakeSnapshot = Callable[["World", str, "VmEntity", VmState], "ManagedObject"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.drs import DrsState, Group, HaAdmission, Rule
-from gpuops.sim.filled import filled
+from gpuops.sim.render.filled import filled
+from gpuops.sim.state.drs import ClusterRule, DrsState, Group, HaAdmission
 
 
 def configuration_ex(drs: DrsState) -> Any:
@@ -109,7 +109,7 @@ def _group(group: Group) -> Any:
     return vim.cluster.VmGroup(name=group.name, vm=[vim.VirtualMachine(moid) for moid in group.members])
 
 
-def _rule(rule: Rule) -> Any:
+def _rule(rule: ClusterRule) -> Any:
     made = VmomiSupport.GetWsdlType("urn:vim25", rule.kind)(
         key=rule.key,
         name=rule.name,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.operations import faults
+from gpuops.sim.inventory import faults
+from gpuops.sim.render.filled import filled
 from gpuops.sim.render.vm_capability import capability
 
 D = vim.vm.device

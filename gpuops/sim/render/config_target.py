@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.sim.host_state import GpuState, HostState
 from gpuops.sim.render import host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
 from gpuops.sim.render.pci import device_name, gpu_device
+from gpuops.sim.state.host_state import HostGpu, HostState
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import HostEntity
+    from gpuops.sim.inventory.entities import HostEntity
 
 
 def config_target(hosts: list[HostEntity]) -> Any:
@@ -67,7 +67,7 @@ def _static_devices(state: HostState) -> list[Any]:
     return [_static_device(state, gpu) for gpu in state.gpus if gpu.passthrough_active]
 
 
-def _static_device(state: HostState, gpu: GpuState) -> Any:
+def _static_device(state: HostState, gpu: HostGpu) -> Any:
     return vim.vm.PciPassthroughInfo(name=device_name(gpu), pciDevice=gpu_device(gpu), systemId=state.system_id)
 
 

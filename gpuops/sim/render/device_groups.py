@@ -11,9 +11,9 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.board import Mode
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
+from gpuops.sim.render.filled import filled
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import HostState
 
 P = vim.vm.device.VirtualPCIPassthrough
 
@@ -30,7 +30,7 @@ def offered_groups(host: HostState) -> tuple[OfferedGroup, ...]:
     """Every group of all GPUs that one NVLink bridge or switch joins."""
     found = []
     for joined in host.nvlink_sets().values():
-        usable = all(gpu.serves_vgpus and gpu.mode is Mode.SAME_SIZE for gpu in joined)
+        usable = all(gpu.serves_vgpus and gpu.mode is GpuMode.SAME_SIZE for gpu in joined)
         if usable and len(joined) > 1:
             found += [
                 OfferedGroup(f"Nvidia:{len(joined)}@{name}%NVLink", (name,) * len(joined))

@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
+from gpuops.sim.render.filled import filled
 from gpuops.sim.render.passthrough import NIC, PCI_CONTROLLER, passed_through
-from gpuops.sim.vm_state import VmState
+from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.vm_state import VmState
 
 D = vim.vm.device
 SCSI_CONTROLLER = 1000

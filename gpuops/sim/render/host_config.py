@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
 from gpuops.sim.render import host_graphics
+from gpuops.sim.render.filled import filled
+from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import HostEntity
+    from gpuops.sim.inventory.entities import HostEntity
 
 MANAGERS: Final = {
     "advancedOption": (vim.option.OptionManager, "hostOptions"),

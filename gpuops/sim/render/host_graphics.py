@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID
-from gpuops.sim.board import Mode, Sharing, VgpuType
-from gpuops.sim.gpu_admission import Gpu, Seat, offered_types, supported_types
-from gpuops.sim.host_state import GpuState, HostState
 from gpuops.sim.render.pci import bridge_of, device_name, nic_addresses
+from gpuops.sim.state.board import GpuMode, Sharing, VgpuType
+from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, offered_types, supported_types
+from gpuops.sim.state.host_state import HostGpu, HostState
 
 if TYPE_CHECKING:
-    from gpuops.sim.entities import HostEntity
+    from gpuops.sim.inventory.entities import HostEntity
 
 STUN_SECONDS_PER_GIB: Final = 1.4
 """Stun of a vMotion at 10 Gbit/s per GiB of frame buffer in use (VMware vSphere 7.0, vMotion of vGPU VMs)."""
 
 
-def graphics_info(host: HostState, seats: tuple[Seat, ...]) -> list[Any]:
+def graphics_info(host: HostState, seats: tuple[RunningVgpu, ...]) -> list[Any]:
     """`config.graphicsInfo`: every GPU of the host's graphics stack, and the VMs on it now."""
     return [
         vim.host.GraphicsInfo(
@@ -27,7 +27,7 @@ def graphics_info(host: HostState, seats: tuple[Seat, ...]) -> list[Any]:
             vendorName="NVIDIA",
             pciId=gpu.pci_id,
             graphicsType=gpu.graphics_type,
-            vgpuMode=gpu.mode.value if gpu.serves_vgpus else Mode.NONE.value,
+            vgpuMode=gpu.mode.value if gpu.serves_vgpus else GpuMode.NONE.value,
             memorySizeInKB=gpu.board.framebuffer_mib << 10,
             vm=[vim.VirtualMachine(vm) for vm in dict.fromkeys(seat.vm for seat in seats if seat.pci_id == gpu.pci_id)],
         )
@@ -46,7 +46,7 @@ def graphics_config(host: HostState) -> Any:
                 deviceId=gpu.pci_id,
                 graphicsType=gpu.configured_type,
                 # MIG mode has no value here: it is switched on the host, not through the API.
-                vgpuMode=None if gpu.mode is Mode.MULTI_INSTANCE else gpu.mode.value,
+                vgpuMode=None if gpu.mode is GpuMode.MULTI_INSTANCE else gpu.mode.value,
             )
             for gpu in host.gpus
             if gpu.listed
@@ -54,12 +54,12 @@ def graphics_config(host: HostState) -> Any:
     )
 
 
-def offered(gpus: list[Gpu]) -> list[str]:
+def offered(gpus: list[GpuLoad]) -> list[str]:
     """`config.sharedPassthruGpuTypes`: the types the host offers now."""
     return list(offered_types(gpus))
 
 
-def capabilities(host: HostState, gpus: list[Gpu]) -> list[Any]:
+def capabilities(host: HostState, gpus: list[GpuLoad]) -> list[Any]:
     """`config.sharedGpuCapabilities` of every type the GPUs support in their modes."""
     return [
         vim.host.SharedGpuCapabilities(
@@ -94,7 +94,7 @@ def passthrough_info(host: HostState) -> list[Any]:
     return nics + bridges + [_gpu_passthrough(gpu) for gpu in host.gpus]
 
 
-def _gpu_passthrough(gpu: GpuState) -> Any:
+def _gpu_passthrough(gpu: HostGpu) -> Any:
     return vim.host.PciPassthruInfo(
         id=gpu.pci_id,
         dependentDevice=gpu.pci_id,
@@ -123,8 +123,8 @@ def vgpu_devices(host: HostState) -> list[Any]:
             deviceName=name,
             deviceVendorId=vendor_and_device(gpu),
             maxFbSizeInGib=gpu.board.framebuffer_mib >> 10,
-            timeSlicedCapable=bool(gpu.board.types_in(Mode.SAME_SIZE)),
-            migCapable=bool(gpu.board.types_in(Mode.MULTI_INSTANCE)),
+            timeSlicedCapable=bool(gpu.board.types_in(GpuMode.SAME_SIZE)),
+            migCapable=bool(gpu.board.types_in(GpuMode.MULTI_INSTANCE)),
             computeProfileCapable=any(type_.series == "C" for type_ in gpu.board.types),
             quadroProfileCapable=any(type_.series == "Q" for type_ in gpu.board.types),
         )
@@ -142,12 +142,12 @@ def vgpu_profiles(host: HostState) -> list[Any]:
     return [_profile(type_, gpu) for type_, gpu in types.values()]
 
 
-def vendor_and_device(gpu: GpuState) -> int:
+def vendor_and_device(gpu: HostGpu) -> int:
     """`deviceVendorId`: the device id above the vendor id (vSphere API, VirtualMachineVgpuProfileInfo)."""
     return gpu.board.device_id << 16 | NVIDIA_VENDOR_ID
 
 
-def _profile(type_: VgpuType, gpu: GpuState) -> Any:
+def _profile(type_: VgpuType, gpu: HostGpu) -> Any:
     size_gib = type_.framebuffer_mib >> 10
     compute_or_workstation = type_.series in "CQ"
     stun = vim.vm.VMotionStunTimeInfo(

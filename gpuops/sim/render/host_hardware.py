@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
+from gpuops.sim.render.filled import filled
 from gpuops.sim.render.pci import bridge_of, nic_addresses, pci_devices
+from gpuops.sim.state.host_state import HostState
 
 MIB: Final = 1 << 20
 

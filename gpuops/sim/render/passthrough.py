@@ -6,10 +6,10 @@ from typing import Any, Final, assert_never
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
+from gpuops.sim.render.filled import filled
 from gpuops.sim.render.pci import MELLANOX, NIC_DEVICE, NIC_NAME
-from gpuops.sim.vm_state import (
+from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,
     DvxBacking,
     DynamicBacking,

@@ -7,8 +7,8 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import GpuState, HostState
+from gpuops.sim.render.filled import filled
+from gpuops.sim.state.host_state import HostGpu, HostState
 
 INTEL: Final = 0x8086
 MELLANOX: Final = 0x15B3
@@ -41,7 +41,7 @@ def nic_addresses(host: HostState) -> list[str]:
     return [f"0000:31:00.{port}" for port in range(host.model.nics)]
 
 
-def gpu_device(gpu: GpuState) -> Any:
+def gpu_device(gpu: HostGpu) -> Any:
     """The HostPciDevice of one GPU."""
     return _device(
         gpu.pci_id,
@@ -60,12 +60,12 @@ def bridge_of(pci_id: str) -> str:
     return str(PciAddress(address.segment, address.bus - 1, 0, 0))
 
 
-def device_name(gpu: GpuState) -> str:
+def device_name(gpu: HostGpu) -> str:
     """The name the host's device list and config target show."""
     return gpu.board.name
 
 
-def _root_port(gpu: GpuState) -> Any:
+def _root_port(gpu: HostGpu) -> Any:
     return _device(
         bridge_of(gpu.pci_id),
         class_id=BRIDGE,

@@ -6,10 +6,10 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
-from gpuops.sim.host_state import HostState
 from gpuops.sim.render.devices import devices
-from gpuops.sim.vm_state import VmState
+from gpuops.sim.render.filled import filled
+from gpuops.sim.state.host_state import HostState
+from gpuops.sim.state.vm_state import VmState
 
 SHARES_PER_CPU = 1000
 SHARES_PER_MIB = 10

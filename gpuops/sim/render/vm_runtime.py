@@ -7,9 +7,9 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.filled import filled
+from gpuops.sim.render.filled import filled
 from gpuops.sim.render.vm_config import version
-from gpuops.sim.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
+from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
 
 OVERHEAD_BYTES = 110 << 20
 """Memory overhead of a small VM; only shown, never counted."""

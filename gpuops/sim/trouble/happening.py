@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import UsageError
-from gpuops.sim.registry import is_kind_of
+from gpuops.sim.core.registry import is_kind_of
 
 if TYPE_CHECKING:
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.object_store import ObjectStore
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.object_store import ObjectStore
     from gpuops.sim.trouble.rule import Rule
 
 Act = Callable[[Any, "Rule"], None]

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 from pyVmomi import VmomiSupport
 
 from gpuops.errors import UsageError
-from gpuops.sim.soap import NAMESPACE
-from gpuops.sim.trouble.ending import Ending
+from gpuops.sim.core.encoder import NAMESPACE
 from gpuops.sim.trouble.happening import Happening, named
-from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Phase, Rule
+from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Ending, Phase, Rule
 from gpuops.sim.trouble.typed_fault import fault_type, make_fault
 
 if TYPE_CHECKING:
-    from gpuops.sim.call import Call
-    from gpuops.sim.managed_object import ManagedObject
-    from gpuops.sim.object_store import ObjectStore
-    from gpuops.sim.objects.task import Task
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.core.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Rules: which calls, tasks or reads something happens to, and what."""
+"""Fault rules: which calls, tasks or reads something happens to, what it is, and how a reply then ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,27 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from gpuops.errors import UsageError
+
+
+class Ending(StrEnum):
+    """What the wire does with a reply."""
+
+    WHOLE = "whole"
+    RESET = "reset"
+    """Nothing is sent, the connection is reset."""
+    CUT = "cut"
+    """Half of it is sent, then the connection is reset."""
+    EOF = "eof"
+    """Half of it is sent, then the connection ends without TLS's goodbye."""
+    TRUNCATED = "truncated"
+    """Half of the XML is sent as if it were all of it."""
+    STALE = "stale"
+    """It is sent whole; the connection, which the client keeps for its next request, ends behind its back."""
+    HANG = "hang"
+    """Nothing is sent, and the connection stays open until the client gives up."""
+    DRIP = "drip"
+    """It is sent a byte at a time."""
+
 
 Seconds = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.sim.vm_state import Power, Question
+from gpuops.sim.state.vm_state import Power, Question
 
 if TYPE_CHECKING:
-    from gpuops.sim.object_store import ObjectStore
-    from gpuops.sim.objects.task import Task
+    from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.core.task import Task
 
 OUT_OF_SPACE: Final = Question(
     "msg.hbacommon.outofspace",

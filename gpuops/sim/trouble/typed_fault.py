@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpuops.sim.managed_object import ManagedObject
+    from gpuops.sim.core.managed_object import ManagedObject
 
 
 def fault_type(name: str) -> Any:

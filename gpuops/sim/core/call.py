@@ -1,0 +1,51 @@
+"""Call: one request as the objects see it: who asks, what, in which API version."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.sessions import ClientSession
+
+OWN_USER: Final = "VSPHERE.LOCAL\\vpxd-extension"
+"""The user in events and ledger entries of what the simulated vCenter does by itself (DRS, HA)."""
+
+
+@dataclass(slots=True)
+class Call:
+    """Who asks. `method` is the WSDL name; `operation_id` is the client's opID header, '' if it sent none."""
+
+    method: str
+    version: str
+    session: ClientSession | None = None
+    operation_id: str = ""
+    opened: ClientSession | None = None
+    """The session that this call logged in to; its reply sets the cookie."""
+
+    @property
+    def user(self) -> str:
+        return self.session.user if self.session else OWN_USER
+
+    @property
+    def session_key(self) -> str:
+        return self.session.key if self.session else ""
+
+
+class Serving:
+    """While this lasts, a call is the current one of its thread. Not a generator: every request has one."""
+
+    __slots__ = ("_call", "_calls", "_outer")
+
+    def __init__(self, calls: threading.local, call: Call) -> None:
+        self._calls = calls
+        self._call = call
+        self._outer: Call | None = None
+
+    def __enter__(self) -> None:
+        self._outer = getattr(self._calls, "current", None)
+        self._calls.current = self._call
+
+    def __exit__(self, *exc: object) -> None:
+        self._calls.current = self._outer

@@ -1,0 +1,224 @@
+"""Encoder: vmomi values to the XML of one API version, from pyVmomi's own type tables.
+
+Why not pyVmomi's serialiser: it takes a global lock for every element and looks each field up anew. A compiled plan per
+type writes the same bytes about ten times faster, which the first read of a large fleet pays for. The tests compare
+both on every property of a scenario.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from pyVmomi import Iso8601, VmomiSupport, vmodl
+
+from gpuops.sim.core.managed_object import ManagedObject
+
+NAMESPACE: Final = "urn:vim25"
+
+Write = Callable[[str], object]
+Emit = Callable[[Write, Any], object]
+
+_SPECIAL: Final = re.compile('[&<>"\x00-\x08\x0b\x0c\x0e-\x1f]').search
+_ESCAPES: Final = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"} | {
+    code: None for code in range(32) if code not in (9, 10, 13)
+}
+_SIMPLE_LISTS: Final = (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)
+
+
+class _Field(NamedTuple):
+    name: str
+    required: bool
+    emit: Emit
+
+
+class _Plan(NamedTuple):
+    """How a data object type is written in a version: its name there, and its fields in order."""
+
+    name: str
+    compatible: Any
+    fields: tuple[_Field, ...]
+
+
+class EncodeError(TypeError):
+    """A value that the API's type tables do not allow: a bug in the object that rendered it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A result that is XML already: ready-made returnval elements."""
+
+    parts: list[bytes]
+
+
+def escape(text: str) -> str:
+    """Text as XML character data; characters XML cannot carry are dropped."""
+    return text.translate(_ESCAPES) if _SPECIAL(text) else text
+
+
+class Encoder:
+    """Writes values as a client of `version` knows them: newer fields and types do not appear."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self._known = VmomiSupport.parentMap[version]
+        self._plans: dict[type, _Plan] = {}
+
+    def element(self, tag: str, value: Any, static: Any = object) -> str:
+        """`<tag>..</tag>`; with xsi:type where the value's type is not the static one. '' for None."""
+        parts: list[str] = []
+        self._write(parts.append, tag, value, static)
+        return "".join(parts)
+
+    def array(self, tag: str, values: Any, static: Any) -> str:
+        """One element per item of a list whose static type is an array type."""
+        parts: list[str] = []
+        for value in values:
+            self._write(parts.append, tag, value, static.Item)
+        return "".join(parts)
+
+    def fault_detail(self, fault: Any) -> str:
+        """The fault as the content of a SOAP Fault's detail element."""
+        parts: list[str] = []
+        plan = self._plan(type(fault))
+        parts.append(f'<{plan.name}Fault xmlns="urn:vim25" xsi:type="{plan.name}">')
+        _fields(parts.append, fault, plan, skip="msg")
+        parts.append(f"</{plan.name}Fault>")
+        return "".join(parts)
+
+    def _write(self, write: Write, tag: str, value: Any, static: Any) -> None:
+        if value is None:
+            return
+        if isinstance(value, list):
+            self._list(write, tag, value, static)
+        elif isinstance(value, vmodl.MethodFault):
+            self._localized(write, tag, value, static)
+        elif isinstance(value, VmomiSupport.DataObject):
+            self._data_object(write, tag, value, static)
+        elif isinstance(value, VmomiSupport.ManagedObject):
+            self._reference(write, tag, value._wsdlName, value._moId, static)
+        elif isinstance(value, ManagedObject):
+            self._reference(write, tag, value.wsdl_name, value.moid, static)
+        else:
+            self._simple(write, tag, value, static)
+
+    def _simple(self, write: Write, tag: str, value: Any, static: Any) -> None:
+        kind = ' xsi:type="' + _simple_type(value.__class__) + '"' if static is object else ""
+        write(f"<{tag}{kind}>{_text(value)}</{tag}>")
+
+    def _reference(self, write: Write, tag: str, name: str, moid: str, static: Any) -> None:
+        kind = ' xsi:type="ManagedObjectReference"' if static is object else ""
+        write(f'<{tag} type="{name}"{kind}>{escape(moid)}</{tag}>')
+
+    def _list(self, write: Write, tag: str, values: list[Any], static: Any) -> None:
+        if static is not object:
+            for value in values:
+                self._write(write, tag, value, static.Item)
+            return
+        if not isinstance(values, VmomiSupport.Array):
+            raise EncodeError(f"{tag}: an untyped list has no place in an anyType")
+        item_type = values.Item
+        array, item_tag = _array_names(item_type)
+        write(f'<{tag} xsi:type="{array}">')
+        for value in values:
+            self._write(write, item_tag, value, item_type)
+        write(f"</{tag}>")
+
+    def _data_object(self, write: Write, tag: str, value: Any, static: Any) -> None:
+        plan = self._plan(type(value))
+        write(f"<{tag}>" if plan.compatible is static else f'<{tag} xsi:type="{plan.name}">')
+        _fields(write, value, plan)
+        write(f"</{tag}>")
+
+    def _localized(self, write: Write, tag: str, fault: Any, static: Any) -> None:
+        plan = self._plan(type(fault))
+        kind = ' xsi:type="LocalizedMethodFault"' if static is object else ""
+        write(f'<{tag}{kind}><fault xsi:type="{plan.name}">')
+        _fields(write, fault, plan, skip="msg")
+        write(f"</fault><localizedMessage>{escape(fault.msg or '')}</localizedMessage></{tag}>")
+
+    def _plan(self, cls: Any) -> _Plan:
+        plan = self._plans.get(cls)
+        if plan is None:
+            compatible = VmomiSupport.GetCompatibleType(cls, self.version)
+            fields = tuple(self._field(info) for info in cls._GetPropertyList() if info.version in self._known)
+            plan = self._plans[cls] = _Plan(VmomiSupport.GetWsdlName(compatible), compatible, fields)
+        return plan
+
+    def _field(self, info: Any) -> _Field:
+        optional = info.flags & VmomiSupport.F_OPTIONAL or issubclass(info.type, list)
+        return _Field(info.name, not optional, self._emitter(info))
+
+    def _emitter(self, info: Any) -> Emit:
+        """The writer of one field, chosen by its declared type once instead of by each value."""
+        name, static = info.name, info.type
+        opening, closing = f"<{name}>", f"</{name}>"
+        if info.flags & VmomiSupport.F_LINK:
+            return lambda write, value: self._write(write, name, getattr(value, "key", value), str)
+        if static is object or not issubclass(static, (str, int, float)):
+            return lambda write, value: self._write(write, name, value, static)
+        if static is bool:
+            return lambda write, value: write(f"{opening}{'true' if value else 'false'}{closing}")
+        if issubclass(static, str):
+            return lambda write, value: write(f"{opening}{escape(value)}{closing}")
+        return lambda write, value: write(f"{opening}{value}{closing}")
+
+
+def _fields(write: Write, value: Any, plan: _Plan, skip: str = "") -> None:
+    held = value.__dict__.get
+    for name, required, emit in plan.fields:
+        item = held(name)
+        if item is not None:
+            if name != skip:
+                emit(write, item)
+        elif required:
+            raise EncodeError(f"{type(value).__name__}.{name} is required and unset")
+
+
+@cache
+def _simple_type(cls: Any) -> str:
+    """The xsi:type of a simple value in an anyType."""
+    if issubclass(cls, (type, VmomiSupport.ManagedMethod, VmomiSupport.PropertyPath)):
+        return "xsd:string"
+    namespace, name = VmomiSupport.GetQualifiedWsdlName(cls)
+    return f"xsd:{name}" if namespace == VmomiSupport.XMLNS_XSD else str(name)
+
+
+@cache
+def _array_names(item_type: Any) -> tuple[str, str]:
+    """The names of an array type and of its elements, as in an anyType."""
+    if item_type in _SIMPLE_LISTS:
+        return "ArrayOfString", "string"
+    if issubclass(item_type, VmomiSupport.ManagedObject):
+        return "ArrayOfManagedObjectReference", "ManagedObjectReference"
+    name = VmomiSupport.GetWsdlName(item_type)
+    return f"ArrayOf{name[0].upper()}{name[1:]}", name
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, datetime):
+        return str(Iso8601.ISO8601Format(value))
+    if isinstance(value, bytes):
+        return b64encode(value).decode("ascii")
+    if isinstance(value, VmomiSupport.ManagedMethod):
+        return str(value.info.wsdlName)
+    if isinstance(value, type):
+        return str(VmomiSupport.GetWsdlName(value))
+    raise EncodeError(f"{type(value).__name__} is no type of the API")
+
+
+@cache
+def encoder(version: str) -> Encoder:
+    """The encoder of an API version, with its compiled plans."""
+    return Encoder(version)

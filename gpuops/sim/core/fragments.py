@@ -1,0 +1,150 @@
+"""Fragments: the XML of each property, kept until the property is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from pyVmomi import VmomiSupport
+
+from gpuops.sim.core.encoder import encoder, escape
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, SharedXml
+from gpuops.sim.core.paths import PropertyPath, resolve, value_at
+
+ABSENT = b""
+"""The fragment of an unset property."""
+
+
+MOST_SHAPES: Final = 2000
+"""When there are more, all are forgotten: what changes often has no shape worth keeping."""
+
+
+class RequiredValueMissing(LookupError):
+    """A property that the API requires and the object does not render: a bug in the simulator."""
+
+
+class Fragments:
+    """`<val xsi:type=..>..</val>` by object, path and version, as bytes ready to be joined."""
+
+    def __init__(self) -> None:
+        self._of_object: dict[str, dict[tuple[str, str], bytes]] = {}
+        self._frozen: set[str] = set()
+        self.shapes: dict[Hashable, bytes] = {}
+        """XML with placeholders, by type, path, version and the shape's key."""
+
+    def read(self, obj: ManagedObject, path: str, version: str) -> bytes:
+        """The fragment, rendered if need be; ABSENT for an unset property.
+
+        Raises vmodl.query.InvalidProperty for a wrong path, and whatever fault the object's reader raises.
+        """
+        if obj.volatile:
+            return self.render(obj, path, version)
+        kept = self.of(obj.moid)
+        fragment = kept.get((path, version))
+        if fragment is None:
+            fragment = kept[path, version] = self.render(obj, path, version)
+        return fragment
+
+    def render(self, obj: ManagedObject, path: str, version: str) -> bytes:
+        """The property's XML, made afresh."""
+        resolved = resolve(obj.wsdl_name, path, version)
+        shape = obj.shape(path)
+        if shape is not None:
+            return self._shaped(obj, shape, resolved, version)
+        value, static = value_of(obj, resolved)
+        if value is UNSET:
+            return ABSENT
+        return encoder(version).element("val", typed(value, static)).encode()
+
+    def _shaped(self, obj: ManagedObject, shape: SharedXml, path: PropertyPath, version: str) -> bytes:
+        """The XML of the shape, rendered for the first object that has it, with this object's own text filled in."""
+        key = (obj.wsdl_name, path.text, version, shape.key)
+        text = self.shapes.get(key)
+        if text is None:
+            if len(self.shapes) >= MOST_SHAPES:
+                self.shapes.clear()
+            text = self.shapes[key] = encoder(version).element("val", typed(shape.read(), path.static)).encode()
+        for placeholder, own in shape.fills.items():
+            text = text.replace(placeholder.encode(), escape(own).encode())
+        return text
+
+    def of(self, moid: str) -> dict[tuple[str, str], bytes]:
+        """What is kept of one object, by path and version, for readers that ask for many properties at once."""
+        kept = self._of_object.get(moid)
+        if kept is None:
+            kept = self._of_object[moid] = {}
+        return kept
+
+    def drop(self, moid: str, paths: Iterable[str]) -> None:
+        """Forget the fragments that a change at these paths makes stale: the same, the parents, the children."""
+        kept = self._of_object.get(moid)
+        if not kept or moid in self._frozen:
+            return
+        for path in paths:
+            stem = path.split("[", 1)[0]
+            stale = [key for key in kept if overlaps(key[0].split("[", 1)[0], stem)]
+            for key in stale:
+                del kept[key]
+
+    def freeze(self, moid: str) -> None:
+        """Keep what was read of this object as it is, whatever changes."""
+        self._frozen.add(moid)
+
+    def thaw(self, moid: str) -> None:
+        """Read it anew from now on."""
+        self._frozen.discard(moid)
+        self._of_object.pop(moid, None)
+
+    def is_frozen(self, moid: str) -> bool:
+        return moid in self._frozen
+
+    def forget(self, moid: str) -> None:
+        """Forget an object that is gone."""
+        self._of_object.pop(moid, None)
+
+    def clear(self) -> None:
+        """Forget everything (after state was replaced from outside)."""
+        self._of_object.clear()
+        self.shapes.clear()
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether one path is the other, or contains it."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def value_of(obj: ManagedObject, path: PropertyPath) -> tuple[Any, Any]:
+    """The value and its static type; UNSET for an optional property that the object does not render.
+
+    Raises Unreadable for a required one.
+    """
+    try:
+        value, static = value_at(obj, path)
+    except LookupError as undeclared:
+        if type(undeclared) is not LookupError:
+            raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
+        value, static = UNSET, path.static
+    if value is UNSET and path.required:
+        raise RequiredValueMissing(f"{obj.wsdl_name}.{path.text} of {obj.moid} is required by the API and has no value")
+    return value, static
+
+
+def typed(value: Any, static: Any) -> Any:
+    """The value as its declared type where Python's own is vaguer: `long` for an int, `VirtualDevice[]` for a list."""
+    if static is object or static is None or value is None:
+        return value
+    if isinstance(value, list):
+        if isinstance(value, VmomiSupport.Array) or not issubclass(static, list):
+            return value
+        return static([_reference(item) for item in value])
+    if type(value) is int and static is not int and issubclass(static, int) and static is not bool:
+        return static(value)
+    if type(value) is float and issubclass(static, float):
+        return static(value)
+    if type(value) is str and issubclass(static, str) and not issubclass(static, (VmomiSupport.Link,)):
+        return static(value)
+    return value
+
+
+def _reference(item: Any) -> Any:
+    return item.ref if isinstance(item, ManagedObject) else item

@@ -1,0 +1,103 @@
+"""The inventory tree, read from the objects' own properties: ancestors, objects at a path, members of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.registry import is_kind_of
+
+
+def ancestors(obj: ManagedObject) -> Iterator[ManagedObject]:
+    """The parents of an object up to the root folder, nearest first."""
+    seen = {obj.moid}
+    above = obj.above()
+    while above is not None and above.moid not in seen:
+        yield above
+        seen.add(above.moid)
+        above = above.above()
+
+
+CHILD_PATHS = {
+    "Folder": ("childEntity",),
+    "StoragePod": ("childEntity",),
+    "Datacenter": ("vmFolder", "hostFolder", "datastoreFolder", "networkFolder"),
+    "ComputeResource": ("host", "resourcePool"),
+    "ClusterComputeResource": ("host", "resourcePool"),
+    "ResourcePool": ("resourcePool", "vm"),
+    "VirtualApp": ("resourcePool", "vm"),
+}
+"""What SearchIndex.FindChild looks through, by type."""
+
+
+def children(obj: ManagedObject) -> Iterator[ManagedObject]:
+    """The objects directly below one in the inventory."""
+    for path in CHILD_PATHS.get(obj.wsdl_name, ()):
+        yield from obj.linked(path)
+
+
+def child_named(obj: ManagedObject, name: str) -> ManagedObject | None:
+    """The child of that name; names are compared with vSphere's escapes (`%2f` for a slash) undone."""
+    wanted = unescaped(name)
+    return next((child for child in children(obj) if unescaped(child.display_name) == wanted), None)
+
+
+def at_path(root: ManagedObject, path: str) -> ManagedObject | None:
+    """The object at an inventory path such as `DC0/vm/desktops/vdi-001`; the root folder for an empty one."""
+    obj: ManagedObject | None = root
+    for name in filter(None, path.split("/")):
+        obj = child_named(obj, name) if obj is not None else None
+    return obj
+
+
+def unescaped(name: str) -> str:
+    """A name with `%2f`, `%5c` and `%25` as the characters they stand for."""
+    return name.replace("%2f", "/").replace("%5c", "\\").replace("%25", "%")
+
+
+# What a ContainerView of each kind of container holds (vSphere API reference, ContainerView): the properties that lead
+# to its children. VMs are reached through folders, and through a pool or host only when that is the container itself.
+CHILDREN: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("Folder", ("childEntity",)),
+    ("Datacenter", ("vmFolder", "hostFolder", "datastoreFolder", "networkFolder")),
+    ("ComputeResource", ("host", "resourcePool")),
+    ("VirtualApp", ("resourcePool", "vm")),
+    ("ResourcePool", ("resourcePool",)),
+)
+OF_CONTAINER: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("ComputeResource", ("host", "resourcePool")),
+    ("ResourcePool", ("resourcePool", "vm")),
+    ("HostSystem", ("vm",)),
+)
+
+
+def members(container: ManagedObject, types: tuple[str, ...], *, recursive: bool) -> dict[str, ManagedObject]:
+    """The objects in a container by moid, in inventory order; of any of these types, or all when there are none."""
+    found: dict[str, ManagedObject] = {}
+    within_pool = is_kind_of(container.wsdl_name, "ResourcePool") or is_kind_of(container.wsdl_name, "ComputeResource")
+    waiting: list[ManagedObject] = list(_children(container, first=True, within_pool=within_pool))[::-1]
+    seen: set[str] = set()
+    while waiting:
+        obj = waiting.pop()
+        if obj.moid in seen:
+            continue
+        seen.add(obj.moid)
+        if not types or any(is_kind_of(obj.wsdl_name, wanted) for wanted in types):
+            found[obj.moid] = obj
+        if recursive and obj.wsdl_name != "VirtualMachine":
+            waiting.extend(list(_children(obj, first=False, within_pool=within_pool))[::-1])
+    return found
+
+
+def _children(obj: ManagedObject, *, first: bool, within_pool: bool) -> Iterator[ManagedObject]:
+    for path in _paths(obj.wsdl_name, first=first, within_pool=within_pool):
+        yield from obj.linked(path)
+
+
+def _paths(wsdl_name: str, *, first: bool, within_pool: bool) -> tuple[str, ...]:
+    if first or (within_pool and is_kind_of(wsdl_name, "ResourcePool")):
+        for kind, paths in OF_CONTAINER:
+            if is_kind_of(wsdl_name, kind):
+                return paths
+    return next((paths for kind, paths in CHILDREN if is_kind_of(wsdl_name, kind)), ())

@@ -1,0 +1,151 @@
+"""ManagedObject: declared properties and methods of one object at the other end of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+Reader = Callable[[Any], Any]
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = _Unset()
+"""An optional property without a value: absent from every reply (never an empty enum)."""
+
+
+class SharedXml(NamedTuple):
+    """What makes a property's XML that of many objects: those with the same `key` differ in nothing but the `fills`.
+
+    `read()` gives the value with placeholders in it, `fills` the text that replaces each one in this object's XML.
+    """
+
+    key: Hashable
+    read: Callable[[], Any]
+    fills: Mapping[str, str] = {}
+
+
+def prop(path: str) -> Callable[[Reader], Reader]:
+    """Declare the reader of a property path, such as `runtime.powerState`; it returns a vmomi value or UNSET."""
+
+    def declare(reader: Reader) -> Reader:
+        reader.__dict__.setdefault("__property_paths__", []).append(path)
+        return reader
+
+    return declare
+
+
+def method(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare a wire method: `def PowerOnVM_Task(self, call, host=None)`.
+
+    Its Python name is the WSDL name; it gets the Call (who asks, in which version), then the WSDL parameters as keyword
+    arguments, decoded to pyVmomi values (an omitted optional one is None, an omitted list is empty). Object references
+    arrive as pyVmomi references: `world.get(reference)` is the object. It returns a vmomi value, a ManagedObject (sent
+    as its reference), a list of either, or None; it raises the vim fault that the client shall see.
+    """
+    implementation.__dict__["__wire_method__"] = True
+    return implementation
+
+
+class ObjectOwner(Protocol):
+    """What every managed object needs of the world that it belongs to; most types declare more: `world: World`."""
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of this moid, or None."""
+
+    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
+        """The values at these paths of `obj` changed."""
+
+
+class ManagedObject:
+    """One managed object: `wsdl_name`, `moid`, properties read by path, methods called by WSDL name."""
+
+    wsdl_name: ClassVar[str]
+    volatile: ClassVar[bool] = False
+    """Whether its values change by themselves (with time, with the caller): then their XML is never cached."""
+    readers: ClassVar[dict[str, str]] = {}
+    methods: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.readers, cls.methods = dict(cls.readers), dict(cls.methods)
+        for name, member in vars(cls).items():
+            for path in getattr(member, "__property_paths__", ()):
+                cls.readers[path] = name
+            if getattr(member, "__wire_method__", False):
+                cls.methods[name] = name
+
+    def __init__(self, world: ObjectOwner, moid: str) -> None:
+        self.world = world
+        self.moid = moid
+
+    @cached_property
+    def ref(self) -> Any:
+        """The pyVmomi reference to this object, for values that point to it."""
+        from pyVmomi import VmomiSupport
+
+        return VmomiSupport.GetWsdlType("urn:vim25", self.wsdl_name)(self.moid)
+
+    @property
+    def display_name(self) -> str:
+        """The name people see (ledger, TaskInfo.entityName): the `name` attribute, or the id of an object without."""
+        name = getattr(self, "name", "")
+        return name if isinstance(name, str) and name else self.moid
+
+    @property
+    def governed_by(self) -> ManagedObject:
+        """The object whose permissions hold for this one: itself."""
+        return self
+
+    def read(self, path: str) -> Any:
+        """The value at a property path: the longest declared prefix, then plain attributes. UNSET if there is none.
+
+        Raises LookupError(path) for a path that no reader declares.
+        """
+        parts = path.split(".")
+        for length in range(len(parts), 0, -1):
+            reader = self.readers.get(".".join(parts[:length]))
+            if reader is None:
+                continue
+            value = getattr(self, reader)()
+            for name in parts[length:]:
+                if value is UNSET or value is None:
+                    return UNSET
+                value = getattr(value, name)
+            return UNSET if value is None else value
+        raise LookupError(path)
+
+    def linked(self, path: str) -> list[ManagedObject]:
+        """The objects that a property of references leads to; those that exist."""
+        try:
+            value: Any = self.read(path)
+        except LookupError as undeclared:
+            if type(undeclared) is not LookupError:
+                raise  # a KeyError or IndexError inside a reader is a bug, not an undeclared path
+            return []
+        if value is UNSET or value is None:
+            return []
+        links = value if isinstance(value, (list, tuple)) else (value,)
+        found = (link if isinstance(link, ManagedObject) else self.world.find(link._moId) for link in links)
+        return [target for target in found if target is not None]
+
+    def above(self) -> ManagedObject | None:
+        """The object directly above this one in the inventory tree, as its `parent` property says."""
+        return next(iter(self.linked("parent")), None)
+
+    def refresh(self) -> None:
+        """Look for changes that this object learns of only when asked, such as a view's, and touch what changed."""
+
+    def shape(self, path: str) -> SharedXml | None:
+        """The shape of a property that many objects have in common; None = it is rendered for this object alone.
+
+        Ten thousand device lists of a handful of shapes are then rendered a handful of times.
+        """
+        return None
+
+    def touch(self, *paths: str) -> None:
+        """Say that the values at these paths changed: cached XML goes, waiting property filters hear of it."""
+        self.world.touched(self, paths)

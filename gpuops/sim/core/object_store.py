@@ -1,0 +1,186 @@
+"""The managed objects of a simulated vCenter, with what all of them share: lock, clock, random numbers and sessions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from gpuops.sim.core.call import Call, Serving
+from gpuops.sim.core.clock import Clock, ClockMode
+from gpuops.sim.core.fragments import Fragments
+from gpuops.sim.core.ledger import Ledger
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.registry import Registry
+from gpuops.sim.core.sessions import ClientSession, Sessions
+
+PATIENCE_S: Final = 0.05
+"""Real seconds in which other clients may act before a wait with nothing scheduled lets virtual time pass."""
+
+COALESCE: Final = timedelta(milliseconds=500)
+"""What happens within this time of a first change is told together, as vCenter batches its updates."""
+
+OTHER_USER: Final = "VSPHERE.LOCAL\\somebody"
+"""Who does what other people do."""
+
+Found = TypeVar("Found")
+
+
+class ObjectStore:
+    """The registry of managed objects, the clock, the ledger, the sessions, and one seeded `rng`.
+
+    Whoever reads or changes it holds `lock` (re-entrant); the server takes it around every request. It knows no type of
+    managed object; `World` adds what depends on more than this.
+    """
+
+    def __init__(self, *, seed: int, clock: ClockMode, start: datetime, api_version: str) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.api_version = api_version
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible choices, no secrets
+        self.clock = Clock(clock, start=start)
+        self.registry = Registry()
+        self.fragments = Fragments()
+        self.ledger = Ledger(self.clock.now)
+        self.sessions = Sessions(self.clock.now, self.rng, self.registry, self.changed)
+        self.changes = 0
+        """How often a value of an object has changed."""
+        self.bugs: list[str] = []
+        self.page_limit: int | None = None
+        """Objects per retrieved page when the client asks for more or sets no limit; None = all in one reply."""
+        self.patience_s = PATIENCE_S
+        """See there; 0 where there is one client, in this thread."""
+        self.gzip = True
+        """Whether large replies are compressed for clients that ask for it."""
+        self.down_until: datetime | None = None
+        """While vCenter restarts it answers nobody."""
+        self.asked: set[str] = set()
+        """VMs that a rule has made ask a question."""
+        self.skew = timedelta()
+        """How far the time it tells is from its clock."""
+        self.closing = False
+        self._calls = threading.local()
+        self._numbers = itertools.count(1)
+
+    # --- objects ------------------------------------------------------------------------------------------------
+
+    def register(self, obj: ManagedObject) -> None:
+        """Make `obj` reachable by its moid. Raises ValueError when the moid is taken."""
+        with self.changed:
+            self.registry.add(obj)
+            self.changed.notify_all()
+
+    def unregister(self, obj: ManagedObject) -> None:
+        """Forget `obj`: its moid answers ManagedObjectNotFound from now on, filters report that it left."""
+        with self.changed:
+            self.registry.remove(obj)
+            self.fragments.forget(obj.moid)
+            self.changed.notify_all()
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of this moid, or None."""
+        return self.registry.find(moid)
+
+    def get(self, reference: Any) -> Any:
+        """The object of a moid or of a pyVmomi reference. Raises vmodl.fault.ManagedObjectNotFound."""
+        return self.registry.get(reference)
+
+    def by_type(self, wsdl_name: str) -> Iterator[Any]:
+        """All objects of a type and of its subtypes, oldest first."""
+        return self.registry.by_type(wsdl_name)
+
+    def touched(self, obj: ManagedObject, paths: tuple[str, ...]) -> None:
+        """The values at these paths of `obj` changed: their cached XML goes, waiting property filters hear of it."""
+        with self.lock:  # the lock of `changed` itself
+            self.changes += 1
+            self.fragments.drop(obj.moid, paths)
+            self.registry.notice(obj, paths)
+            self.changed.notify_all()
+
+    def next_number(self) -> int:
+        """A number that was not given before (event keys, chain ids)."""
+        return next(self._numbers)
+
+    # --- calls --------------------------------------------------------------------------------------------------
+
+    @property
+    def current_call(self) -> Call | None:
+        """The call that this thread is serving; for the few properties that depend on who reads them."""
+        return getattr(self._calls, "current", None)
+
+    def serving(self, call: Call) -> Serving:
+        """While this lasts, `call` is the current call of this thread."""
+        return Serving(self._calls, call)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def wait(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+        """The first answer of `ready()` that is not None, waiting for it; None when `timeout_s` of time passed.
+
+        Virtual time jumps from alarm to alarm meanwhile; real time is slept. The caller holds the lock, which is
+        released while it sleeps.
+        """
+        if self.clock.mode is ClockMode.REAL:
+            return self._wait_real(ready, timeout_s)
+        return self._wait_virtual(ready, timeout_s)
+
+    def _wait_virtual(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+        begun = self.clock.now()
+        try:
+            return self._jump(ready, None if timeout_s is None else begun + timedelta(seconds=timeout_s))
+        finally:
+            self.sessions.keep_alive(self.clock.now() - begun)
+
+    def _jump(self, ready: Callable[[], Found | None], deadline: datetime | None) -> Found | None:
+        while not self.closing:
+            self._coalesce(deadline)
+            found = ready()
+            if found is not None:
+                return found
+            due = self.clock.next_due()
+            if due is not None and (deadline is None or due <= deadline):
+                self.clock.advance_to(due)
+            elif deadline is None:
+                self.changed.wait(1.0)
+            elif not (self.patience_s and self.changed.wait(self.patience_s)):
+                self.clock.advance_to(deadline)
+                return ready()
+        return None
+
+    def _coalesce(self, deadline: datetime | None) -> None:
+        """Let happen what is about to happen, so that it is told together."""
+        due, soon = self.clock.next_due(), self.clock.now() + COALESCE
+        if due is not None and due <= soon and (deadline is None or soon <= deadline):
+            self.clock.advance_to(soon)
+
+    def _wait_real(self, ready: Callable[[], Found | None], timeout_s: float | None) -> Found | None:
+        deadline = None if timeout_s is None else self.clock.now() + timedelta(seconds=timeout_s)
+        while not self.closing:
+            self.clock.run_due()
+            found = ready()
+            if found is not None:
+                return found
+            now = self.clock.now()
+            if deadline is not None and now >= deadline:
+                return None
+            moments = [moment for moment in (deadline, self.clock.next_due(background=True)) if moment is not None]
+            sleep_s = min((moment - now).total_seconds() for moment in moments) if moments else 1.0
+            self.changed.wait(min(1.0, max(0.001, sleep_s)))
+        return None
+
+    # --- bugs of the simulator -------------------------------------------------------------------------------------
+
+    def record_bug(self, bug: BaseException) -> None:
+        """Keep the traceback of a bug in the simulator; the client sees a SystemError. Tests assert `bugs == []`."""
+        self.bugs.append("".join(traceback.format_exception(bug)))
+
+
+def somebody(store: ObjectStore, method: str) -> Call:
+    """A call of another user, in no session that a client could see: the ledger tells it from the tested client's."""
+    return Call(
+        method=method, version=store.api_version, session=ClientSession(store.sessions, "", "", OTHER_USER, "en")
+    )

@@ -1,0 +1,125 @@
+"""Registry: the managed objects by moid and by type, and who watches them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Any, Final, Protocol
+
+from gpuops.sim.core.managed_object import ManagedObject
+
+STRUCTURE: Final = frozenset(
+    {
+        "childEntity", "datastoreFolder", "hostFolder", "networkFolder", "vmFolder",
+        "host", "resourcePool", "vm", "vApp", "parent",
+    }
+)  # fmt: skip
+"""The properties that hold the inventory tree together; touching one may change what a view holds."""
+
+
+class Watcher(Protocol):
+    """Hears of changes to the objects it watches."""
+
+    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None: ...
+
+    def object_removed(self, obj: ManagedObject) -> None: ...
+
+
+@cache
+def vmomi_type(wsdl_name: str) -> Any:
+    """pyVmomi's class of a managed object type. Raises KeyError for a name that the API does not have."""
+    from pyVmomi import VmomiSupport
+
+    return VmomiSupport.GetWsdlType("urn:vim25", wsdl_name)
+
+
+@cache
+def is_kind_of(wsdl_name: str, ancestor: str) -> bool:
+    """Whether a managed object type is `ancestor` or derives from it, as the API's type tables say."""
+    return issubclass(vmomi_type(wsdl_name), vmomi_type(ancestor))
+
+
+class Registry:
+    """Objects in the order they came; a moid names one object."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, ManagedObject] = {}
+        self._types: dict[str, dict[str, ManagedObject]] = {}
+        self._kinds: dict[str, tuple[str, ...]] = {}
+        """Type -> the types of objects here that are of that kind."""
+        self._watchers: defaultdict[str, dict[Watcher, None]] = defaultdict(dict)
+        self.structure_epoch = 0
+        """Counts changes to the inventory tree; a view that remembers a smaller number looks again."""
+
+    def __iter__(self) -> Iterator[ManagedObject]:
+        return iter(tuple(self._objects.values()))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def add(self, obj: ManagedObject) -> None:
+        if obj.moid in self._objects:
+            raise ValueError(f"{obj.moid} is already {self._objects[obj.moid].wsdl_name}")
+        self._objects[obj.moid] = obj
+        if obj.wsdl_name not in self._types:
+            self._types[obj.wsdl_name] = {}
+            self._kinds.clear()
+        self._types[obj.wsdl_name][obj.moid] = obj
+        if is_kind_of(obj.wsdl_name, "ManagedEntity"):
+            self.structure_epoch += 1
+
+    def remove(self, obj: ManagedObject) -> None:
+        del self._objects[obj.moid]
+        del self._types[obj.wsdl_name][obj.moid]
+        if is_kind_of(obj.wsdl_name, "ManagedEntity"):
+            self.structure_epoch += 1
+        self.tell_removed(obj)
+
+    def find(self, moid: str) -> ManagedObject | None:
+        return self._objects.get(moid)
+
+    def get(self, reference: Any) -> Any:
+        moid = reference if isinstance(reference, str) else reference._moId
+        obj = self._objects.get(moid)
+        if obj is None:
+            from pyVmomi import VmomiSupport, vmodl  # here: this is asked hundreds of thousands of times
+
+            named = reference if not isinstance(reference, str) else VmomiSupport.ManagedObject(moid)
+            raise vmodl.fault.ManagedObjectNotFound(
+                msg=f"The object '{type(named).__name__}:{moid}' has already been deleted or has not been completely "
+                "created",
+                obj=named,
+            )
+        return obj
+
+    def by_type(self, wsdl_name: str) -> Iterator[Any]:
+        kinds = self._kinds.get(wsdl_name)
+        if kinds is None:
+            kinds = self._kinds[wsdl_name] = tuple(name for name in self._types if is_kind_of(name, wsdl_name))
+        for name in kinds:
+            yield from tuple(self._types[name].values())
+
+    def watch(self, moid: str, watcher: Watcher) -> None:
+        """Tell `watcher` of every touch of this object until it is unwatched or removed."""
+        self._watchers[moid][watcher] = None
+
+    def unwatch(self, moid: str, watcher: Watcher) -> None:
+        watchers = self._watchers.get(moid)
+        if watchers is not None:
+            watchers.pop(watcher, None)
+            if not watchers:
+                del self._watchers[moid]
+
+    def tell_removed(self, obj: ManagedObject) -> None:
+        """Tell its watchers that this object is gone."""
+        for watcher in tuple(self._watchers.pop(obj.moid, ())):
+            watcher.object_removed(obj)
+
+    def notice(self, obj: ManagedObject, paths: Collection[str]) -> None:
+        """Pass on that these paths of `obj` changed."""
+        if not STRUCTURE.isdisjoint(paths):
+            self.structure_epoch += 1
+        watchers = self._watchers.get(obj.moid)
+        for watcher in tuple(watchers) if watchers else ():
+            watcher.object_touched(obj, paths)

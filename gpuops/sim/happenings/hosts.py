@@ -1,0 +1,110 @@
+"""What befalls a host and its GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import vmodl
+
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.object_store import somebody
+from gpuops.sim.operations import maintenance, power
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.host_state import REBOOT_S
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.trouble.rule import Rule
+
+OTHER_SCHEDULER: Final = "NVreg_RegistryDwords=RmPVMRL=0x11"
+"""Fixed share (NVIDIA vGPU documentation, RmPVMRL)."""
+AGAIN_AFTER_S: Final = 600.0
+"""How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
+
+
+def gpu_failed(host: HostEntity, rule: Rule) -> None:
+    """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
+    if not host.state.gpus:
+        return
+    gone, call = host.state.gpus[0], _own(host, "XidError")
+    for vm in host.running_vms():
+        on_it = any(seat.pci_id == gone.pci_id for seat in vm.state.seats)
+        if on_it or any(pci_id == gone.pci_id for _, pci_id in vm.state.held):
+            power.stop(vm, call, clean=False)
+    host.state.gpus = host.state.gpus[1:]
+    host.world.ledger.record(call, host, before={"gpu": gone.pci_id}, after={"gpu": None})
+    host.touch("hardware", "config", "summary")
+    host.graphics_changed()
+    host.load_changed()
+
+
+def crashed(host: HostEntity, rule: Rule) -> None:
+    """It stops at once, its VMs with it; it is back after `for_s`, they are not."""
+    if host.state.connection != "connected":
+        return
+    maintenance.go_down(host, _own(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
+
+
+def disconnected(host: HostEntity, rule: Rule) -> None:
+    """vCenter loses sight of it for `for_s`; what runs there runs on."""
+    _connection(host, "notResponding")
+    if rule.for_s:
+        host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
+
+
+def stays_down(host: HostEntity, rule: Rule) -> None:
+    """From its next reboot it does not come back; or so much later, where the rule says so."""
+    host.boot.takes_s = REBOOT_S + rule.for_s if rule.for_s else None
+
+
+def reverted(host: HostEntity, rule: Rule) -> None:
+    """At its next boot a host profile sets its module options back to those that are loaded now."""
+    host.boot.options = host.state.loaded_module_options
+
+
+def forgets_mig(host: HostEntity, rule: Rule) -> None:
+    """Its next boot leaves its GPUs out of MIG mode, asked for or in force: not on every system it survives one."""
+    host.boot.forgets_mig = True
+
+
+def driverless(host: HostEntity, rule: Rule) -> None:
+    """After its next boot its GPU driver is not there, or `for_s` later."""
+    host.boot.driver_late_s = rule.for_s or None
+
+
+def scheduler_changed(host: HostEntity, rule: Rule) -> None:
+    """Somebody sets another vGPU scheduler: it is pending until the next boot."""
+    before, host.state.module_options = host.state.module_options, OTHER_SCHEDULER
+    call = somebody(host.world, "UpdateModuleOptionString")
+    host.world.ledger.record(
+        call, host, before={"module_options": before}, after={"module_options": host.state.module_options}
+    )
+    host.touch("summary")
+
+
+def mixed_size_off(host: HostEntity, rule: Rule) -> None:
+    """It boots anew, and gives each of its GPUs to vGPUs of one size alone from then on."""
+    crashed(host, rule)
+    for gpu in host.state.gpus:
+        if gpu.mode is GpuMode.MIXED_SIZE:
+            gpu.mode = GpuMode.SAME_SIZE
+    host.graphics_changed()
+
+
+def maintenance_wanted(host: HostEntity, rule: Rule) -> None:
+    """Somebody asks it to enter maintenance mode: it waits for the VMs that run there."""
+    try:
+        maintenance.enter(host, somebody(host.world, "EnterMaintenanceMode_Task"), 0)
+    except vmodl.MethodFault:
+        return  # it is in maintenance mode, or entering it
+
+
+def _connection(host: HostEntity, state: str) -> None:
+    before, host.state.connection = host.state.connection, state
+    call = _own(host, "HostConnection")
+    host.world.ledger.record(call, host, before={"connection": before}, after={"connection": state})
+    host.runtime_changed()
+
+
+def _own(host: HostEntity, method: str) -> Call:
+    return Call(method=method, version=host.world.api_version)

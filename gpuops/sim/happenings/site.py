@@ -1,0 +1,91 @@
+"""What befalls storage, vCenter itself, and what this login may do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from gpuops.sim.vcenter.authority import READ_ONLY
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import DatastoreEntity
+    from gpuops.sim.inventory.managed_entity import ManagedEntity
+    from gpuops.sim.trouble.rule import Rule
+    from gpuops.sim.world import World
+
+RESTART_S: Final = 300.0
+"""How long vCenter is away unless the rule says otherwise: five minutes."""
+STALE_S: Final = 90.0
+"""How long old values are told unless the rule says otherwise."""
+
+
+def full(store: DatastoreEntity, rule: Rule) -> None:
+    """Somebody fills it to the last byte, for `for_s`."""
+    taken_mib = store.free_mib
+    store.use(taken_mib)
+    if rule.for_s:
+        store.world.clock.schedule(rule.for_s, lambda: store.use(-taken_mib), background=True)
+
+
+def gone(store: DatastoreEntity, rule: Rule) -> None:
+    """All paths to it are down, for `for_s`: its VMs are inaccessible."""
+    _reachable(store, reachable=False)
+    if rule.for_s:
+        store.world.clock.schedule(rule.for_s, lambda: _reachable(store, reachable=True), background=True)
+
+
+def restarted(world: World, rule: Rule) -> None:
+    """vCenter restarts: no answer for a while, then every session is over and no old task is known.
+
+    The hosts go on meanwhile: what they were doing, they end.
+    """
+    for session in world.sessions:
+        world.sessions.close(session)
+    for task in world.tasks.readable():
+        world.tasks.forget(task)
+    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
+
+
+def away(world: World, rule: Rule) -> None:
+    """Nobody answers for a while: the network between is down. vCenter itself goes on."""
+    world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
+
+
+def revoked(world: World, rule: Rule) -> None:
+    """Every login may only read from now on, or for `for_s`."""
+    users = list(world.sessions.passwords)
+    for user in users:
+        world.authority.permit(user, READ_ONLY)
+
+    def given_back() -> None:
+        for user in users:
+            world.authority.withdraw(user, "group-d1")
+
+    if rule.for_s:
+        world.clock.schedule(rule.for_s, given_back, background=True)
+
+
+def frozen(entity: ManagedEntity, rule: Rule) -> None:
+    """What was read of it before is told again for `for_s`, whatever becomes of it."""
+    world, moid = entity.world, entity.moid
+    world.fragments.freeze(moid)
+    world.clock.schedule(rule.for_s or STALE_S, lambda: world.fragments.thaw(moid), background=True)
+
+
+def another_certificate(world: World, rule: Rule) -> None:
+    """It shows a certificate of another authority from now on, and every connection ends."""
+    if world.change_certificate is not None:
+        world.change_certificate()
+
+
+def skewed(world: World, rule: Rule) -> None:
+    """Its clock is off by `delay_s` from now on."""
+    world.skew = timedelta(seconds=rule.delay_s)
+
+
+def _reachable(store: DatastoreEntity, *, reachable: bool) -> None:
+    store.accessible = reachable
+    store.touch("summary", "host")
+    for vm in store.vms.values():
+        vm.connection = None if reachable else "inaccessible"
+        vm.touch("runtime", "summary")

@@ -1,0 +1,1 @@
+"""The objects of the inventory as operations see them, and the faults that operations raise."""

@@ -1,0 +1,370 @@
+"""The objects of the inventory as operations see them: what each holds, how they are linked, and what a change touches.
+
+The types of `objects` derive from these: they add the properties and methods that clients read and call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.state.drs import Behavior, DrsState
+from gpuops.sim.state.host_state import Boot
+from gpuops.sim.state.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.task import Task
+    from gpuops.sim.state.gpu_admission import RunningVgpu
+    from gpuops.sim.state.host_state import HostGpu, HostState
+    from gpuops.sim.state.vm_state import VmState
+    from gpuops.sim.world import World
+
+ENTER_MAINTENANCE_S: Final = 5.0
+"""How long a host on which nothing runs takes to enter maintenance mode."""
+
+
+class FolderEntity(ManagedEntity):
+    """A folder of one kind: `root`, `vm`, `host`, `datastore` or `network`."""
+
+    def __init__(self, world: World, moid: str, name: str, parent: str | None, kind: str) -> None:
+        super().__init__(world, moid, name, parent)
+        self.kind = kind
+        self.children: dict[str, ManagedEntity] = {}
+
+    def add(self, child: ManagedEntity) -> None:
+        """Take a child in."""
+        self.children[child.moid] = child
+        self.touch("childEntity")
+
+    def remove(self, child: ManagedEntity) -> None:
+        """Let a child go."""
+        self.children.pop(child.moid, None)
+        self.touch("childEntity")
+
+    def refuse_duplicate(self, name: str, besides: ManagedEntity | None = None) -> None:
+        """Raises DuplicateName when a child has that name."""
+        from pyVmomi import vim
+
+        twin = next((child for child in self.children.values() if child.name == name and child is not besides), None)
+        if twin is not None:
+            raise vim.fault.DuplicateName(msg=f"The name '{name}' already exists.", name=name, object=twin.ref)
+
+
+class DatastoreEntity(ManagedEntity):
+    """A VMFS datastore; `free_mib` is what suspended VMs and clones may still take."""
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, capacity_mib: int, free_mib: int) -> None:
+        super().__init__(world, moid, name, parent)
+        self.capacity_mib = capacity_mib
+        self.free_mib = free_mib
+        self.accessible = True
+        self.vms: dict[str, VmEntity] = {}
+        self.host_moids: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"ds:///vmfs/volumes/{self.moid}/"
+
+    def use(self, size_mib: int) -> None:
+        """Take that much space, or give it back when negative."""
+        if size_mib:
+            self.free_mib -= size_mib
+            self.touch("summary", "info")
+
+    def add(self, vm: VmEntity) -> None:
+        """Hold the files of a VM."""
+        self.vms[vm.moid] = vm
+        self.touch("vm")
+
+    def remove(self, vm: VmEntity) -> None:
+        """Hold the files of a VM no more."""
+        self.vms.pop(vm.moid, None)
+        self.touch("vm")
+
+
+class PoolEntity(ManagedEntity):
+    """A resource pool without limits of its own. A VM's reservation is checked against its host, not here."""
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, owner: str) -> None:
+        super().__init__(world, moid, name, parent)
+        self.owner_moid = owner
+        self.pools: list[PoolEntity] = []
+        self.members: dict[str, VmEntity] = {}
+
+    def owner(self) -> ComputeEntity:
+        """The compute resource it shares out."""
+        found: ComputeEntity = self.world.get(self.owner_moid)
+        return found
+
+    def add(self, vm: VmEntity) -> None:
+        """Take a VM in."""
+        self.members[vm.moid] = vm
+        self.touch("vm", "summary", "runtime")
+
+    def remove(self, vm: VmEntity) -> None:
+        """Let a VM go."""
+        self.members.pop(vm.moid, None)
+        self.touch("vm", "summary", "runtime")
+
+    def all_members(self) -> list[VmEntity]:
+        """The VMs in it, and in the pools below it."""
+        return [*self.members.values(), *(vm for pool in self.pools for vm in pool.all_members())]
+
+
+class ComputeEntity(ManagedEntity):
+    """A cluster, or a host without one: hosts behind one root resource pool.
+
+    `drs` is what a cluster does by itself; `pool` and `browser` are set when it is built.
+    """
+
+    def __init__(self, world: World, moid: str, name: str, parent: str, drs: DrsState | None = None) -> None:
+        super().__init__(world, moid, name, parent)
+        self.drs = drs or DrsState(enabled=False)
+        self.host_moids: list[str] = []
+        self.config_managed = False
+        """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
+        self.pool: PoolEntity
+        self.browser: ManagedObject
+
+    def hosts(self) -> list[HostEntity]:
+        return [self.world.get(moid) for moid in self.host_moids]
+
+    def places(self, vm: str) -> bool:
+        """Whether it chooses the host of a VM that is powered on."""
+        return self.drs.behavior_for(vm) in (Behavior.PARTIAL, Behavior.FULL)
+
+    def moves(self, vm: str) -> bool:
+        """Whether it moves a running VM to another host by itself."""
+        return self.drs.behavior_for(vm) is Behavior.FULL
+
+    @property
+    def evacuates_vgpus(self) -> bool:
+        """Whether VMs with a vGPU leave a host that enters maintenance mode."""
+        return self.drs.options.get("VgpuMMAutomationTimeoutSecs") == "-1"
+
+    def rules_allow(self, vm: str, host: str) -> bool:
+        """Whether no binding rule keeps a VM off a host."""
+        return self.drs.allows(vm, host)
+
+    def forget(self, vm: str) -> None:
+        """Drop what is configured for a VM that is gone."""
+        self.drs.forget(vm)
+        self.touch("configurationEx", "configuration")
+
+    def load_changed(self) -> None:
+        """Tell everyone who shows what its hosts can still take."""
+        self.touch("summary")
+        self.pool.touch("runtime", "summary")
+
+    def totals(self) -> dict[str, Any]:
+        """The numbers of ComputeResourceSummary."""
+        hosts = self.hosts()
+        usable = [host.state for host in hosts if host.state.usable]
+        return {
+            "totalCpu": sum(host.state.model.capacity_mhz for host in hosts),
+            "totalMemory": sum(host.state.model.memory_mib << 20 for host in hosts),
+            "numCpuCores": sum(host.state.model.cores for host in hosts),
+            "numCpuThreads": sum(host.state.model.threads for host in hosts),
+            "effectiveCpu": sum(state.model.capacity_mhz for state in usable),
+            "effectiveMemory": sum(state.model.memory_mib for state in usable),
+            "numHosts": len(hosts),
+            "numEffectiveHosts": len(usable),
+            "overallStatus": "green",
+        }
+
+
+class HostEntity(ManagedEntity):
+    """One host; `state` holds all that it is. Its managers have moids made of its own: `graphicsManager-12`."""
+
+    def __init__(self, world: World, moid: str, state: HostState) -> None:
+        self.state = state
+        super().__init__(world, moid, state.name, state.parent)
+        self.lingering: tuple[RunningVgpu, ...] = ()
+        """vGPUs that a VM has left and the GPU does not give back yet."""
+        self.boot = Boot()
+        """How it boots next."""
+        self.undriven: tuple[HostGpu, ...] = ()
+        """GPUs that its driver does not list, since it is not there."""
+        self.entering: Task | None = None
+        """The task that waits to enter maintenance mode."""
+
+    @property
+    def number(self) -> str:
+        """The number in its moid."""
+        return self.moid.rpartition("-")[2]
+
+    def compute_resource(self) -> ComputeEntity:
+        """Its cluster, or the compute resource of a host without one."""
+        found: ComputeEntity = self.world.get(self.state.parent)
+        return found
+
+    def vms(self) -> list[VmEntity]:
+        """The VMs registered on it, in the order they came."""
+        find = self.world.registry.get  # asked for more often than anything else here
+        return [find(moid) for moid in self.state.vms]
+
+    def running_vms(self) -> list[VmEntity]:
+        return [vm for vm in self.vms() if vm.state.power is Power.ON]
+
+    def seats(self) -> tuple[RunningVgpu, ...]:
+        """Every vGPU that runs on it."""
+        return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
+
+    def load_changed(self) -> None:
+        """Tell everyone who shows what runs on it."""
+        self.touch(
+            "config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.assignableHardwareBinding", "summary"
+        )
+        for manager, paths in (
+            ("graphicsManager", ("graphicsInfo", "sharedPassthruGpuTypes")),
+            ("assignableHardwareManager", ("binding",)),
+        ):
+            self.manager(manager).touch(*paths)
+        self.compute_resource().load_changed()
+        self._enter_maintenance_if_empty()
+
+    def _enter_maintenance_if_empty(self) -> None:
+        if self.entering is not None and not self.running_vms():
+            self.world.tasks.hasten(self.entering, ENTER_MAINTENANCE_S)
+            self.entering = None
+
+    def graphics_changed(self) -> None:
+        """Tell everyone who shows what its GPUs are set to."""
+        self.touch("config", "summary")
+        self.manager("graphicsManager").touch(
+            "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
+        )
+        self.manager("pciPassthruSystem").touch("pciPassthruInfo")
+
+    def runtime_changed(self) -> None:
+        """Tell everyone who shows whether it is up, in maintenance, or waits for a reboot."""
+        self.touch("runtime", "summary", "config")
+        self.compute_resource().load_changed()
+        for vm in self.vms():
+            vm.touch("runtime", "summary")
+
+    def drive(self, *, on: bool) -> None:
+        """Its driver comes up, or goes away with all its GPUs."""
+        self.state.gpus, self.undriven = (self.undriven, ()) if on else ((), self.state.gpus)
+        self.touch("hardware", "config", "summary")
+        self.graphics_changed()
+
+    def manager(self, kind: str) -> Any:
+        """Its manager whose moid begins so."""
+        return self.world.get(f"{kind}-{self.number}")
+
+
+class VmEntity(ManagedEntity):
+    """One VM; `state` holds all that it is."""
+
+    def __init__(self, world: World, moid: str, state: VmState) -> None:
+        self.state = state
+        self.connection: str | None = None
+        """Its own connection state where it is not that of its host: inaccessible, orphaned."""
+        super().__init__(world, moid, state.name, state.folder, state.attributes)
+
+    @property
+    def name(self) -> str:
+        return self.state.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self.state.name = name
+
+    @property
+    def parent(self) -> str | None:
+        return self.state.folder
+
+    @parent.setter
+    def parent(self, folder: str | None) -> None:
+        assert folder is not None, "a VM is always in a folder"
+        self.state.folder = folder
+
+    @property
+    def attributes(self) -> dict[int, str]:
+        return self.state.attributes
+
+    @attributes.setter
+    def attributes(self, values: dict[int, str]) -> None:
+        self.state.attributes = values
+
+    @property
+    def is_registered(self) -> bool:
+        return self.world.find(self.moid) is self
+
+    def host(self) -> HostEntity:
+        """The host it is registered on."""
+        found: HostEntity = self.world.get(self.state.host)
+        return found
+
+    def datastore(self) -> DatastoreEntity:
+        """The datastore of its files."""
+        found: DatastoreEntity = self.world.get(self.state.datastore)
+        return found
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def power_changed(self) -> None:
+        """Tell everyone who shows the VM's power, or what it holds."""
+        self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
+        self.host().load_changed()
+
+    def configuration_changed(self, *, renamed: bool = False) -> None:
+        """Tell everyone who shows the VM's configuration."""
+        self.touch(
+            "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
+        )
+        self.host().load_changed()
+
+    def register_on(self, host: str, pool: str | None = None) -> None:
+        """Move the registration to another host, and to another resource pool if one is given."""
+        old = self.host()
+        old.state.vms.pop(self.moid, None)
+        self.state.host = host
+        self.host().state.vms[self.moid] = None
+        if pool is not None and pool != self.state.pool:
+            self.leave_pool()
+            self.world.get(pool).add(self)
+            self.state.pool = pool
+        for changed in (old, self.host()):
+            changed.touch("vm")
+            changed.load_changed()
+        self.touch("runtime", "summary", "resourcePool", "environmentBrowser", "config")
+
+    def leave_pool(self) -> None:
+        """Leave its resource pool, as a template does."""
+        if self.state.pool is not None:
+            self.world.get(self.state.pool).remove(self)
+            self.state.pool = None
+        self.touch("resourcePool")
+
+    def move_to_folder(self, folder: Any) -> None:
+        """Move to another folder. Raises DuplicateName."""
+        folder.refuse_duplicate(self.name, self)
+        self.world.get(self.state.folder).remove(self)
+        self.state.folder = folder.moid
+        folder.add(self)
+        self.touch("parent")
+
+    def move_files(self, store: DatastoreEntity) -> None:
+        """Move its files, a suspended state among them, to another datastore."""
+        old, size_mib = self.datastore(), self.state.suspend_file_mib
+        for datastore, sign in ((old, -1), (store, 1)):
+            datastore.use(sign * size_mib)
+        old.remove(self)
+        store.add(self)
+        self.state.datastore = store.moid
+        self.state.template = replace(self.state.template, datastore=store.name)
+        self.touch("config", "datastore", "layout", "layoutEx", "storage", "summary")
+
+    def refuse_while_asked(self) -> None:
+        """Raises QuestionPending while a question waits for its answer."""
+        if self.state.question is not None:
+            raise faults.question_pending(self.state.question)
+
+    def refuse_duplicate_name(self, name: str) -> None:
+        """Raises DuplicateName when another object of the folder has that name."""
+        self.world.get(self.state.folder).refuse_duplicate(name, self)

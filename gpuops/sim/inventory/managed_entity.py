@@ -1,0 +1,123 @@
+"""ManagedEntity: what every object of the inventory tree has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.world import World
+
+ADMINISTRATOR_ROLE = -1
+
+
+class ManagedEntity(ManagedObject):
+    """An object with a name and a place in the tree. `attributes` are custom field values by key."""
+
+    wsdl_name = "ManagedEntity"
+    world: World
+
+    def __init__(
+        self, world: World, moid: str, name: str, parent: str | None, attributes: dict[int, str] | None = None
+    ) -> None:
+        super().__init__(world, moid)
+        self.name = name
+        self.parent = parent
+        self.attributes = attributes or {}
+
+    @property
+    def display_name(self) -> str:
+        return self.name
+
+    def above(self) -> ManagedObject | None:
+        # not by the property, which is made of this: every call and every event asks for it
+        return self.world.find(self.parent) if self.parent is not None else None
+
+    def rename(self, name: str) -> None:
+        """Take a new name."""
+        self.name = name
+        self.touch("name", "summary", "config")
+
+    def post(self, call: Call, kind: str, **fields: Any) -> None:
+        """Post an event about this object."""
+        self.world.events.post(call, kind, self, **fields)
+
+    def set_attribute(self, key: int, value: str) -> None:
+        """Set a custom field; an empty value clears it."""
+        values = {**self.attributes, key: value}
+        self.attributes = {known: text for known, text in values.items() if text != ""}
+        self.touch("customValue", "value", "summary")
+
+    @prop("name")
+    def _name(self) -> Any:
+        return self.name
+
+    @prop("parent")
+    def _parent(self) -> Any:
+        return self.world.get(self.parent).ref if self.parent else UNSET
+
+    @prop("customValue")
+    @prop("value")
+    def _custom_values(self) -> Any:
+        return custom_values(self.attributes)
+
+    @prop("availableField")
+    def _available_fields(self) -> Any:
+        return [field for field in self._all_fields() if _applies(field, self.ref)]
+
+    @prop("overallStatus")
+    @prop("configStatus")
+    def _status(self) -> Any:
+        return "green"
+
+    @prop("effectiveRole")
+    def _roles(self) -> Any:
+        return [ADMINISTRATOR_ROLE]
+
+    @prop("alarmActionsEnabled")
+    def _alarm_actions(self) -> Any:
+        return True
+
+    @prop("recentTask")
+    def _recent_tasks(self) -> Any:
+        return [task.ref for task in self.world.tasks.recent(self)]
+
+    def _all_fields(self) -> list[Any]:
+        manager = self.world.find("CustomFieldsManager")
+        return list(manager.read("field")) if manager else []
+
+    @method
+    def setCustomValue(self, call: Call, key: str, value: str) -> None:
+        """Declared faults: InvalidArgument for a field that is not defined."""
+        from pyVmomi import vmodl
+
+        field = next((field for field in self._all_fields() if field.name == key), None)
+        if field is None:
+            raise vmodl.fault.InvalidArgument(msg=f"No custom field is named {key}.", invalidProperty="key")
+        before = self.attributes.get(field.key, "")
+        self.set_attribute(field.key, value)
+        self.world.ledger.record(call, self, before={key: before}, after={key: value})
+
+    @method
+    def Rename_Task(self, call: Call, newName: str) -> Any:
+        """Declared faults: DuplicateName, InvalidName."""
+        before = self.name
+
+        def finish() -> None:
+            self.rename(newName)
+            self.world.ledger.record(call, self, before={"name": before}, after={"name": newName})
+
+        return self.world.tasks.start(call, "Rename_Task", self, 0.2, finish=finish)
+
+
+def _applies(field: Any, reference: Any) -> bool:
+    return field.managedObjectType is None or isinstance(reference, field.managedObjectType)
+
+
+def custom_values(attributes: dict[int, str]) -> list[Any]:
+    """Custom field values, as every entity and summary lists them."""
+    from pyVmomi import vim
+
+    return [vim.CustomFieldsManager.StringValue(key=key, value=value) for key, value in sorted(attributes.items())]

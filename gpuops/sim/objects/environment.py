@@ -1,0 +1,92 @@
+"""What VMs of a cluster can be made of, what can be browsed for files, and whether a VM would power on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.inventory import faults
+from gpuops.sim.inventory.managed_entity import ManagedEntity
+from gpuops.sim.operations import initial_placement
+from gpuops.sim.render import config_option, config_target
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.inventory.entities import ComputeEntity, HostEntity
+    from gpuops.sim.world import World
+
+
+class HostDatastoreBrowser(ManagedObject):
+    """The browser of one entity."""
+
+    wsdl_name = "HostDatastoreBrowser"
+
+    def __init__(self, entity: ManagedEntity) -> None:
+        super().__init__(entity.world, f"datastoreBrowser-{entity.moid}")
+        self.entity = entity
+        entity.world.register(self)
+
+    @prop("datastore")
+    def _datastores(self) -> Any:
+        return [self.entity] if self.entity.wsdl_name == "Datastore" else self.entity.read("datastore")
+
+
+class EnvironmentBrowser(ManagedObject):
+    """The browser of one compute resource; asked with a host it answers for that host alone."""
+
+    wsdl_name = "EnvironmentBrowser"
+    world: World
+
+    def __init__(self, moid: str, owner: ComputeEntity) -> None:
+        super().__init__(owner.world, moid)
+        self.owner = owner
+
+    def _hosts(self, host: Any) -> list[HostEntity]:
+        if host is None:
+            return self.owner.hosts()
+        found: HostEntity = self.world.get(host)
+        if found.compute_resource() is not self.owner:
+            raise faults.wrong_argument("host")
+        return [found]
+
+    @prop("datastoreBrowser")
+    def _datastore_browser(self) -> Any:
+        return self.world.get(f"datastoreBrowser-{self.owner.moid}")
+
+    @method
+    def QueryConfigTarget(self, call: Call, host: Any = None) -> Any:
+        return config_target.config_target(self._hosts(host))
+
+    @method
+    def QueryTargetCapabilities(self, call: Call, host: Any = None) -> Any:
+        hosts = self._hosts(host)
+        return hosts[0].read("capability") if hosts else None
+
+    @method
+    def QueryConfigOption(self, call: Call, key: str | None = None, host: Any = None) -> Any:
+        self._hosts(host)
+        return config_option.config_option(key or config_option.NEWEST, None)
+
+    @method
+    def QueryConfigOptionEx(self, call: Call, spec: Any = None) -> Any:
+        self._hosts(spec.host if spec else None)
+        key = (spec.key if spec else None) or config_option.NEWEST
+        return config_option.config_option(key, list(spec.guestId) if spec else None)
+
+    @method
+    def QueryConfigOptionDescriptor(self, call: Call) -> Any:
+        return config_option.descriptors([host.ref for host in self.owner.hosts()])
+
+
+MOID: Final = "VmCompatibilityChecker"
+
+
+class VirtualMachineCompatibilityChecker(ManagedObject):
+    """Trials of power-on; the task succeeds, what would fail is in its result."""
+
+    wsdl_name = "VirtualMachineCompatibilityChecker"
+    world: World
+
+    @method
+    def CheckPowerOn_Task(self, call: Call, vm: Any, host: Any = None, pool: Any = None, testType: Any = None) -> Any:
+        return initial_placement.check_power_on(self.world.get(vm), call, self.world.get(host) if host else None)

@@ -1,0 +1,203 @@
+"""The managers of one host: graphics, passthrough, assignable hardware, kernel modules and installed software."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.operations import graphics_change, passthrough_change
+from gpuops.sim.render import config_target, host_graphics
+from gpuops.sim.render.device_groups import group_info, offered_groups
+from gpuops.sim.render.filled import filled
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.world import World
+
+
+class HostManager(ManagedObject):
+    """A managed object under a host's configManager; the ledger names it by its host."""
+
+    wsdl_name = "ManagedObject"
+    world: World
+
+    def __init__(self, moid: str, host: HostSystem) -> None:
+        super().__init__(host.world, moid)
+        self.host = host
+
+    @property
+    def display_name(self) -> str:
+        return self.host.name
+
+    @property
+    def governed_by(self) -> ManagedObject:
+        return self.host
+
+
+class HostGraphicsManager(HostManager):
+    """Shows what `HostSystem.config` shows of graphics, and changes it."""
+
+    wsdl_name = "HostGraphicsManager"
+
+    @prop("graphicsInfo")
+    def _graphics_info(self) -> Any:
+        return self.host.read("config.graphicsInfo")
+
+    @prop("graphicsConfig")
+    def _graphics_config(self) -> Any:
+        return self.host.read("config.graphicsConfig")
+
+    @prop("sharedPassthruGpuTypes")
+    def _offered_types(self) -> Any:
+        return self.host.read("config.sharedPassthruGpuTypes")
+
+    @prop("sharedGpuCapabilities")
+    def _capabilities(self) -> Any:
+        return self.host.read("config.sharedGpuCapabilities")
+
+    @method
+    def UpdateGraphicsConfig(self, call: Call, config: Any) -> None:
+        graphics_change.update(self.host, call, config)
+
+    @method
+    def RefreshGraphicsManager(self, call: Call) -> None:
+        self.host.graphics_changed()
+
+    @method
+    def IsSharedGraphicsActive(self, call: Call) -> bool:
+        return any(gpu.listed and gpu.graphics_type != "direct" for gpu in self.host.state.gpus)
+
+    @method
+    def RetrieveVgpuDeviceInfo(self, call: Call) -> Any:
+        return host_graphics.vgpu_devices(self.host.state)
+
+    @method
+    def RetrieveVgpuProfileInfo(self, call: Call) -> Any:
+        return host_graphics.vgpu_profiles(self.host.state)
+
+
+class HostPciPassthruSystem(HostManager):
+    """Passthrough of the host's devices: configured, and in force."""
+
+    wsdl_name = "HostPciPassthruSystem"
+
+    @prop("pciPassthruInfo")
+    def _info(self) -> Any:
+        return self.host.read("config.pciPassthruInfo")
+
+    @method
+    def UpdatePassthruConfig(self, call: Call, config: Any) -> None:
+        passthrough_change.update(self.host, call, config)
+
+    @method
+    def Refresh(self, call: Call) -> None:
+        self.host.graphics_changed()
+
+
+class HostAssignableHardwareManager(HostManager):
+    """Assignable hardware of a host."""
+
+    wsdl_name = "HostAssignableHardwareManager"
+
+    @prop("binding")
+    def _binding(self) -> Any:
+        return self.host.read("config.assignableHardwareBinding")
+
+    @prop("config")
+    def _config(self) -> Any:
+        from pyVmomi import vim
+
+        return vim.host.AssignableHardwareConfig()
+
+    @method
+    def RetrieveDynamicPassthroughInfo(self, call: Call) -> Any:
+        return config_target.dynamic_devices([self.host.state])
+
+    @method
+    def RetrieveVendorDeviceGroupInfo(self, call: Call) -> Any:
+        return [group_info(group) for group in offered_groups(self.host.state)]
+
+
+NVIDIA: Final = "nvidia"
+
+
+class HostKernelModuleSystem(HostManager):
+    """Option strings are for the next boot; what QueryModules shows is loaded now."""
+
+    wsdl_name = "HostKernelModuleSystem"
+
+    @method
+    def QueryModules(self, call: Call) -> Any:
+        from pyVmomi import vim
+
+        names = [NVIDIA, "vmkernel"] if self._has_driver() else ["vmkernel"]
+        return [
+            filled(
+                vim.host.KernelModuleSystem.ModuleInfo,
+                id=number,
+                name=name,
+                version=self.host.state.driver_version if name == NVIDIA else "8.0.3",
+                filename=f"/usr/lib/vmware/vmkmod/{name}",
+                optionString=self.host.state.loaded_module_options if name == NVIDIA else "",
+                loaded=True,
+                enabled=True,
+                useCount=1,
+            )
+            for number, name in enumerate(names, start=1)
+        ]
+
+    @method
+    def QueryConfiguredModuleOptionString(self, call: Call, name: str) -> str:
+        self._refuse_unknown(name)
+        return self.host.state.module_options
+
+    @method
+    def UpdateModuleOptionString(self, call: Call, name: str, options: str) -> None:
+        """Replaces the whole string; in force after the next boot."""
+        self._refuse_unknown(name)
+        before, self.host.state.module_options = self.host.state.module_options, options
+        self.host.touch("summary")
+        self.world.ledger.record(call, self.host, before={"module_options": before}, after={"module_options": options})
+
+    def _has_driver(self) -> bool:
+        return bool(self.host.state.driver_version)
+
+    def _refuse_unknown(self, name: str) -> None:
+        from pyVmomi import vim
+
+        if name != NVIDIA or not self._has_driver():
+            raise vim.fault.NotFound(msg=f"Kernel module {name} is not installed.")
+
+
+class HostImageConfigManager(HostManager):
+    """What is installed."""
+
+    wsdl_name = "HostImageConfigManager"
+
+    @method
+    def fetchSoftwarePackages(self, call: Call) -> Any:
+        driver = self.host.state.driver_version
+        packages = [("esx-base", "8.0.3-0.0.24022510", "VMware")]
+        if driver:
+            packages.append(("NVD-AIE-800-Driver" if "aie" in driver else "NVD-VGPU-800-Driver", driver, "NVIDIA"))
+        return [self._package(*package) for package in packages]
+
+    @method
+    def HostImageConfigGetAcceptance(self, call: Call) -> str:
+        return "partner"
+
+    def _package(self, name: str, version: str, vendor: str) -> Any:
+        from pyVmomi import vim
+
+        return filled(
+            vim.host.SoftwarePackage,
+            name=name,
+            version=version,
+            type="bootbank",
+            vendor=vendor,
+            acceptanceLevel="vmware_accepted" if vendor == "NVIDIA" else "vmware_certified",
+            summary=f"{name} {version}",
+            description=f"{name} {version}",
+            creationDate=self.host.state.boot_time,
+        )

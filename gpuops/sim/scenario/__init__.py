@@ -1,0 +1,1 @@
+"""Worlds made from declared inventories, and saved between two runs."""

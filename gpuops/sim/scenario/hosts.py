@@ -1,0 +1,148 @@
+"""Clusters and hosts of a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from gpuops.model.gpu import PciAddress
+from gpuops.sim.inventory.registration import new_moid, new_uuid
+from gpuops.sim.objects.compute_resource import ClusterComputeResource
+from gpuops.sim.objects.environment import EnvironmentBrowser, HostDatastoreBrowser
+from gpuops.sim.objects.esxcli import DynamicTypeManager, ManagedMethodExecuter
+from gpuops.sim.objects.host_managers import (
+    HostAssignableHardwareManager,
+    HostGraphicsManager,
+    HostImageConfigManager,
+    HostKernelModuleSystem,
+    HostManager,
+    HostPciPassthruSystem,
+)
+from gpuops.sim.objects.host_profiles import HostProfile
+from gpuops.sim.objects.host_system import HostSystem
+from gpuops.sim.objects.resource_pool import ResourcePool
+from gpuops.sim.scenario.scenario_file import ClusterDeclared, GpuDeclared, HostsDeclared, ModelDeclared, numbers
+from gpuops.sim.services.option_manager import OptionManager
+from gpuops.sim.state.board import board
+from gpuops.sim.state.drs import DrsState
+from gpuops.sim.state.host_state import HostGpu, HostModel, HostState
+
+if TYPE_CHECKING:
+    from gpuops.sim.scenario.site import ScenarioSite
+
+UPTIME: Final = timedelta(days=20)
+PARTS: Final[tuple[tuple[type[HostManager], str], ...]] = (
+    (HostGraphicsManager, "graphicsManager"),
+    (HostPciPassthruSystem, "pciPassthruSystem"),
+    (HostAssignableHardwareManager, "assignableHardwareManager"),
+    (HostKernelModuleSystem, "kernelModuleSystem"),
+    (HostImageConfigManager, "imageConfigManager"),
+    (ManagedMethodExecuter, "methodExecuter"),
+    (DynamicTypeManager, "typeManager"),
+)
+"""A host's managers, and what their moids begin with, as `render.host_config.MANAGERS` names them; and esxcli's two."""
+HOST_OPTIONS: Final = {"Net.PVRDMAVmknic": "", "UserVars.SuppressShellWarning": 0, "Mem.AllocGuestLargePage": 1}
+
+
+def add_clusters(site: ScenarioSite) -> None:
+    """All clusters with their hosts."""
+    counts = iter(numbers([hosts.count for each in site.declared.clusters for hosts in each.hosts], site.parameters))
+    for declared in site.declared.clusters:
+        names = [(hosts, name) for hosts in declared.hosts for name in _names(hosts, next(counts))]
+        waiting = iter(names)
+        number = 0
+        while batch := list(islice(waiting, declared.size or len(names))):
+            number += 1
+            _add_cluster(site, declared, declared.name.format(number), batch)
+
+
+def _names(hosts: HostsDeclared, count: int) -> Iterator[str]:
+    return (hosts.name.format(number) for number in range(hosts.first, hosts.first + count))
+
+
+def _add_cluster(
+    site: ScenarioSite, declared: ClusterDeclared, name: str, hosts: list[tuple[HostsDeclared, str]]
+) -> None:
+    world, folder = site.world, site.datacenter.folders["host"]
+    drs = DrsState(enabled=False) if declared.drs is None else DrsState(behavior=declared.drs)
+    cluster = ClusterComputeResource(world, new_moid(world, "domain-c"), name, folder.moid, drs)
+    cluster.pool = ResourcePool(world, new_moid(world, "resgroup"), "Resources", cluster.moid, cluster.moid)
+    cluster.browser = EnvironmentBrowser(f"envbrowser-{cluster.moid.rpartition('-')[2]}", cluster)
+    for obj in (cluster, cluster.pool, cluster.browser):
+        world.register(obj)
+    HostDatastoreBrowser(cluster)
+    folder.add(cluster)
+    cluster.config_managed = declared.config_managed
+    if declared.host_profile is not None:
+        attached = declared.host_profile
+        moid = new_moid(world, "hostprofile")
+        world.register(HostProfile(world, moid, attached.name, (cluster.moid,), attached.module_options))
+    for hosts_declared, host_name in hosts:
+        host = _add_host(site, cluster, hosts_declared, host_name)
+        for key in dict.fromkeys((hosts_declared.group or hosts_declared.name, host_name)):
+            site.hosts.setdefault(key, []).append(host)
+
+
+def _add_host(site: ScenarioSite, cluster: ClusterComputeResource, declared: HostsDeclared, name: str) -> HostSystem:
+    world = site.world
+    state = HostState(
+        name=name,
+        uuid=new_uuid(world),
+        model=_model(site.declared.models[declared.model]),
+        parent=cluster.moid,
+        gpus=tuple(_gpu(gpu) for gpu in sorted(declared.gpus, key=lambda gpu: PciAddress.parse(gpu.at))),
+        boot_time=site.declared.start - UPTIME,
+        driver_version=declared.driver,
+        no_suspend=frozenset(declared.no_suspend),
+        rebinds_without_reboot=declared.rebinds_without_reboot,
+        policy=declared.policy,
+        datastores=tuple(store.moid for store in site.datastores),
+        networks=tuple(network.moid for network in site.networks),
+    )
+    host = HostSystem(world, new_moid(world, "host"), state)
+    world.register(host)
+    HostDatastoreBrowser(host)
+    _add_parts(host)
+    cluster.host_moids.append(host.moid)
+    for store in site.datastores:
+        store.host_moids.append(host.moid)
+    return host
+
+
+def _add_parts(host: HostSystem) -> None:
+    for kind, prefix in PARTS:
+        host.world.register(kind(f"{prefix}-{host.number}", host))
+    host.world.register(OptionManager(host.world, f"hostOptions-{host.number}", dict(HOST_OPTIONS), name=host.name))
+
+
+def _gpu(declared: GpuDeclared) -> HostGpu:
+    return HostGpu(
+        pci_id=str(PciAddress.parse(declared.at)),
+        board=board(declared.board),
+        numa_node=declared.node,
+        mode=declared.mode,
+        graphics_type=declared.type,
+        configured_type=declared.type,
+        passthrough_enabled=declared.passthrough,
+        passthrough_active=declared.passthrough,
+        label=declared.label,
+        nvlink=declared.nvlink,
+    )
+
+
+@cache
+def _model(declared: ModelDeclared) -> HostModel:
+    return HostModel(
+        vendor=declared.vendor,
+        model=declared.model,
+        cpu_model=declared.cpu,
+        sockets=declared.sockets,
+        cores_per_socket=declared.cores_per_socket,
+        threads_per_core=declared.threads_per_core,
+        cpu_mhz=declared.cpu_mhz,
+        memory_mib=declared.memory_gib << 10,
+        numa_nodes=declared.numa_nodes,
+    )

@@ -1,0 +1,91 @@
+"""What the counters of hosts and VMs show: derived from what runs, steady in time, the same in every run.
+
+GPU counters exist for GPUs of the host's graphics stack only: a passthrough GPU has no driver on the host (from
+memory). Percentages are in hundredths.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.state.vm_state import Power
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity, VmEntity
+    from gpuops.sim.state.gpu_admission import RunningVgpu
+    from gpuops.sim.state.host_state import HostGpu
+    from gpuops.sim.vcenter.counters import Values
+
+SAMPLE_MS: Final = 20_000
+IDLE_C: Final = 34
+IDLE_W: Final = 30
+BUSY_SHARE: Final = 60
+"""Percent of its slice that a vGPU of a busy VM uses."""
+BUSY_MHZ: Final = 500
+"""A VM that uses more CPU than this also uses its vGPU."""
+
+
+def measure(entity: Any, moment: datetime) -> Values:
+    """The counters of an entity: hosts and VMs that are on have some."""
+    if entity.wsdl_name == "HostSystem":
+        return _host(entity)
+    if entity.wsdl_name == "VirtualMachine" and entity.state.power is Power.ON:
+        return _vm(entity, moment)
+    return {}
+
+
+def _vm(vm: VmEntity, moment: datetime) -> Values:
+    state = vm.state
+    capacity_mhz = state.cpus * vm.host().state.model.cpu_mhz
+    usage = 10_000 * state.cpu_usage_mhz // capacity_mhz
+    uptime_s = int((moment - state.boot_time).total_seconds()) if state.boot_time else 0
+    return {
+        ("cpu.usage.average", ""): usage,
+        ("cpu.usagemhz.average", ""): state.cpu_usage_mhz,
+        ("cpu.idle.summation", ""): state.cpus * SAMPLE_MS * (10_000 - usage) // 10_000,
+        ("cpu.ready.summation", ""): 0,
+        ("mem.usage.average", ""): 10_000 * state.guest_memory_mib // state.memory_mib,
+        ("mem.active.average", ""): state.guest_memory_mib << 10,
+        ("mem.consumed.average", ""): (state.reserved_mib or state.guest_memory_mib) << 10,
+        ("disk.usage.average", ""): state.cpu_usage_mhz // 10,
+        ("net.usage.average", ""): state.cpu_usage_mhz // 20,
+        ("sys.uptime.latest", ""): max(0, uptime_s),
+    }
+
+
+def _host(host: HostEntity) -> Values:
+    if host.state.connection != "connected":
+        return {}
+    running = [vm.state for vm in host.running_vms()]
+    model = host.state.model
+    mhz = sum(vm.cpu_usage_mhz for vm in running)
+    used_mib = sum(vm.reserved_mib or vm.guest_memory_mib for vm in running)
+    values = {
+        ("cpu.usage.average", ""): 10_000 * mhz // model.capacity_mhz,
+        ("cpu.usagemhz.average", ""): mhz,
+        ("mem.usage.average", ""): 10_000 * used_mib // model.memory_mib,
+        ("mem.consumed.average", ""): used_mib << 10,
+        ("power.power.average", ""): 350 + mhz // 100,
+    }
+    busy = {vm.moid for vm in host.running_vms() if vm.state.cpu_usage_mhz > BUSY_MHZ}
+    for gpu in host.state.gpus:
+        if gpu.listed:
+            values.update(_gpu(gpu, [seat for seat in host.seats() if seat.pci_id == gpu.pci_id], busy))
+    return values
+
+
+def _gpu(gpu: HostGpu, seats: list[RunningVgpu], busy: set[str]) -> dict[tuple[str, str], int]:
+    total_kib = gpu.board.framebuffer_mib << 10
+    used_kib = sum(seat.type.framebuffer_mib << 10 for seat in seats)
+    percent = sum(
+        BUSY_SHARE * seat.type.framebuffer_mib // gpu.board.framebuffer_mib for seat in seats if seat.vm in busy
+    )
+    return {
+        ("gpu.utilization.average", gpu.pci_id): 100 * percent,
+        ("gpu.mem.used.average", gpu.pci_id): used_kib,
+        ("gpu.mem.usage.average", gpu.pci_id): 10_000 * used_kib // total_kib,
+        ("gpu.mem.total.latest", gpu.pci_id): total_kib,
+        ("gpu.temperature.average", gpu.pci_id): IDLE_C + percent // 2,
+        ("gpu.power.used.latest", gpu.pci_id): IDLE_W + 2 * percent,
+    }

@@ -1,0 +1,177 @@
+"""Saved state: how a world differs from its scenario, as JSON, so that the next run goes on where this one stopped.
+
+Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, tags,
+vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.inventory.registration import enter, leave
+from gpuops.sim.objects.folder import Folder
+from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.drs import DrsState
+from gpuops.sim.state.gpu_admission import VgpuPolicy
+from gpuops.sim.state.vm_state import VmState
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.world import World
+
+FORMAT: Final = 2
+HOST_FIELDS: Final = (
+    "connection",
+    "power",
+    "in_maintenance",
+    "default_graphics_type",
+    "module_options",
+    "loaded_module_options",
+)
+GPU_FIELDS: Final = ("graphics_type", "configured_type", "passthrough_enabled", "passthrough_active", "label")
+
+
+def save(world: World, scenario: str, seed: int, afresh: Callable[[], World]) -> dict[str, Any]:
+    """How `world` differs from what `afresh` builds, as JSON values."""
+    untouched = afresh()
+    return {
+        "format": FORMAT,
+        "scenario": scenario,
+        "seed": seed,
+        "now": world.clock.now().isoformat(),
+        "number": world.next_number(),
+        "folders": _folders(world, untouched),
+        "vms": _changed(_vms(world), _vms(untouched)),
+        "removed": [vm.moid for vm in untouched.by_type("VirtualMachine") if world.find(vm.moid) is None],
+        "hosts": _changed(_hosts(world), _hosts(untouched)),
+        "clusters": _changed(_clusters(world), _clusters(untouched)),
+        "datastores": _changed(_space(world), _space(untouched)),
+        "fields": [asdict(field) for field in world.custom_fields.fields.values()],
+        "options": _changed(world.options.items(), untouched.options.items()),
+        "tags": world.tags.to_json(),
+        "ledger": world.ledger.to_json(),
+    }
+
+
+def restore(world: World, scenario: str, seed: int, saved: dict[str, Any]) -> None:
+    """Make a freshly built world what was saved of it. Raises ValueError, KeyError or TypeError for anything else."""
+    named = (saved["format"], saved["scenario"], saved["seed"])
+    if named != (FORMAT, scenario, seed):
+        raise ValueError(f"it is of format {named[0]}, scenario {named[1]!r}, seed {named[2]}")
+    world.clock.advance_to(datetime.fromisoformat(saved["now"]))
+    while world.next_number() < saved["number"]:  # ids that were given before are not given again
+        continue
+    world.rng.seed(f"{seed}:{saved['number']}")
+    world.custom_fields.load(saved["fields"])
+    world.options.update(saved["options"])
+    for folder in saved["folders"]:
+        _restore_folder(world, folder)
+    for moid in saved["removed"]:
+        leave(world.get(moid))
+    for moid, values in saved["vms"].items():
+        _restore_vm(world, moid, _vm_adapter().validate_python(values))
+    for moid, values in saved["hosts"].items():
+        _restore_host(world.get(moid), values)
+    for moid, values in saved["clusters"].items():
+        world.get(moid).drs = _drs_adapter().validate_python(values)
+    for moid, free_mib in saved["datastores"].items():
+        world.get(moid).free_mib = free_mib
+    world.tags.load(saved["tags"])
+    world.ledger.load(saved["ledger"])
+
+
+def _changed(now: Any, before: Any) -> dict[str, Any]:
+    known = dict(before)
+    return {key: value for key, value in now if key not in known or known[key] != value}
+
+
+@cache
+def _vm_adapter() -> TypeAdapter[VmState]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(VmState)
+
+
+@cache
+def _drs_adapter() -> TypeAdapter[DrsState]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(DrsState)
+
+
+def _vms(world: World) -> Iterator[tuple[str, Any]]:
+    adapter = _vm_adapter()
+    for vm in world.by_type("VirtualMachine"):
+        yield vm.moid, adapter.dump_python(vm.state, mode="json")
+
+
+def _hosts(world: World) -> Iterator[tuple[str, Any]]:
+    for host in world.by_type("HostSystem"):
+        state = host.state
+        yield (
+            host.moid,
+            {
+                **{name: getattr(state, name) for name in HOST_FIELDS},
+                "attributes": {str(key): value for key, value in host.attributes.items()},
+                "policy": state.policy.value,
+                "boot_time": state.boot_time.isoformat(),
+                "gpus": {
+                    gpu.pci_id: {"mode": gpu.mode.value, **{name: getattr(gpu, name) for name in GPU_FIELDS}}
+                    for gpu in state.gpus
+                },
+            },
+        )
+
+
+def _clusters(world: World) -> Iterator[tuple[str, Any]]:
+    for cluster in world.by_type("ClusterComputeResource"):
+        yield cluster.moid, _drs_adapter().dump_python(cluster.drs, mode="json")
+
+
+def _space(world: World) -> Iterator[tuple[str, Any]]:
+    for store in world.by_type("Datastore"):
+        yield store.moid, store.free_mib
+
+
+def _folders(world: World, untouched: World) -> list[dict[str, str]]:
+    return [
+        {"moid": folder.moid, "name": folder.name, "parent": folder.parent, "kind": folder.kind}
+        for folder in world.by_type("Folder")
+        if untouched.find(folder.moid) is None
+    ]
+
+
+def _restore_folder(world: World, saved: dict[str, str]) -> None:
+    folder = Folder(world, saved["moid"], saved["name"], saved["parent"], saved["kind"])
+    world.register(folder)
+    world.get(folder.parent).add(folder)
+
+
+def _restore_vm(world: World, moid: str, state: VmState) -> None:
+    known = world.find(moid)
+    if isinstance(known, VirtualMachine):
+        leave(known)
+    state.guest_boots = state.guest_boots and state.template.boot_s is None  # the others came up meanwhile
+    vm = enter(VirtualMachine(world, moid, state))
+    for taken in state.snapshots:
+        world.register(VirtualMachineSnapshot(world, taken.moid, vm, copy.copy(state)))
+
+
+def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
+    state = host.state
+    for name in HOST_FIELDS:
+        setattr(state, name, values[name])
+    host.attributes = {int(key): value for key, value in values["attributes"].items()}
+    state.policy, state.boot_time = VgpuPolicy(values["policy"]), datetime.fromisoformat(values["boot_time"])
+    for gpu in state.gpus:
+        gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
+        for name in GPU_FIELDS:
+            setattr(gpu, name, values["gpus"][gpu.pci_id][name])

@@ -1,0 +1,291 @@
+"""Scenario files: what a simulated vCenter contains, declared in YAML and checked at the door.
+
+Names hold Python format fields, `vdi-{:03}`, filled with numbers from `first` on. A count is a number, the name of a
+parameter, or `{percent: 40, of: hosts}`; counts of one list whose percents add up to 100 add up to the parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpuops.config.yaml_file import parse_yaml, read_text
+from gpuops.errors import PolicyError
+from gpuops.sim.state.board import GpuMode
+from gpuops.sim.state.drs import Behavior
+from gpuops.sim.state.gpu_admission import VgpuPolicy
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's parser where PyYAML was built with it: eight times faster. For the scenarios that gpuops brings alone: it
+has no limit of depth, and a file of 50,000 brackets ends the process."""
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Share(_Declared):
+    """A part of a parameter."""
+
+    percent: Annotated[float, Field(gt=0, le=100)]
+    of: str
+
+
+Count = int | str | Share
+
+
+class ModelDeclared(_Declared):
+    """A server model."""
+
+    vendor: str
+    model: str
+    cpu: str
+    sockets: int = 2
+    cores_per_socket: int
+    threads_per_core: int = 2
+    cpu_mhz: int
+    memory_gib: int
+    numa_nodes: int = 2
+
+
+class GpuDeclared(_Declared):
+    """One physical GPU of a host."""
+
+    board: str
+    """A key of the catalogue: `a100`."""
+    at: str
+    """PCI address."""
+    node: int
+    mode: GpuMode = GpuMode.SAME_SIZE
+    passthrough: bool = False
+    label: str | None = None
+    nvlink: str | None = None
+    type: Literal["shared", "sharedDirect", "basic"] = "sharedDirect"
+
+
+class HostsDeclared(_Declared):
+    """Hosts of one kind."""
+
+    name: str
+    count: Count = 1
+    first: int = 1
+    group: str | None = None
+    """What VMs refer to; without it the hosts' names."""
+    model: str
+    driver: str = ""
+    """Version of the NVIDIA vGPU manager VIB; '' = not installed."""
+    policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
+    rebinds_without_reboot: bool = False
+    no_suspend: tuple[str, ...] = ()
+    gpus: tuple[GpuDeclared, ...] = ()
+
+
+class HostProfileDeclared(_Declared):
+    """A host profile of stateless hosts: they boot with the options of module nvidia that it has."""
+
+    name: str
+    module_options: str = ""
+
+
+class ClusterDeclared(_Declared):
+    """A cluster, or with `size` as many as its hosts fill."""
+
+    name: str
+    size: int | None = None
+    drs: Behavior | None = Behavior.PARTIAL
+    host_profile: HostProfileDeclared | None = None
+    """What is attached to it."""
+    config_managed: bool = False
+    """Whether it keeps the configuration of its hosts (vSphere Configuration Profiles)."""
+    hosts: tuple[HostsDeclared, ...]
+
+
+class DatastoreDeclared(_Declared):
+    name: str
+    capacity_gib: int
+    free_gib: int
+
+
+class DynamicDeclared(_Declared):
+    """A Dynamic DirectPath I/O device."""
+
+    boards: tuple[str, ...]
+    label: str | None = None
+
+
+class DeviceDeclared(_Declared):
+    """One device of a VM: exactly one of these."""
+
+    vgpu: str | None = None
+    direct_path: str | None = None
+    """PCI address on the VM's host."""
+    dynamic: DynamicDeclared | None = None
+    group: str | None = None
+    """A vendor device group's name: adds all its members."""
+    sriov: str | None = None
+    """An SR-IOV network card: PCI address of the port of the host's network card."""
+
+
+class GuestLoginDeclared(_Declared):
+    username: str
+    password: str
+
+
+class ProgramDeclared(_Declared):
+    path: str
+    takes_s: float | None = 0.0
+    """None = it never ends by itself."""
+    exit_code: int = 0
+
+
+class GuestDeclared(_Declared):
+    """A guest system."""
+
+    id: str
+    name: str
+    linux: bool = True
+    tools: bool = True
+    boot_s: float | None = 0.0
+    """From the power-on until VMware Tools run in it; None = they never do."""
+    login: GuestLoginDeclared | None = None
+    """Whom guest operations let in; without it the guest takes part in none."""
+    programs: tuple[ProgramDeclared, ...] = ()
+
+
+class QuestionDeclared(_Declared):
+    id: str
+    text: str
+    choices: dict[str, str]
+
+
+PowerWord = Literal["on", "off", "suspended", "fit"]
+"""`fit`: on if its host takes it, otherwise off."""
+
+
+class VmsDeclared(_Declared):
+    """VMs of one kind, spread over hosts in turn."""
+
+    name: str
+    count: Count = 1
+    first: int = 1
+    folder: str
+    on: str
+    """A host's name, or a group of hosts."""
+    guest: str
+    cpus: int
+    memory_gib: int
+    disk_gib: int
+    firmware: Literal["efi", "bios"] = "efi"
+    hardware_version: int = 20
+    devices: tuple[DeviceDeclared, ...] = ()
+    extra_config: dict[str, str] = Field(default_factory=dict)
+    reserved: bool | None = None
+    """Whether all memory is reserved; without it, when there are devices."""
+    power: PowerWord | dict[PowerWord, float] = "off"
+    """A word for all, or percents."""
+    cpu_usage_mhz: int = 0
+    console_connections: int = 0
+    attributes: dict[str, str] = Field(default_factory=dict)
+    template: bool = False
+    snapshot: str | None = None
+    question: QuestionDeclared | None = None
+    annotation: str = ""
+
+
+class ScenarioFile(_Declared):
+    """A whole scenario."""
+
+    description: str
+    start: datetime
+    parameters: dict[str, int] = Field(default_factory=dict)
+    limits: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    """The least and the most a parameter may be."""
+    options: dict[str, bool] = Field(default_factory=dict)
+    """Advanced settings of the vCenter: `vgpu.hotmigrate.enabled`."""
+    datacenter: str
+    models: dict[str, ModelDeclared]
+    guests: dict[str, GuestDeclared]
+    datastores: tuple[DatastoreDeclared, ...]
+    networks: tuple[str, ...]
+    clusters: tuple[ClusterDeclared, ...]
+    vms: tuple[VmsDeclared, ...]
+
+
+def names() -> tuple[str, ...]:
+    """The scenarios that gpuops brings; a `NAME-policy.yaml` beside one is a rotation policy made for it."""
+    files = resources.files("gpuops.sim").joinpath("scenarios").iterdir()
+    found = (file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+    return tuple(sorted(name for name in found if not name.endswith("-policy")))
+
+
+def read(spelled: str) -> tuple[ScenarioFile, dict[str, int]]:
+    """The scenario of a name such as `lab` or `fleet:hosts=200,vms=2000`, or of a YAML file, and its parameters.
+
+    Raises PolicyError for an unknown name or parameter, a value out of range, or a file that is not as declared here.
+    """
+    name, _, settings = spelled.partition(":")
+    if name.endswith((".yaml", ".yml")):
+        scenario = parse(read_text(Path(name)), name)
+    else:
+        scenario = _checked(_bundled(name), name)
+    return scenario, _parameters(scenario, name, settings)
+
+
+def _bundled(name: str) -> object:
+    """The content of a scenario that gpuops brings."""
+    if name not in names():
+        raise PolicyError(f"no scenario {name!r}", hint=f"there are {', '.join(names())}, or name a YAML file")
+    text = resources.files("gpuops.sim").joinpath("scenarios", f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=_LOADER)  # noqa: S506  safe either way
+
+
+def parse(text: str, name: str) -> ScenarioFile:
+    """The scenario in the YAML text of a file. Raises PolicyError."""
+    return _checked(parse_yaml(text, name, merges=True), name)
+
+
+def _checked(content: object, name: str) -> ScenarioFile:
+    try:
+        return ScenarioFile.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise PolicyError(f"scenario {name}: {place}: {first['msg']}") from error
+
+
+def _parameters(scenario: ScenarioFile, name: str, settings: str) -> dict[str, int]:
+    values = dict(scenario.parameters)
+    for setting in filter(None, settings.split(",")):
+        key, _, text = setting.partition("=")
+        if key not in values or not text.isdigit():
+            known = ", ".join(f"{known}={value}" for known, value in scenario.parameters.items()) or "none"
+            raise PolicyError(f"scenario {name} has no parameter {setting!r}", hint=f"its parameters: {known}")
+        values[key] = int(text)
+        least, most = scenario.limits.get(key, (1, values[key]))
+        if not least <= values[key] <= most:
+            raise PolicyError(f"scenario {name}: {key}={text} is out of range", hint=f"from {least} to {most}")
+    return values
+
+
+def numbers(counts: list[Count], parameters: Mapping[str, int]) -> list[int]:
+    """What the counts of one list come to; shares of one parameter are rounded so that they add up."""
+    found: list[int] = []
+    so_far: dict[str, float] = {}
+    for count in counts:
+        match count:
+            case Share(percent=percent, of=of):
+                low = so_far.get(of, 0.0)
+                so_far[of] = low + percent
+                total = parameters[of]
+                found.append(round(total * so_far[of] / 100) - round(total * low / 100))
+            case str():
+                found.append(parameters[count])
+            case _:
+                found.append(count)
+    return found

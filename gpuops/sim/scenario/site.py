@@ -1,0 +1,84 @@
+"""A scenario while it is being built: first the tree, the datastores and the networks, then whatever `add_*` adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gpuops.errors import PolicyError
+from gpuops.sim.inventory.registration import new_moid
+from gpuops.sim.objects.datastore import Network, VmfsDatastore
+from gpuops.sim.objects.environment import HostDatastoreBrowser
+from gpuops.sim.objects.folder import Datacenter, Folder
+
+if TYPE_CHECKING:
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.scenario.scenario_file import ScenarioFile
+    from gpuops.sim.world import World
+
+
+ROOT: Final = "group-d1"
+FOLDERS: Final = ("vm", "host", "datastore", "network")
+
+
+@dataclass(slots=True)
+class ScenarioSite:
+    """The world, what is declared of it, and what stands already."""
+
+    world: World
+    declared: ScenarioFile
+    parameters: dict[str, int]
+    datacenter: Datacenter
+    datastores: list[VmfsDatastore] = field(default_factory=list)
+    networks: list[Network] = field(default_factory=list)
+    hosts: dict[str, list[HostSystem]] = field(default_factory=dict)
+    """By group, and by own name."""
+
+    def hosts_of(self, group: str) -> list[HostSystem]:
+        """The hosts of a group, or the one of that name. Raises PolicyError."""
+        found = self.hosts.get(group)
+        if not found:
+            raise PolicyError(f"the scenario has no hosts {group!r}", hint=f"it has {', '.join(self.hosts)}")
+        return found
+
+
+def new_site(world: World, declared: ScenarioFile, parameters: dict[str, int]) -> ScenarioSite:
+    """The site without clusters and VMs."""
+    site = ScenarioSite(world, declared, parameters, _tree(world, declared))
+    _add_storage(site)
+    _add_networks(site)
+    return site
+
+
+def _tree(world: World, declared: ScenarioFile) -> Datacenter:
+    """The root folder and the datacenter with its four folders."""
+    root = Folder(world, ROOT, "Datacenters", None, "root")
+    world.register(root)
+    datacenter = Datacenter(world, new_moid(world, "datacenter"), declared.datacenter, root.moid)
+    world.register(datacenter)
+    root.add(datacenter)
+    for kind in FOLDERS:
+        folder = Folder(world, new_moid(world, f"group-{kind[0]}"), kind, datacenter.moid, kind)
+        world.register(folder)
+        datacenter.folders[kind] = folder
+    return datacenter
+
+
+def _add_storage(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["datastore"]
+    for store in site.declared.datastores:
+        moid = new_moid(site.world, "datastore")
+        made = VmfsDatastore(site.world, moid, store.name, folder.moid, store.capacity_gib << 10, store.free_gib << 10)
+        site.world.register(made)
+        HostDatastoreBrowser(made)
+        folder.add(made)
+        site.datastores.append(made)
+
+
+def _add_networks(site: ScenarioSite) -> None:
+    folder = site.datacenter.folders["network"]
+    for name in site.declared.networks:
+        made = Network(site.world, new_moid(site.world, "network"), name, folder.moid)
+        site.world.register(made)
+        folder.add(made)
+        site.networks.append(made)

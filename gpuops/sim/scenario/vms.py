@@ -1,0 +1,205 @@
+"""VMs of a scenario: made, spread over their hosts, and those that run admitted as a power-on would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cache
+from itertools import count, cycle
+from typing import TYPE_CHECKING, Final
+
+from pyVmomi import vmodl
+
+from gpuops.errors import PolicyError
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.sim.inventory.registration import enter, new_moid, new_uuid
+from gpuops.sim.objects.folder import Folder
+from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
+from gpuops.sim.operations import snapshots
+from gpuops.sim.operations.host_admission import admission
+from gpuops.sim.render.device_groups import offered_groups
+from gpuops.sim.render.pci import nic_addresses
+from gpuops.sim.scenario.scenario_file import DeviceDeclared, GuestDeclared, VmsDeclared, numbers
+from gpuops.sim.state.board import board
+from gpuops.sim.state.vm_state import (
+    FIRST_PCI_KEY,
+    FIRST_SRIOV_KEY,
+    Backing,
+    DynamicBacking,
+    GuestAccount,
+    GuestProgram,
+    PciDevice,
+    Power,
+    Question,
+    SriovBacking,
+    StaticBacking,
+    Template,
+    VgpuBacking,
+    VmState,
+)
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import FolderEntity, VmEntity
+    from gpuops.sim.objects.host_system import HostSystem
+    from gpuops.sim.scenario.site import ScenarioSite
+
+MADE: Final = timedelta(days=90)
+BOOTED: Final = timedelta(hours=10)
+SUSPENDED: Final = timedelta(hours=2)
+SPREAD: Final = 37
+"""Prime to 100: which VMs of a kind are off or suspended is spread over all of them, and always the same ones."""
+
+
+def add_vms(site: ScenarioSite) -> None:
+    """All VMs; those declared first are started first."""
+    counts = numbers([vms.count for vms in site.declared.vms], site.parameters)
+    for declared, number in zip(site.declared.vms, counts, strict=True):
+        hosts = cycle(site.hosts_of(declared.on))
+        for index in range(number):
+            _add_vm(site, declared, index, next(hosts))
+
+
+def _add_vm(site: ScenarioSite, declared: VmsDeclared, index: int, host: HostSystem) -> None:
+    world = site.world
+    store = site.datastores[index % len(site.datastores)]
+    devices, groups = _devices(declared, host, site.networks[0].name)
+    reserved = bool(devices) if declared.reserved is None else declared.reserved
+    state = VmState(
+        name=declared.name.format(declared.first + index),
+        uuid=new_uuid(world),
+        instance_uuid=new_uuid(world),
+        template=_template(site.declared.guests[declared.guest], declared.disk_gib, site.networks[0].name, store.name),
+        host=host.moid,
+        pool=None if declared.template else host.compute_resource().pool.moid,
+        folder=_folder(site, declared.folder).moid,
+        datastore=store.moid,
+        cpus=declared.cpus,
+        memory_mib=declared.memory_gib << 10,
+        created_at=site.declared.start - MADE,
+        hardware_version=declared.hardware_version,
+        firmware=declared.firmware,
+        is_template=declared.template,
+        annotation=declared.annotation,
+        memory_reservation_mib=(declared.memory_gib << 10) if reserved else 0,
+        memory_locked=reserved,
+        devices=devices,
+        groups=groups,
+        extra_config=_options(tuple(sorted(declared.extra_config.items()))),
+        attributes={world.custom_fields.define(name): value for name, value in declared.attributes.items()},
+        cpu_usage_mhz=declared.cpu_usage_mhz,
+        guest_memory_mib=(declared.memory_gib << 10) // 4,
+        console_connections=declared.console_connections,
+    )
+    vm = enter(VirtualMachine(world, new_moid(world, "vm"), state))
+    if declared.snapshot:
+        snapshots.take(vm, declared.snapshot, "", memory=False, make=VirtualMachineSnapshot)
+    _set_power(site, vm, _power_of(declared, index))
+    if declared.question:
+        asked = declared.question
+        state.question = Question(asked.id, asked.text, tuple(asked.choices.items()))
+
+
+@cache
+def _template(guest: GuestDeclared, disk_gib: int, network: str, store: str) -> Template:
+    login = GuestAccount(guest.login.username, guest.login.password) if guest.login else None
+    programs = tuple(GuestProgram(each.path, each.takes_s, each.exit_code) for each in guest.programs)
+    return Template(
+        guest.id, guest.name, disk_gib, network, store, guest.linux, guest.tools, guest.boot_s, login, programs
+    )
+
+
+@cache
+def _options(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The same tuple for all VMs with these options."""
+    return pairs
+
+
+def _folder(site: ScenarioSite, path: str) -> FolderEntity:
+    """The VM folder at a path such as `ml/team-a`, made if need be."""
+    folder = site.datacenter.folders["vm"]
+    for name in filter(None, path.split("/")):
+        found = next(
+            (child for child in folder.children.values() if isinstance(child, Folder) and child.name == name), None
+        )
+        if found is None:
+            found = Folder(site.world, new_moid(site.world, "group-v"), name, folder.moid, "vm")
+            site.world.register(found)
+            folder.add(found)
+        folder = found
+    return folder
+
+
+def _devices(
+    declared: VmsDeclared, host: HostSystem, network: str
+) -> tuple[tuple[PciDevice, ...], tuple[tuple[int, str], ...]]:
+    backings: list[tuple[Backing, tuple[int, int] | None]] = []
+    groups: list[tuple[int, str]] = []
+    for device in declared.devices:
+        if device.group is None:
+            backings.append((_backing(device, host, network), None))
+            continue
+        offer = next((offer for offer in offered_groups(host.state) if offer.name == device.group), None)
+        if offer is None:
+            raise PolicyError(f"host {host.name} offers no device group {device.group!r}")
+        groups.append((len(groups) + 1, device.group))
+        backings += [(VgpuBacking(name), (len(groups), number)) for number, name in enumerate(offer.profiles)]
+    return (tuple(_numbered(backings)), tuple(groups))
+
+
+def _numbered(backings: list[tuple[Backing, tuple[int, int] | None]]) -> Iterator[PciDevice]:
+    """Each with the next key of its kind: a network card is one to the VM, however it gets there."""
+    keys, cards = count(FIRST_PCI_KEY), count(FIRST_SRIOV_KEY)
+    for backing, group in backings:
+        if isinstance(backing, SriovBacking):
+            key = next(cards)
+            yield PciDevice(key, 8 + key - FIRST_SRIOV_KEY, backing)
+        else:
+            key = next(keys)
+            yield PciDevice(key, 18 + key - FIRST_PCI_KEY, backing, group=group)
+
+
+def _backing(device: DeviceDeclared, host: HostSystem, network: str) -> Backing:
+    if device.vgpu is not None:
+        return VgpuBacking(device.vgpu)
+    if device.dynamic is not None:
+        allowed = tuple((NVIDIA_VENDOR_ID, board(key).device_id) for key in device.dynamic.boards)
+        return DynamicBacking(allowed, device.dynamic.label)
+    if device.sriov is not None:
+        if device.sriov not in nic_addresses(host.state):
+            raise PolicyError(f"host {host.name} has no network card at {device.sriov!r}")
+        return SriovBacking(device.sriov, network)
+    gpu = host.state.gpu(device.direct_path or "")
+    if gpu is None:
+        raise PolicyError(f"host {host.name} has no GPU {device.direct_path!r}")
+    return StaticBacking(gpu.pci_id, f"{gpu.board.device_id:x}", host.state.system_id, NVIDIA_VENDOR_ID, gpu.board.name)
+
+
+def _power_of(declared: VmsDeclared, index: int) -> str:
+    if isinstance(declared.power, str):
+        return declared.power
+    place, bound = index * SPREAD % 100, 0.0
+    for word, percent in declared.power.items():
+        bound += percent
+        if place < bound:
+            return word
+    return "off"
+
+
+def _set_power(site: ScenarioSite, vm: VmEntity, word: str) -> None:
+    state, start = vm.state, site.declared.start
+    if word == "suspended":
+        state.power, state.boot_time, state.suspend_time = Power.SUSPENDED, start - BOOTED, start - SUSPENDED
+        sizes = {type_.name: type_.framebuffer_mib for gpu in vm.host().state.gpus for type_ in gpu.board.types}
+        state.suspend_file_mib = state.memory_mib + sum(sizes.get(vgpu.type_name, 0) for vgpu in state.vgpus)
+        vm.datastore().use(state.suspend_file_mib)
+    elif word in ("on", "fit"):
+        try:
+            admitted = admission(vm, vm.host())
+        except vmodl.MethodFault as refusal:
+            if word == "fit":
+                return
+            reasons = "; ".join(reason.message or "" for reason in refusal.faultMessage)
+            raise PolicyError(f"{vm.name} cannot run on {vm.host().name}: {refusal.msg} {reasons}".strip()) from refusal
+        state.power, state.boot_time = Power.ON, start - BOOTED
+        state.guest_boots = state.template.boot_s is None
+        state.seats, state.held = admitted.seats, admitted.held

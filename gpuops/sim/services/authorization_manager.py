@@ -1,0 +1,180 @@
+"""AuthorizationManager: roles, permissions, and whether one may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.services.service_instance import ROOT_FOLDER_MOID
+from gpuops.sim.vcenter.authority import ADMIN, Permission, PrivilegeRole, all_privileges
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.world import World
+
+
+class AuthorizationManager(ManagedObject):
+    """The world's `authority` on the wire."""
+
+    wsdl_name = "AuthorizationManager"
+    world: World
+
+    @prop("privilegeList")
+    def _privilege_list(self) -> list[Any]:
+        return [
+            vim.AuthorizationManager.Privilege(
+                privId=each, onParent=False, name=each.rpartition(".")[2], privGroupName=each.rpartition(".")[0]
+            )
+            for each in all_privileges()
+        ]
+
+    @prop("roleList")
+    def _role_list(self) -> list[Any]:
+        return [_role(role) for role in self.world.authority.roles.values()]
+
+    @prop("description")
+    def _description(self) -> Any:
+        groups = sorted({each.rpartition(".")[0] for each in all_privileges()})
+        return vim.AuthorizationDescription(
+            privilege=[_element(each) for each in all_privileges()], privilegeGroup=[_element(each) for each in groups]
+        )
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @method
+    def HasPrivilegeOnEntity(self, call: Call, entity: Any, sessionId: str, privId: list[str]) -> list[bool]:
+        obj, user = self.world.get(entity), self._user(sessionId)
+        return [self.world.authority.may(user, obj, each) for each in privId]
+
+    @method
+    def HasPrivilegeOnEntities(self, call: Call, entity: list[Any], sessionId: str, privId: list[str]) -> list[Any]:
+        return self._availability(entity, self._user(sessionId), privId)
+
+    @method
+    def HasUserPrivilegeOnEntities(
+        self, call: Call, entities: list[Any], userName: str, privId: list[str]
+    ) -> list[Any]:
+        return self._availability(entities, userName, privId)
+
+    @method
+    def FetchUserPrivilegeOnEntities(self, call: Call, entities: list[Any], userName: str) -> list[Any]:
+        return [
+            vim.AuthorizationManager.UserPrivilegeResult(
+                entity=reference, privileges=_privileges(self.world.authority.role_of(userName, obj))
+            )
+            for reference in entities
+            for obj in (self.world.get(reference),)
+        ]
+
+    def _availability(self, entities: list[Any], user: str, privileges: list[str]) -> list[Any]:
+        found = []
+        for reference in entities:
+            obj = self.world.get(reference)
+            availability = [
+                vim.AuthorizationManager.PrivilegeAvailability(
+                    privId=each, isGranted=self.world.authority.may(user, obj, each)
+                )
+                for each in privileges
+            ]
+            found.append(vim.AuthorizationManager.EntityPrivilege(entity=reference, privAvailability=availability))
+        return found
+
+    def _user(self, session_id: str) -> str:
+        session = self.world.sessions.by_key(session_id)
+        if session is None:
+            raise vim.fault.NotFound(msg=f"There is no session {session_id}.")
+        return session.user
+
+    # --- roles and permissions ------------------------------------------------------------------------------------
+
+    @method
+    def AddAuthorizationRole(self, call: Call, name: str, privIds: list[str]) -> int:
+        if any(role.name == name for role in self.world.authority.roles.values()):
+            raise vim.fault.AlreadyExists(msg=f"The role {name} already exists.", name=name)
+        role = self.world.authority.add_role(name, privIds)
+        self.touch("roleList")
+        return role.id
+
+    @method
+    def UpdateAuthorizationRole(self, call: Call, roleId: int, newName: str, privIds: list[str] | None) -> None:
+        role = self._get(roleId)
+        if role.system:
+            raise vmodl.fault.InvalidArgument(msg=f"The role {role.name} is vCenter's own.", invalidProperty="roleId")
+        self.world.authority.change_role(role, newName, privIds or ())
+        self.touch("roleList")
+
+    @method
+    def RemoveAuthorizationRole(self, call: Call, roleId: int, failIfUsed: bool) -> None:
+        self._get(roleId)
+        used = [each for each in self.world.authority.permissions if each.role_id == roleId]
+        if used and failIfUsed:
+            raise vim.fault.RemoveFailed(msg="The role is in use.")
+        del self.world.authority.roles[roleId]
+        self.world.authority.permissions = [each for each in self.world.authority.permissions if each not in used]
+        self.touch("roleList")
+
+    @method
+    def SetEntityPermissions(self, call: Call, entity: Any, permission: list[Any]) -> None:
+        for each in permission:
+            self._get(each.roleId)
+            self.world.authority.permit(each.principal, each.roleId, entity._moId, propagate=each.propagate)
+
+    @method
+    def RemoveEntityPermission(self, call: Call, entity: Any, user: str, isGroup: bool) -> None:
+        self.world.authority.withdraw(user, entity._moId)
+
+    @method
+    def RetrieveEntityPermissions(self, call: Call, entity: Any, inherited: bool) -> list[Any]:
+        return [_permission(each) for each in self._all() if each.moid == entity._moId]
+
+    @method
+    def RetrieveAllPermissions(self, call: Call) -> list[Any]:
+        return [_permission(each) for each in self._all()]
+
+    @method
+    def RetrieveRolePermissions(self, call: Call, roleId: int) -> list[Any]:
+        self._get(roleId)
+        return [_permission(each) for each in self._all() if each.role_id == roleId]
+
+    def _all(self) -> list[Permission]:
+        """The permissions given, and the administrator's of every user who was given none."""
+        given = self.world.authority.permissions
+        users = {each.user for each in given}
+        free = [user for user in self.world.sessions.passwords if user not in users]
+        return [*given, *(Permission(ROOT_FOLDER_MOID, user, ADMIN) for user in free)]
+
+    def _get(self, role_id: int) -> PrivilegeRole:
+        role = self.world.authority.roles.get(role_id)
+        if role is None:
+            raise vim.fault.NotFound(msg=f"There is no role {role_id}.")
+        return role
+
+
+def _privileges(role: PrivilegeRole) -> list[str]:
+    return list(all_privileges()) if role.privileges is None else sorted(role.privileges)
+
+
+def _role(role: PrivilegeRole) -> Any:
+    return vim.AuthorizationManager.Role(
+        roleId=role.id,
+        system=role.system,
+        name=role.name,
+        info=vim.Description(label=role.name, summary=role.name),
+        privilege=_privileges(role),
+    )
+
+
+def _permission(permission: Permission) -> Any:
+    return vim.AuthorizationManager.Permission(
+        entity=vim.ManagedEntity(permission.moid),
+        principal=permission.user,
+        group=False,
+        roleId=permission.role_id,
+        propagate=permission.propagate,
+    )
+
+
+def _element(key: str) -> Any:
+    return vim.ElementDescription(key=key, label=key.rpartition(".")[2] or key, summary=key)

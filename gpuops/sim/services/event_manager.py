@@ -1,0 +1,146 @@
+"""EventManager, and the collectors that scroll through events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import VmomiSupport, vim, vmodl
+
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.services.history_collector import HistoryCollector
+from gpuops.sim.vcenter.events import MESSAGES
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.vcenter.events import Posted
+    from gpuops.sim.world import World
+
+
+class EventHistoryCollector(HistoryCollector):
+    """Scrolls through events."""
+
+    wsdl_name = "EventHistoryCollector"
+
+    def matching(self) -> list[Any]:
+        return matching_events(self.world, self.spec)
+
+    @prop("latestPage")
+    def _latest_page(self) -> list[Any]:
+        return self.latest_page()
+
+    @prop("initialized")
+    def _initialized(self) -> bool:
+        return True
+
+    @method
+    def ReadNextEvents(self, call: Call, maxCount: int) -> list[Any]:
+        return self.read_next(maxCount)
+
+    @method
+    def ReadPreviousEvents(self, call: Call, maxCount: int) -> list[Any]:
+        return self.read_previous(maxCount)
+
+
+def matching_events(world: World, spec: Any) -> list[Any]:
+    """The events an EventFilterSpec means, oldest first; at most its maxCount, the newest of them."""
+    found = [posted for posted in world.events if _matches(posted, spec)]
+    return [posted.render() for posted in (found[-spec.maxCount :] if spec.maxCount else found)]
+
+
+def _matches(posted: Posted, spec: Any) -> bool:
+    return (
+        _matches_type(posted, spec)
+        and _matches_entity(posted, spec.entity)
+        and _matches_time(posted, spec.time)
+        and (spec.userName is None or posted.user in spec.userName.userList)
+        and (spec.eventChainId is None or posted.chain == spec.eventChainId)
+    )
+
+
+def _matches_type(posted: Posted, spec: Any) -> bool:
+    wanted = {*spec.eventTypeId, *(VmomiSupport.GetWsdlName(kind) for kind in spec.type)}
+    if not wanted:
+        return True
+    kind = VmomiSupport.GetWsdlType("urn:vim25", posted.kind)
+    names = {VmomiSupport.GetWsdlName(each) for each in kind.__mro__ if hasattr(each, "_wsdlName")}
+    return not wanted.isdisjoint(names | {f"vim.event.{posted.kind}"})
+
+
+def _matches_entity(posted: Posted, by_entity: Any) -> bool:
+    if by_entity is None:
+        return True
+    moid = by_entity.entity._moId
+    if by_entity.recursion == "self":
+        return posted.subject == moid or moid in {reference._moId for _, reference in posted.arguments.values()}
+    if by_entity.recursion == "children":
+        return moid in posted.places and posted.subject != moid
+    return moid in posted.places
+
+
+def _matches_time(posted: Posted, by_time: Any) -> bool:
+    if by_time is None:
+        return True
+    begins = by_time.beginTime is None or posted.at >= by_time.beginTime
+    return begins and (by_time.endTime is None or posted.at <= by_time.endTime)
+
+
+class EventManager(ManagedObject):
+    """Queries and collectors of events."""
+
+    wsdl_name = "EventManager"
+    world: World
+
+    @prop("latestEvent")
+    def _latest_event(self) -> Any:
+        latest = self.world.events.latest
+        return UNSET if latest is None else latest.render()
+
+    @prop("maxCollector")
+    def _max_collector(self) -> int:
+        return 1000
+
+    @prop("description")
+    def _description(self) -> Any:
+        category = vim.ElementDescription(key="info", label="Information", summary="Information")
+        return vim.event.EventDescription(category=[category], eventInfo=[_detail(kind) for kind in MESSAGES])
+
+    @method
+    def QueryEvents(self, call: Call, filter: Any, eventViewSpec: Any = None) -> list[Any]:
+        return matching_events(self.world, filter)
+
+    @method
+    def CreateCollectorForEvents(self, call: Call, filter: Any) -> EventHistoryCollector:
+        if call.session is None:
+            raise vmodl.fault.InvalidRequest(msg="A collector belongs to a session.")
+        return EventHistoryCollector(self.world, call.session, filter)
+
+    @method
+    def LogUserEvent(self, call: Call, entity: Any, msg: str) -> None:
+        self.world.events.post(call, "GeneralUserEvent", self.world.get(entity), message=msg)
+
+    @method
+    def PostEvent(self, call: Call, eventToPost: Any, taskInfo: Any = None) -> None:
+        kind = VmomiSupport.GetWsdlName(type(eventToPost))
+        subject = next((eventToPost.vm.vm for _ in (1,) if eventToPost.vm), None)
+        entity = self.world.get(subject) if subject is not None else self.world.get("group-d1")
+        own = {
+            info.name: getattr(eventToPost, info.name)
+            for info in type(eventToPost)._GetPropertyList()
+            if info.name not in vim.event.Event._propInfo and getattr(eventToPost, info.name) is not None
+        }
+        text = eventToPost.fullFormattedMessage or own.get("message") or ""
+        self.world.events.post(call, kind, entity, own=own, message=text)
+
+
+def _detail(kind: str) -> Any:
+    text = MESSAGES[kind]
+    return vim.event.EventDescription.EventDetail(
+        key=VmomiSupport.GetWsdlType("urn:vim25", kind),
+        description=kind,
+        category="info",
+        formatOnDatacenter=text,
+        formatOnComputeResource=text,
+        formatOnHost=text,
+        formatOnVm=text,
+        fullFormat=text,
+    )

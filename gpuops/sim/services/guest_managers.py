@@ -1,0 +1,80 @@
+"""Guest operations: logins in guests, and programs started there. No files, no registry, no aliases."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.managed_object import UNSET, ManagedObject, method, prop
+from gpuops.sim.operations import guest_programs
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.world import World
+
+
+class GuestOperationsManager(ManagedObject):
+    """Programs and logins; no files, no registry, no aliases."""
+
+    wsdl_name = "GuestOperationsManager"
+    world: World
+
+    @prop("processManager")
+    def _process_manager(self) -> Any:
+        return self._first("GuestProcessManager")
+
+    @prop("authManager")
+    def _auth_manager(self) -> Any:
+        return self._first("GuestAuthManager")
+
+    def _first(self, wsdl_name: str) -> Any:
+        found: ManagedObject | None = next(self.world.by_type(wsdl_name), None)
+        return UNSET if found is None else found.ref
+
+
+class GuestAuthManager(ManagedObject):
+    """User names and passwords only: no tickets, no tokens."""
+
+    wsdl_name = "GuestAuthManager"
+    world: World
+
+    @method
+    def ValidateCredentialsInGuest(self, call: Call, vm: Any, auth: Any) -> None:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.QUERY)
+        guest_programs.admit(found, auth)
+
+
+FIRST_PID: Final = 2001
+
+
+class GuestProcessManager(ManagedObject):
+    """The processes of all guests; they are not part of a saved state, as tasks under way are not."""
+
+    wsdl_name = "GuestProcessManager"
+    world: World
+
+    def __init__(self, world: World, moid: str) -> None:
+        super().__init__(world, moid)
+        self.processes: list[guest_programs.Process] = []
+        self._pids = itertools.count(FIRST_PID)
+
+    @method
+    def StartProgramInGuest(self, call: Call, vm: Any, auth: Any, spec: Any) -> int:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.EXECUTE)
+        owner = guest_programs.admit(found, auth)
+        process = guest_programs.started(found, next(self._pids), owner, spec)
+        self.processes.append(process)
+        self.world.ledger.record(call, found, before={}, after={"program": process.path})
+        if process.ends_at is not None:  # so that a wait on virtual time comes to its end
+            self.world.clock.schedule((process.ends_at - process.started_at).total_seconds(), lambda: None)
+        return process.pid
+
+    @method
+    def ListProcessesInGuest(self, call: Call, vm: Any, auth: Any, pids: list[int]) -> list[Any]:
+        found = self.world.get(vm)
+        self.world.authority.require(call, found, guest_programs.QUERY)
+        guest_programs.admit(found, auth)
+        mine = [each for each in self.processes if each.vm == found.moid and (not pids or each.pid in pids)]
+        return [info for each in mine if (info := guest_programs.shown(each, found)) is not None]

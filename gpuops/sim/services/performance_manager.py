@@ -1,0 +1,188 @@
+"""PerformanceManager: counters, and samples from whoever provides them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vim, vmodl
+
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.core.registry import is_kind_of
+from gpuops.sim.vcenter.counters import BY_KEY, BY_NAME, COUNTERS, LABELS, Counter, Values
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.world import World
+
+REALTIME_S: Final = 20
+"""The real-time interval; such samples go back one hour (vSphere API reference, PerformanceManager)."""
+REALTIME_SPAN: Final = timedelta(hours=1)
+
+_INTERVALS: Final = ((1, 300, "Past day", 86400), (2, 1800, "Past week", 604800), (3, 7200, "Past month", 2592000))
+
+
+class PerformanceManager(ManagedObject):
+    """Statistics of hosts and VMs: what the world's `counters` say of an entity at each sample's moment."""
+
+    wsdl_name = "PerformanceManager"
+    world: World
+
+    @prop("perfCounter")
+    def _perf_counter(self) -> list[Any]:
+        return [_counter_info(counter) for counter in COUNTERS]
+
+    @prop("historicalInterval")
+    def _historical_interval(self) -> list[Any]:
+        return [
+            vim.HistoricalInterval(key=key, samplingPeriod=period, name=name, length=length, level=1, enabled=True)
+            for key, period, name, length in _INTERVALS
+        ]
+
+    @prop("description")
+    def _description(self) -> Any:
+        rollups = sorted({counter.rollup for counter in COUNTERS})
+        stats = sorted({counter.stats for counter in COUNTERS})
+        return vim.PerformanceDescription(
+            counterType=[_element(key, key) for key in rollups], statsType=[_element(key, key) for key in stats]
+        )
+
+    @method
+    def QueryPerfProviderSummary(self, call: Call, entity: Any) -> Any:
+        obj = self._measured(entity)
+        realtime = is_kind_of(obj.wsdl_name, "HostSystem") or is_kind_of(obj.wsdl_name, "VirtualMachine")
+        return vim.PerformanceManager.ProviderSummary(
+            entity=obj.ref,
+            currentSupported=realtime,
+            summarySupported=True,
+            refreshRate=REALTIME_S if realtime else None,
+        )
+
+    @method
+    def QueryAvailablePerfMetric(
+        self, call: Call, entity: Any, beginTime: Any = None, endTime: Any = None, intervalId: int | None = None
+    ) -> list[Any]:
+        values = self._values(self._measured(entity), self.world.clock.now(), intervalId)
+        return [_metric(BY_NAME[name].key, instance) for name, instance in sorted(values)]
+
+    @method
+    def QueryPerfCounter(self, call: Call, counterId: list[int]) -> list[Any]:
+        unknown = next((key for key in counterId if key not in BY_KEY), None)
+        if unknown is not None:
+            raise vmodl.fault.InvalidArgument(msg=f"There is no counter {unknown}", invalidProperty="counterId")
+        return [_counter_info(BY_KEY[key]) for key in counterId]
+
+    @method
+    def QueryPerfCounterByLevel(self, call: Call, level: int) -> list[Any]:
+        return [_counter_info(counter) for counter in COUNTERS if counter.level <= level]
+
+    @method
+    def QueryPerf(self, call: Call, querySpec: list[Any]) -> list[Any]:
+        return [metric for spec in querySpec if (metric := self._entity_metric(spec)) is not None]
+
+    # --- samples --------------------------------------------------------------------------------------------------
+
+    def _entity_metric(self, spec: Any) -> Any:
+        obj = self._measured(spec.entity)
+        interval_s = spec.intervalId or REALTIME_S
+        moments = self._moments(spec, interval_s)
+        samples = [self._values(obj, moment, interval_s) for moment in moments]
+        wanted = _wanted(spec.metricId, samples)
+        if not moments or not wanted:
+            return None
+        series = {key: [sample.get(key, -1) for sample in samples] for key in wanted}
+        return (_csv if spec.format == "csv" else _normal)(obj, moments, interval_s, series)
+
+    def _moments(self, spec: Any, interval_s: int) -> list[datetime]:
+        """The moments of the samples asked for, oldest first, on the interval's grid; real time ends an hour back."""
+        now = self.world.clock.now()
+        end = min(spec.endTime or now, now)
+        last = int(end.timestamp()) // interval_s * interval_s
+        start = spec.startTime or (end - REALTIME_SPAN if spec.maxSample is None else None)
+        count = spec.maxSample or int(REALTIME_SPAN.total_seconds()) // interval_s
+        found: list[datetime] = []
+        while len(found) < count:
+            moment = datetime.fromtimestamp(last - len(found) * interval_s, UTC)
+            too_old = interval_s == REALTIME_S and now - moment > REALTIME_SPAN
+            if too_old or (start is not None and moment <= start):
+                break
+            found.append(moment)
+        return found[::-1]
+
+    def _values(self, obj: ManagedObject, moment: datetime, interval_s: int | None) -> Values:
+        """The counters of an entity at a moment; level-4 ones exist in real time only."""
+        values = self.world.counters(obj, moment)
+        if interval_s in (None, REALTIME_S):
+            return values
+        return {(name, instance): value for (name, instance), value in values.items() if BY_NAME[name].level < 4}
+
+    def _measured(self, entity: Any) -> ManagedObject:
+        obj: ManagedObject = self.world.get(entity)
+        if not is_kind_of(obj.wsdl_name, "ManagedEntity"):
+            raise vmodl.fault.InvalidArgument(msg="Not an entity with statistics", invalidProperty="entity")
+        return obj
+
+
+def _wanted(metrics: list[Any], samples: list[Values]) -> list[tuple[str, str]]:
+    """(counter, instance) pairs in the order asked; instance `*` means all, no metrics mean all that exist."""
+    existing = sorted({key for sample in samples for key in sample})
+    if not metrics:
+        return existing
+    wanted: dict[tuple[str, str], None] = {}
+    for metric in metrics:
+        counter = BY_KEY.get(metric.counterId)
+        if counter is None:
+            raise vmodl.fault.InvalidArgument(
+                msg=f"There is no counter {metric.counterId}", invalidProperty="querySpec.metricId"
+            )
+        for name, instance in existing:
+            if name == counter.full_name and metric.instance in ("*", instance):
+                wanted[name, instance] = None
+    return list(wanted)
+
+
+def _normal(
+    obj: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]
+) -> Any:
+    return vim.PerformanceManager.EntityMetric(
+        entity=obj.ref,
+        sampleInfo=[vim.PerformanceManager.SampleInfo(timestamp=moment, interval=interval_s) for moment in moments],
+        value=[
+            vim.PerformanceManager.IntSeries(id=_metric(BY_NAME[name].key, instance), value=values)
+            for (name, instance), values in series.items()
+        ],
+    )
+
+
+def _csv(obj: ManagedObject, moments: list[datetime], interval_s: int, series: dict[tuple[str, str], list[int]]) -> Any:
+    return vim.PerformanceManager.EntityMetricCSV(
+        entity=obj.ref,
+        sampleInfoCSV=",".join(f"{interval_s},{moment:%Y-%m-%dT%H:%M:%SZ}" for moment in moments),
+        value=[
+            vim.PerformanceManager.MetricSeriesCSV(
+                id=_metric(BY_NAME[name].key, instance), value=",".join(map(str, values))
+            )
+            for (name, instance), values in series.items()
+        ],
+    )
+
+
+def _metric(key: int, instance: str) -> Any:
+    return vim.PerformanceManager.MetricId(counterId=key, instance=instance)
+
+
+def _element(key: str, label: str) -> Any:
+    return vim.ElementDescription(key=key, label=label, summary=label)
+
+
+def _counter_info(counter: Counter) -> Any:
+    return vim.PerformanceManager.CounterInfo(
+        key=counter.key,
+        nameInfo=_element(counter.name, counter.name),
+        groupInfo=_element(counter.group, counter.group),
+        unitInfo=_element(counter.unit, LABELS[counter.unit]),
+        rollupType=counter.rollup,
+        statsType=counter.stats,
+        level=counter.level,
+        perDeviceLevel=max(3, counter.level),
+    )

@@ -1,0 +1,211 @@
+"""PropertyCollector: bulk reads and incremental updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyVmomi import vmodl
+
+from gpuops.sim.core.encoder import Raw
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.services.contents import object_contents, reference
+from gpuops.sim.services.property_filter import PropertyFilter
+from gpuops.sim.services.selection import Selection
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.sessions import ClientSession
+    from gpuops.sim.world import World
+
+DEFAULT_MOID: Final = "propertyCollector"
+"""Every session has a collector of its own behind this one moid."""
+
+UPDATES_PER_PAGE: Final = 100
+UNLIMITED: Final = 1 << 31
+
+Page = list[tuple[ManagedObject, tuple[str, ...]]]
+
+
+class PropertyCollector(ManagedObject):
+    """One session's collector, with its filters and unfinished retrievals."""
+
+    wsdl_name = "PropertyCollector"
+    volatile = True
+    world: World
+
+    def __init__(self, world: World, moid: str, session: ClientSession) -> None:
+        super().__init__(world, moid)
+        self.session = session
+        self._filters: dict[str, PropertyFilter] = {}
+        self._retrievals: dict[str, Page] = {}
+        self._version = 0
+        self._last: tuple[str, list[bytes]] | None = None
+        self._cancels = 0
+        self._discarded = False
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of a moid, as this session sees it."""
+        return self.session.objects.find(moid) or self.world.find(moid)
+
+    @prop("filter")
+    def _filter(self) -> list[PropertyFilter]:
+        return list(self._filters.values())
+
+    # --- bulk reads -----------------------------------------------------------------------------------------------
+
+    @method
+    def RetrieveProperties(self, call: Call, specSet: Any) -> Raw:
+        return Raw(object_contents(self.world, self._selected(specSet, call), call.version, "returnval", call.user))
+
+    @method
+    def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Raw | None:
+        selected = self._selected(specSet, call)
+        return self._page(selected, options.maxObjects, call) if selected else None
+
+    @method
+    def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> Raw:
+        number, _, size = token.partition(":")
+        rest = self._retrievals.pop(number, None)
+        if rest is None:
+            raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
+        return self._page([item for item in rest if self.find(item[0].moid) is item[0]], int(size), call)
+
+    @method
+    def CancelRetrievePropertiesEx(self, call: Call, token: str) -> None:
+        if self._retrievals.pop(token.partition(":")[0], None) is None:
+            raise vmodl.fault.InvalidArgument(msg="The retrieval token is not valid.", invalidProperty="token")
+
+    def _selected(self, specs: Any, call: Call) -> Page:
+        selected: Page = []
+        for spec in specs:
+            selection = Selection(spec, call.version)
+            found = selection.find(self.find)
+            if found.missing and not spec.reportMissingObjectsInResults:
+                self.world.get(found.missing[0])
+            for obj in found.objects.values():
+                if self.shows(obj):
+                    selected.append((obj, selection.paths_of(obj.wsdl_name) or ()))
+        return selected
+
+    def shows(self, obj: ManagedObject) -> bool:
+        """Whether this session's user may know of the object; vCenter leaves others out without a word."""
+        return self.world.authority.may(self.session.user, obj, "System.View")
+
+    def _page(self, selected: Page, asked: int | None, call: Call) -> Raw:
+        limits = [limit for limit in (asked, self.world.page_limit) if limit]
+        size = min(limits) if limits else len(selected)
+        page, rest = selected[:size], selected[size:]
+        parts = [b"<returnval>"]
+        if rest:
+            number = str(self.world.next_number())
+            self._retrievals[number] = rest
+            parts.append(f"<token>{number}:{size}</token>".encode())
+        parts += object_contents(self.world, page, call.version, "objects", call.user)
+        parts.append(b"</returnval>")
+        return Raw(parts)
+
+    # --- filters --------------------------------------------------------------------------------------------------
+
+    @method
+    def CreateFilter(self, call: Call, spec: Any, partialUpdates: bool) -> PropertyFilter:
+        selection = Selection(spec, call.version)
+        missing = [] if spec.reportMissingObjectsInResults else selection.find(self.find).missing
+        if missing:
+            self.world.get(missing[0])
+        created = PropertyFilter(
+            self.world, self.session.unique_moid(), self, selection, partial_updates=partialUpdates
+        )
+        self._filters[created.moid] = created
+        self.session.add(created)
+        self.world.changed.notify_all()
+        return created
+
+    def drop_filter(self, dropped: PropertyFilter) -> None:
+        """Forget a filter of this collector."""
+        self._filters.pop(dropped.moid, None)
+        dropped.discard()
+        self.session.remove(dropped)
+
+    # --- updates --------------------------------------------------------------------------------------------------
+
+    @method
+    def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> Raw | None:
+        limit = (options and options.maxObjectUpdates) or UPDATES_PER_PAGE
+        return self._updates(call, version or "", None if options is None else options.maxWaitSeconds, limit)
+
+    @method
+    def WaitForUpdates(self, call: Call, version: str | None) -> Raw | None:
+        return self._updates(call, version or "", None, UNLIMITED)
+
+    @method
+    def CheckForUpdates(self, call: Call, version: str | None) -> Raw | None:
+        return self._updates(call, version or "", 0, UNLIMITED)
+
+    @method
+    def CancelWaitForUpdates(self, call: Call) -> None:
+        self._cancels += 1
+        self.world.changed.notify_all()
+
+    def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> Raw | None:
+        if version and self._last is not None and version == self._last[0] != str(self._version):
+            return Raw(self._last[1])  # the reply to this very request was lost; vCenter tells it again
+        if version not in ("", str(self._version)):
+            raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
+        if not version:
+            for each in self._filters.values():
+                each.restart()
+        cancels = self._cancels
+
+        def ready() -> list[bytes] | None:
+            if self._cancels != cancels:
+                raise vmodl.fault.RequestCanceled(msg="The request was canceled.")
+            if self._discarded:
+                raise vmodl.fault.ManagedObjectNotFound(msg="The property collector is gone.", obj=self.ref)
+            return self._update_set(limit, call.version)
+
+        update_set = self.world.wait(ready, timeout_s)
+        if update_set is None:
+            return None
+        self._last = (version, update_set)
+        return Raw(update_set)
+
+    def _update_set(self, limit: int, version: str) -> list[bytes] | None:
+        """The returnval of what changed, or None; it makes the next collector version."""
+        filter_sets: list[bytes] = []
+        truncated = False
+        for each in list(self._filters.values()):
+            updates, missing, truncated = each.take(max(0, limit), version)
+            if updates or missing:
+                filter_sets += [b"<filterSet>", reference("filter", "PropertyFilter", each.moid)]
+                filter_sets += [*updates, *missing, b"</filterSet>"]
+            limit -= len(updates)
+            if truncated:
+                break
+        if not filter_sets:
+            return None
+        self._version += 1
+        tail = b"<truncated>true</truncated></returnval>" if truncated else b"</returnval>"
+        return [f"<returnval><version>{self._version}</version>".encode(), *filter_sets, tail]
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    @method
+    def CreatePropertyCollector(self, call: Call) -> PropertyCollector:
+        created = PropertyCollector(self.world, self.session.unique_moid(), self.session)
+        self.session.add(created)
+        return created
+
+    @method
+    def DestroyPropertyCollector(self, call: Call) -> None:
+        if self.moid == DEFAULT_MOID:
+            raise vmodl.fault.NotSupported(msg="The session's own property collector cannot be destroyed.")
+        self.discard()
+        self.session.remove(self)
+
+    def discard(self) -> None:
+        """Let go of all filters and wake the waiting."""
+        self._discarded = True
+        for each in list(self._filters.values()):
+            self.drop_filter(each)
+        self._retrievals.clear()
+        self.world.changed.notify_all()

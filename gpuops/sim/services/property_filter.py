@@ -1,0 +1,217 @@
+"""Property filters: what changed of the selected objects, at the price of what changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pyVmomi import vmodl
+
+from gpuops.sim.core.encoder import escape
+from gpuops.sim.core.fragments import ABSENT, overlaps
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+from gpuops.sim.services.contents import hidden_property, missing_object, readable, reference
+from gpuops.sim.services.selection import SelectedObjects, Selection
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.sessions import ClientSession
+    from gpuops.sim.world import World
+
+ENTER: Final = "enter"
+MODIFY: Final = "modify"
+LEAVE: Final = "leave"
+
+
+class FilterOwner(Protocol):
+    """What a filter needs of its property collector."""
+
+    @property
+    def session(self) -> ClientSession: ...
+
+    def find(self, moid: str) -> ManagedObject | None:
+        """The object of a moid, as the session sees it."""
+
+    def shows(self, obj: ManagedObject) -> bool:
+        """Whether the session's user may know of the object."""
+
+    def drop_filter(self, dropped: PropertyFilter) -> None:
+        """Forget a filter."""
+
+
+class PropertyFilter(ManagedObject):
+    """One CreateFilter: it watches its objects and remembers what its client was told of each property."""
+
+    wsdl_name = "PropertyFilter"
+    world: World
+
+    def __init__(
+        self, world: World, moid: str, collector: FilterOwner, selection: Selection, *, partial_updates: bool
+    ) -> None:
+        super().__init__(world, moid)
+        self.collector = collector
+        self.selection = selection
+        self.partial_updates = partial_updates
+        self.told: dict[str, dict[str, bytes]] = {}
+        """moid -> path -> the fragment that the client has."""
+        self._objects: dict[str, ManagedObject] = {}
+        self._walked: dict[str, set[str]] = {}
+        self._pending: OrderedDict[str, set[str] | None] = OrderedDict()
+        """moid -> touched paths; None = the client has not been told of the object at all, or must be told it left."""
+        self._types: dict[str, str] = {}
+        """moid -> type of what the client was told of; it outlives the object."""
+        self._ready: list[bytes] = []
+        """Updates made and not yet sent: one more than a page, to know whether there is more."""
+        self._missing: list[Any] = []
+        self._unsettled = True
+        self._starting = True
+
+    # --- what the world tells -------------------------------------------------------------------------------------
+
+    def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
+        if obj.moid in self._objects:
+            known = self._pending.get(obj.moid, set())
+            if known is not None:
+                self._pending[obj.moid] = known.union(paths)
+        walked = self._walked.get(obj.moid)
+        if walked and any(overlaps(path, touched) for path in walked for touched in paths):
+            self._unsettled = True
+
+    def object_removed(self, obj: ManagedObject) -> None:
+        self._unsettled = True
+
+    # --- what the collector asks ----------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Forget what the client was told: it starts again from version ''."""
+        self.told.clear()
+        self._ready.clear()
+        self._pending = OrderedDict.fromkeys(self._objects)
+        self._unsettled = self._starting = True
+
+    def take(self, limit: int, version: str) -> tuple[list[bytes], list[bytes], bool]:
+        """(ObjectUpdate elements, missing objects, whether there is more), at most `limit` updates."""
+        self._refresh_views()
+        if self._unsettled:
+            self._settle()
+        while len(self._ready) <= limit and self._pending:
+            moid, touched = self._pending.popitem(last=False)
+            update = self._update(moid, touched, version)
+            if update:
+                self._ready.append(update)
+        updates, self._ready = self._ready[:limit], self._ready[limit:]
+        return updates, self._take_missing(version), bool(self._ready)
+
+    def discard(self) -> None:
+        """Stop watching."""
+        for moid in {*self._objects, *self._walked}:
+            self.world.registry.unwatch(moid, self)
+        self._objects.clear()
+        self._walked.clear()
+
+    # --- selection ------------------------------------------------------------------------------------------------
+
+    def _refresh_views(self) -> None:
+        for moid in self._walked:
+            walked = self.collector.find(moid)
+            if walked is not None:
+                walked.refresh()
+
+    def _settle(self) -> None:
+        """Select anew; objects that came or went are pending."""
+        self._unsettled = False
+        found = self.selection.find(self.collector.find)
+        found.objects = {moid: obj for moid, obj in found.objects.items() if self.collector.shows(obj)}
+        gone = [moid for moid in self._objects if moid not in found.objects]
+        new = [moid for moid in found.objects if moid not in self._objects]
+        self._pending.update(dict.fromkeys((*gone, *new)))
+        if self._starting:
+            self._missing, self._starting = found.missing, False
+        self._watch(found)
+        self._objects, self._walked = found.objects, found.walked
+
+    def _watch(self, found: SelectedObjects) -> None:
+        before = {*self._objects, *self._walked}
+        after = {*found.objects, *found.walked}
+        for moid in before - after:
+            self.world.registry.unwatch(moid, self)
+        for moid in after - before:
+            self.world.registry.watch(moid, self)
+
+    # --- updates --------------------------------------------------------------------------------------------------
+
+    def _update(self, moid: str, touched: set[str] | None, version: str) -> bytes:
+        obj = self._objects.get(moid)
+        told = self.told.get(moid)
+        if obj is None:
+            return self._left(moid)
+        paths = self.selection.paths_of(obj.wsdl_name) or ()
+        if told is None:
+            told = self.told[moid] = {}
+            changes, missing = self._changes(obj, paths, told, version)
+            return _object_update(ENTER, obj.wsdl_name, moid, changes, missing)
+        if touched is not None:
+            paths = tuple(path for path in paths if any(overlaps(_stem(path), _stem(each)) for each in touched))
+        changes, missing = self._changes(obj, paths, told, version)
+        return _object_update(MODIFY, obj.wsdl_name, moid, changes, missing) if changes or missing else b""
+
+    def _left(self, moid: str) -> bytes:
+        if self.told.pop(moid, None) is None:
+            return b""
+        return _object_update(LEAVE, self._types.pop(moid), moid, [], [])
+
+    def _changes(
+        self, obj: ManagedObject, paths: Collection[str], told: dict[str, bytes], version: str
+    ) -> tuple[list[bytes], list[bytes]]:
+        self._types[obj.moid] = obj.wsdl_name
+        kept = self.world.fragments.of(obj.moid) if not obj.volatile else {}
+        hidden = self.world.authority.hidden(self.collector.session.user, obj, paths)
+        changes: list[bytes] = []
+        missing = [hidden_property(obj, path, version) for path in paths if path in hidden]
+        for path in paths:
+            if path in hidden:
+                continue
+            fragment = kept.get((path, version))
+            if fragment is None:
+                fragment, absence = readable(self.world, obj, path, version)
+                if absence:
+                    missing.append(absence)
+                    continue
+                kept[path, version] = fragment
+            if told.get(path, ABSENT) != fragment:
+                changes.append(_change(path, fragment))
+                told[path] = fragment
+        return changes, missing
+
+    def _take_missing(self, version: str) -> list[bytes]:
+        refs, self._missing = self._missing, []
+        return [missing_object("missingSet", ref, vmodl.fault.ManagedObjectNotFound(obj=ref), version) for ref in refs]
+
+    # --- the object on the wire -----------------------------------------------------------------------------------
+
+    @prop("spec")
+    def _spec(self) -> Any:
+        return self.selection.spec
+
+    @prop("partialUpdates")
+    def _partial_updates(self) -> bool:
+        return self.partial_updates
+
+    @method
+    def DestroyPropertyFilter(self, call: Call) -> None:
+        self.collector.drop_filter(self)
+
+
+def _stem(path: str) -> str:
+    return path.split("[", 1)[0]
+
+
+def _change(path: str, fragment: bytes) -> bytes:
+    operation = "assign" if fragment else "remove"
+    return b"".join((f"<changeSet><name>{escape(path)}</name><op>{operation}</op>".encode(), fragment, b"</changeSet>"))
+
+
+def _object_update(kind: str, wsdl_name: str, moid: str, changes: list[bytes], missing: list[bytes]) -> bytes:
+    head = f"<objectSet><kind>{kind}</kind>".encode()
+    return b"".join((head, reference("obj", wsdl_name, moid), *changes, *missing, b"</objectSet>"))

@@ -1,0 +1,163 @@
+"""ViewManager and its views: standing lists of objects that a property collector can start from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyVmomi import VmomiSupport, vmodl
+
+from gpuops.sim.core.inventory_tree import members
+from gpuops.sim.core.managed_object import ManagedObject, method, prop
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.sessions import ClientSession
+    from gpuops.sim.world import World
+
+
+class View(ManagedObject):
+    """What all views share: they belong to a session, and list objects."""
+
+    wsdl_name = "View"
+    volatile = True
+    world: World
+
+    def __init__(self, world: World, session: ClientSession) -> None:
+        super().__init__(world, session.unique_moid())
+        self.session = session
+        session.add(self)
+
+    @method
+    def DestroyView(self, call: Call) -> None:
+        self.session.remove(self)
+
+
+class ManagedObjectView(View):
+    """A view with a `view` property."""
+
+    wsdl_name = "ManagedObjectView"
+
+    @prop("view")
+    def held(self) -> list[ManagedObject]:
+        """The objects in the view."""
+        raise NotImplementedError
+
+
+class ContainerView(ManagedObjectView):
+    """All objects of some types below a container; it follows the inventory."""
+
+    wsdl_name = "ContainerView"
+
+    def __init__(
+        self, world: World, session: ClientSession, container: ManagedObject, types: tuple[str, ...], *, recursive: bool
+    ) -> None:
+        super().__init__(world, session)
+        self.container = container
+        self.types = types
+        self.recursive = recursive
+        self._epoch = -1
+        self._members: dict[str, ManagedObject] = {}
+
+    def refresh(self) -> None:
+        """Look again if the inventory changed since; touch `view` if that made a difference."""
+        epoch = self.world.registry.structure_epoch
+        if epoch == self._epoch:
+            return
+        self._epoch = epoch
+        before = self._members.keys()
+        self._members = members(self.container, self.types, recursive=self.recursive)
+        if before != self._members.keys():
+            self.touch("view")
+
+    def held(self) -> list[ManagedObject]:
+        self.refresh()
+        return list(self._members.values())
+
+    @prop("container")
+    def _container(self) -> ManagedObject:
+        return self.container
+
+    @prop("type")
+    def _type(self) -> Any:
+        return VmomiSupport.GetVmodlType("string[]")(self.types)
+
+    @prop("recursive")
+    def _recursive(self) -> bool:
+        return self.recursive
+
+
+class ListView(ManagedObjectView):
+    """A list that the client keeps."""
+
+    wsdl_name = "ListView"
+
+    def __init__(self, world: World, session: ClientSession, objects: list[ManagedObject]) -> None:
+        super().__init__(world, session)
+        self._members = {obj.moid: obj for obj in objects}
+
+    def held(self) -> list[ManagedObject]:
+        return [obj for obj in self._members.values() if self.world.find(obj.moid) is obj]
+
+    def add(self, references: Any) -> list[Any]:
+        """Add what exists; the references that do not are returned."""
+        unresolved = []
+        for reference in references:
+            obj = self.session.objects.find(reference._moId) or self.world.find(reference._moId)
+            if obj is None:
+                unresolved.append(reference)
+            else:
+                self._members[obj.moid] = obj
+        self.touch("view")
+        return unresolved
+
+    @method
+    def ModifyListView(self, call: Call, add: Any, remove: Any) -> list[Any]:
+        for reference in remove:
+            self._members.pop(reference._moId, None)
+        return self.add(add)
+
+    @method
+    def ResetListView(self, call: Call, obj: Any) -> list[Any]:
+        self._members.clear()
+        return self.add(obj)
+
+    @method
+    def ResetListViewFromView(self, call: Call, view: Any) -> None:
+        source = self.session.objects.get(view)
+        self._members = {obj.moid: obj for obj in source.held()}
+        self.touch("view")
+
+
+class ViewManager(ManagedObject):
+    """Makes views for the calling session."""
+
+    wsdl_name = "ViewManager"
+    volatile = True
+    world: World
+
+    @prop("viewList")
+    def _view_list(self) -> list[ManagedObject]:
+        session = self.world.current_call.session if self.world.current_call else None
+        return [] if session is None else [obj for obj in session.objects if isinstance(obj, View)]
+
+    @method
+    def CreateContainerView(self, call: Call, container: Any, type: list[Any], recursive: bool) -> ContainerView:
+        names = tuple(VmomiSupport.GetWsdlName(each) for each in type)
+        return ContainerView(self.world, _session(call), self.world.get(container), names, recursive=recursive)
+
+    @method
+    def CreateListView(self, call: Call, obj: Any) -> ListView:
+        view = ListView(self.world, _session(call), [])
+        view.add(obj)
+        return view
+
+    @method
+    def CreateListViewFromView(self, call: Call, view: Any) -> ListView:
+        session = _session(call)
+        return ListView(self.world, session, session.objects.get(view).held())
+
+
+def _session(call: Call) -> ClientSession:
+    if call.session is None:
+        raise vmodl.fault.InvalidRequest(msg="A view belongs to a session.")
+    return call.session

@@ -1,0 +1,178 @@
+"""The GPU boards of the catalogue as a simulated host knows them: vGPU types, GPU modes and GPU instances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache, cached_property
+
+from gpuops.catalog import load
+from gpuops.errors import PolicyError
+from gpuops.model import catalog
+from gpuops.model.catalog import Generation
+from gpuops.model.mig import InstanceProfile, MigGeometry
+from gpuops.model.vgpu import VgpuProfile
+
+Shape = tuple[int, tuple[int, ...]]
+"""What a vGPU takes of a GPU: so much, from one of these starts on."""
+
+
+class Sharing(StrEnum):
+    """How vGPUs of a type share a GPU."""
+
+    TIME_SLICED = "timeSliced"
+    MIG = "mig"
+
+
+class GpuMode(StrEnum):
+    """What a GPU takes now (vSphere API 8.0.3, HostGraphicsInfo.vgpuMode)."""
+
+    NONE = "none"
+    SAME_SIZE = "sameSize"
+    MIXED_SIZE = "mixedSize"
+    MULTI_INSTANCE = "multiInstanceGpu"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """A MIG GPU instance profile and its starts, in memory slices (NVIDIA MIG User Guide, `nvidia-smi mig -lgipp`).
+
+    `media`: it owns the media engines; a GPU takes at most one such instance.
+    """
+
+    name: str
+    size: int
+    starts: tuple[int, ...]
+    media: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuType:
+    """One vGPU type of a board, by the name ESXi shows (`grid_a100-3-20c`)."""
+
+    name: str
+    framebuffer_mib: int
+    series: str
+    """A, B, Q or C."""
+    max_per_gpu: int
+    max_per_vm: int | None = None
+    """The driver's limit; None = unknown."""
+    starts_gib: tuple[int, ...] = ()
+    """Placement ids in mixed-size mode, in GiB; empty = not allowed there."""
+    instance: GpuInstance | None = None
+    """The GPU instance a MIG-backed type runs in; None = time-sliced."""
+    max_per_instance: int = 1
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing.TIME_SLICED if self.instance is None else Sharing.MIG
+
+    @property
+    def size_gib(self) -> int:
+        """Whole GiB, as mixed-size placement counts them: what is below one is one."""
+        return max(1, self.framebuffer_mib // 1024)
+
+
+@dataclass(frozen=True)
+class GpuBoard:
+    """One GPU model. Not slotted: the index of types is built once."""
+
+    name: str
+    device_id: int
+    subsystem_id: int
+    framebuffer_mib: int
+    types: tuple[VgpuType, ...]
+    mixed_size: bool = False
+    """Whether the GPU has the mixed-size mode (Ampere and later: NVIDIA AI Enterprise 6)."""
+    careful_instances: bool = False
+    """Whether ESXi keeps large GPU instances possible when it places small ones (Hopper and later)."""
+    nvlink_types: tuple[str, ...] = field(default=())
+    """Types that can be peers over NVLink in one VM: members of a device group."""
+
+    @cached_property
+    def by_name(self) -> Mapping[str, VgpuType]:
+        return {type_.name: type_ for type_ in self.types}
+
+    def types_in(self, mode: GpuMode) -> tuple[VgpuType, ...]:
+        """The types a GPU of this model supports in that mode."""
+        return self._by_mode[mode]
+
+    def runs(self, type_: VgpuType, mode: GpuMode) -> bool:
+        """Whether it is one of these."""
+        return type_.name in self._names_by_mode[mode]
+
+    @cached_property
+    def mixed_shapes(self) -> frozenset[Shape]:
+        """What its types take in mixed-size mode."""
+        return frozenset((type_.size_gib, type_.starts_gib) for type_ in self.types_in(GpuMode.MIXED_SIZE))
+
+    @cached_property
+    def _names_by_mode(self) -> Mapping[GpuMode, frozenset[str]]:
+        return {mode: frozenset(type_.name for type_ in types) for mode, types in self._by_mode.items()}
+
+    @cached_property
+    def _by_mode(self) -> Mapping[GpuMode, tuple[VgpuType, ...]]:
+        return {mode: self._types_in(mode) for mode in GpuMode}
+
+    def _types_in(self, mode: GpuMode) -> tuple[VgpuType, ...]:
+        if mode is GpuMode.MULTI_INSTANCE:
+            return tuple(type_ for type_ in self.types if type_.sharing is Sharing.MIG)
+        sliced = tuple(type_ for type_ in self.types if type_.sharing is Sharing.TIME_SLICED)
+        if mode is GpuMode.MIXED_SIZE:
+            return tuple(type_ for type_ in sliced if type_.starts_gib)
+        return sliced if mode is GpuMode.SAME_SIZE else ()
+
+
+CAREFUL = (Generation.HOPPER, Generation.BLACKWELL)
+"""Where ESXi keeps large GPU instances possible (Denneman on MIG placement names Hopper; Blackwell is from memory)."""
+
+
+@cache
+def board(key: str) -> GpuBoard:
+    """The board of a catalogue key such as `a100`. Raises PolicyError when there is none."""
+    found = load(boards=[key]).board(key)
+    if found is None:
+        raise PolicyError(f"no GPU {key!r} in the catalogue", hint="the keys are the file names in gpuops/catalog/gpus")
+    identity = found.pci_ids[0]
+    return GpuBoard(
+        name=found.name,
+        device_id=identity.device_id,
+        subsystem_id=identity.subsystem_ids[0] if identity.subsystem_ids else identity.device_id,
+        framebuffer_mib=found.framebuffer_mib,
+        types=tuple(_type(found, profile) for profile in found.profiles),
+        mixed_size=found.mixed_size_mode is True,
+        careful_instances=found.generation in CAREFUL,
+        nvlink_types=tuple(profile.name for profile in found.profiles if _is_linked(found, profile)),
+    )
+
+
+def _type(found: catalog.Board, profile: VgpuProfile) -> VgpuType:
+    return VgpuType(
+        name=profile.name,
+        framebuffer_mib=profile.framebuffer_mib,
+        series=profile.series.value,
+        max_per_gpu=profile.max_per_gpu,
+        max_per_vm=profile.max_per_vm,
+        starts_gib=profile.placement_ids_mixed,
+        instance=_instance(found.mig, profile.mig_profile),
+        max_per_instance=profile.max_per_gpu_instance or 1,
+    )
+
+
+def _instance(geometry: MigGeometry | None, name: str | None) -> GpuInstance | None:
+    if geometry is None or name is None:
+        return None
+    profile = geometry.profile(name)
+    assert profile is not None, f"{geometry.family} has no GPU instance {name}"
+    return _gpu_instance(profile)
+
+
+@cache
+def _gpu_instance(profile: InstanceProfile) -> GpuInstance:
+    return GpuInstance(profile.name, profile.memory_slices, profile.starts, profile.variant.owns_media)
+
+
+def _is_linked(found: catalog.Board, profile: VgpuProfile) -> bool:
+    linked = {*found.nvlink_profiles, *found.nvswitch_profiles}
+    return profile.name in linked or profile.short_name in linked

@@ -1,0 +1,250 @@
+"""May these vGPUs start on this host's GPUs, and where: the rules ESXi applies at power-on, resume and vMotion.
+
+Pure: plain values in, seats or a refusal out. The rules, and where they come from:
+
+* A GPU serves vGPUs when its graphics type in force is Shared Direct and it is not in passthrough (vSphere API,
+  HostGraphicsInfo).
+* Same-size mode: the first vGPU fixes the frame-buffer size until the GPU is empty; the count limit is the type's
+  equal-size maximum; series may differ (vGPU 17, vSphere 8.0 U2). The host's assignment policy picks the GPU:
+  `performance` the one with the fewest VMs, `consolidation` the fullest that still fits (vSphere API,
+  HostGraphicsConfig). In the other modes the policy is ignored.
+* Mixed-size mode: every size has fixed start offsets; a vGPU fits if one of them is free of overlap. The host takes
+  the least used GPU and the least fragmenting offset (NVIDIA AI Enterprise docs, "vGPU types").
+* MIG: a GPU in MIG mode takes only MIG-backed types, any other only time-sliced ones. GPU instances must not overlap
+  and at most one owns the media engines (NVIDIA MIG User Guide). On Hopper ESXi keeps large instances possible (3g
+  goes to 4 first); on Ampere it takes the lowest start.
+* All vGPUs of one VM are of one GPU model, and all start or none does.
+
+From memory, not documented: devices are seated in their order (pinned ones first) without a search over all
+combinations; GPUs in same-size mode are preferred to those in mixed-size mode; ties go to the lowest PCI address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+
+from gpuops.sim.state.board import GpuBoard, GpuInstance, GpuMode, Shape, VgpuType
+
+
+class VgpuPolicy(StrEnum):
+    """HostGraphicsConfig.sharedPassthruAssignmentPolicy."""
+
+    PERFORMANCE = "performance"
+    CONSOLIDATION = "consolidation"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningVgpu:
+    """One running vGPU: its VM, its GPU and, where the mode has one, its start (GiB or memory slices)."""
+
+    vm: str
+    pci_id: str
+    type: VgpuType
+    start: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """One physical GPU as admission sees it."""
+
+    pci_id: str
+    board: GpuBoard
+    mode: GpuMode
+    serves_vgpus: bool
+    """Its graphics type in force is Shared Direct, and it is not in passthrough."""
+    seats: tuple[RunningVgpu, ...] = ()
+
+    @property
+    def vm_count(self) -> int:
+        return len({seat.vm for seat in self.seats})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One vGPU a VM wants; `pin` is the PCI id of `pciPassthru<N>.cfg.gpu-pci-id`, if set."""
+
+    type_name: str
+    pin: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotAdmitted:
+    """Why no seat was found: one line per GPU looked at, or one for the whole request."""
+
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(self.reasons)
+
+
+def admit(
+    vm: str, wishes: Sequence[Wish], gpus: Sequence[GpuLoad], policy: VgpuPolicy
+) -> tuple[RunningVgpu, ...] | NotAdmitted:
+    """A seat for every wish, in the order of the wishes, or the reasons why there is not one for each."""
+    refusal = _cannot_be_together(wishes, gpus)
+    if refusal is not None:
+        return refusal
+    state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
+    seats: dict[int, RunningVgpu] = {}
+    for index in sorted(range(len(wishes)), key=lambda index: wishes[index].pin is None):
+        seat = _seat_one(vm, wishes[index], state.values(), policy)
+        if isinstance(seat, NotAdmitted):
+            return seat
+        seats[index] = seat
+        gpu = state[seat.pci_id]
+        state[seat.pci_id] = replace(gpu, seats=(*gpu.seats, seat))
+    return tuple(seats[index] for index in range(len(wishes)))
+
+
+def offered_types(gpus: Iterable[GpuLoad]) -> tuple[str, ...]:
+    """The types the host offers now: a GPU locked to one size takes the others off the list, a full one does not."""
+    names: dict[str, None] = {}
+    for gpu in gpus:
+        if gpu.serves_vgpus:
+            names.update(
+                (type_.name, None) for type_ in gpu.board.types_in(gpu.mode) if _size_locked(gpu, type_) is None
+            )
+    return tuple(names)
+
+
+def supported_types(gpus: Iterable[GpuLoad]) -> tuple[VgpuType, ...]:
+    """Every type the host's GPUs support in their present modes, whatever runs on them."""
+    types: dict[str, VgpuType] = {}
+    for gpu in gpus:
+        if gpu.serves_vgpus:
+            types.update((type_.name, type_) for type_ in gpu.board.types_in(gpu.mode))
+    return tuple(types.values())
+
+
+def _cannot_be_together(wishes: Sequence[Wish], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
+    boards: set[str] = set()
+    for wish in wishes:
+        homes = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
+        if not homes:
+            return NotAdmitted((f"no GPU of this host supports {wish.type_name}",))
+        boards.update(homes)
+        limit = next(iter(homes.values())).by_name[wish.type_name].max_per_vm
+        if limit is not None and len(wishes) > limit:
+            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(wishes)} wanted",))
+    if len(boards) > 1:
+        return NotAdmitted((f"the vGPUs of one VM must be of one GPU model, not {' and '.join(sorted(boards))}",))
+    return None
+
+
+def _seat_one(vm: str, wish: Wish, gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> RunningVgpu | NotAdmitted:
+    reasons = []
+    for gpu in _in_order_of_choice(gpus, policy):
+        if wish.pin is not None and gpu.pci_id != wish.pin:
+            continue
+        found = _place(wish.type_name, gpu)
+        if isinstance(found, str):
+            reasons.append(f"{gpu.pci_id}: {found}")
+        else:
+            type_, start = found
+            return RunningVgpu(vm, gpu.pci_id, type_, start)
+    return NotAdmitted(tuple(reasons) or (f"{wish.pin}: pinned to a GPU this host does not have",))
+
+
+def _in_order_of_choice(gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> list[GpuLoad]:
+    def key(gpu: GpuLoad) -> tuple[int, int, str]:
+        match gpu.mode:
+            case GpuMode.SAME_SIZE if policy is VgpuPolicy.CONSOLIDATION:
+                return (0, -gpu.vm_count, gpu.pci_id)
+            case GpuMode.SAME_SIZE:
+                return (0, gpu.vm_count, gpu.pci_id)
+            case GpuMode.MIXED_SIZE:
+                return (1, sum(seat.type.framebuffer_mib for seat in gpu.seats), gpu.pci_id)
+            case _:
+                return (2, 0, gpu.pci_id)
+
+    return sorted(gpus, key=key)
+
+
+def _place(type_name: str, gpu: GpuLoad) -> tuple[VgpuType, int | None] | str:
+    """The type and its start on this GPU, or why it does not go there."""
+    type_ = gpu.board.by_name.get(type_name)
+    if type_ is None:
+        return f"{gpu.board.name} does not support {type_name}"
+    if not gpu.serves_vgpus:
+        return "does not serve vGPUs (graphics type or passthrough)"
+    if not gpu.board.runs(type_, gpu.mode):
+        return f"{type_name} does not run in mode {gpu.mode}"
+    match gpu.mode:
+        case GpuMode.SAME_SIZE:
+            refused = _size_locked(gpu, type_) or _full(gpu, type_)
+            return refused or (type_, None)
+        case GpuMode.MIXED_SIZE:
+            start = _mixed_size_start(gpu, type_)
+            return f"no placement id left for {type_name}" if start is None else (type_, start)
+        case _:
+            start = _instance_start(gpu, type_)
+            return f"no GPU instance left for {type_name}" if start is None else (type_, start)
+
+
+def _size_locked(gpu: GpuLoad, type_: VgpuType) -> str | None:
+    if gpu.mode is not GpuMode.SAME_SIZE or not gpu.seats:
+        return None
+    size_mib = gpu.seats[0].type.framebuffer_mib
+    if size_mib == type_.framebuffer_mib:
+        return None
+    return f"locked to {size_mib} MiB vGPUs by {gpu.seats[0].vm}, {type_.name} has {type_.framebuffer_mib}"
+
+
+def _full(gpu: GpuLoad, type_: VgpuType) -> str | None:
+    limit = min([type_.max_per_gpu, *(seat.type.max_per_gpu for seat in gpu.seats)])
+    return f"{len(gpu.seats)} of {limit} vGPUs run" if len(gpu.seats) >= limit else None
+
+
+def _mixed_size_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
+    taken = tuple((seat.start or 0, (seat.start or 0) + seat.type.size_gib) for seat in gpu.seats)
+    return _least_fragmenting(type_.size_gib, type_.starts_gib, taken, gpu.board.mixed_shapes)
+
+
+def _instance_start(gpu: GpuLoad, type_: VgpuType) -> int | None:
+    wanted = type_.instance
+    assert wanted is not None, f"{type_.name} is not MIG-backed"
+    shared = _instance_with_room(gpu, type_, wanted)
+    if shared is not None:
+        return shared
+    running = {(seat.start or 0, seat.type.instance) for seat in gpu.seats if seat.type.instance is not None}
+    if wanted.media and any(instance.media for _, instance in running):
+        return None
+    taken = [(start, start + instance.size) for start, instance in running]
+    if not gpu.board.careful_instances:
+        return next((start for start in wanted.starts if _free(start, wanted.size, taken)), None)
+    shapes = frozenset(
+        (other.instance.size, other.instance.starts)
+        for other in gpu.board.types_in(GpuMode.MULTI_INSTANCE)
+        if other.instance is not None
+    )
+    return _least_fragmenting(wanted.size, wanted.starts, tuple(taken), shapes)
+
+
+def _instance_with_room(gpu: GpuLoad, type_: VgpuType, wanted: GpuInstance) -> int | None:
+    """The start of a running instance that several vGPUs of one size share (RTX PRO Blackwell), if one has room."""
+    counts: dict[int, int] = {}
+    for seat in gpu.seats:
+        if seat.type.instance == wanted and seat.type.framebuffer_mib == type_.framebuffer_mib:
+            counts[seat.start or 0] = counts.get(seat.start or 0, 0) + 1
+    return next((start for start, count in sorted(counts.items()) if count < type_.max_per_instance), None)
+
+
+@lru_cache(maxsize=4096)
+def _least_fragmenting(
+    size: int, starts: tuple[int, ...], taken: tuple[tuple[int, int], ...], shapes: frozenset[Shape]
+) -> int | None:
+    """The free start that leaves the most starts of all shapes free; the lowest of several."""
+
+    def left(start: int) -> int:
+        after = [*taken, (start, start + size)]
+        return sum(_free(other, width, after) for width, others in shapes for other in others)
+
+    free = [start for start in starts if _free(start, size, taken)]
+    return max(free, key=lambda start: (left(start), -start), default=None)
+
+
+def _free(start: int, size: int, taken: Iterable[tuple[int, int]]) -> bool:
+    return all(start + size <= low or high <= start for low, high in taken)

@@ -1,0 +1,180 @@
+"""What the simulated vCenter keeps of an ESXi host and its GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from gpuops.sim.state.board import GpuBoard, GpuMode
+from gpuops.sim.state.gpu_admission import GpuLoad, RunningVgpu, VgpuPolicy
+
+REBOOT_S: Final = 600.0
+
+
+@dataclass(slots=True)
+class Boot:
+    """One boot."""
+
+    takes_s: float | None = REBOOT_S
+    """From the moment it goes down until vCenter sees it again; None = it does not come back."""
+    options: str | None = None
+    """Module options that a host profile sets before the modules are loaded; None = none does."""
+    forgets_mig: bool = False
+    """Whether its GPUs come up out of MIG mode, whatever was asked for."""
+    driver_late_s: float | None = 0.0
+    """So long after it the driver lists the GPUs; None = never."""
+
+
+SHARED_DIRECT = "sharedDirect"
+
+
+@dataclass(frozen=True, slots=True)
+class HostModel:
+    """A server model: what hosts of one kind share."""
+
+    vendor: str
+    model: str
+    cpu_model: str
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    cpu_mhz: int
+    memory_mib: int
+    numa_nodes: int
+    nics: int = 2
+
+    @property
+    def cores(self) -> int:
+        return self.sockets * self.cores_per_socket
+
+    @property
+    def threads(self) -> int:
+        return self.cores * self.threads_per_core
+
+    @property
+    def capacity_mhz(self) -> int:
+        return self.cores * self.cpu_mhz
+
+
+@dataclass(slots=True)
+class HostGpu:
+    """One physical GPU. `mode` and `graphics_type` are in force; `configured_*` is what the host will have."""
+
+    pci_id: str
+    board: GpuBoard
+    numa_node: int
+    mode: GpuMode = GpuMode.SAME_SIZE
+    graphics_type: str = SHARED_DIRECT
+    configured_type: str = SHARED_DIRECT
+    passthrough_enabled: bool = False
+    passthrough_active: bool = False
+    label: str | None = None
+    next_mode: GpuMode | None = None
+    """What nvidia-smi was asked for, from the next boot on; None = nothing."""
+    ecc: bool = True
+    next_ecc: bool = True
+    """What somebody set by nvidia-smi, from the next boot on."""
+    nvlink: str | None = None
+    """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
+
+    @property
+    def listed(self) -> bool:
+        """Whether the host's graphics stack lists it: a passthrough device belongs to no host driver."""
+        return not self.passthrough_active
+
+    @property
+    def serves_vgpus(self) -> bool:
+        return self.listed and self.graphics_type == SHARED_DIRECT
+
+    def for_admission(self, seats: tuple[RunningVgpu, ...]) -> GpuLoad:
+        own = tuple(seat for seat in seats if seat.pci_id == self.pci_id)
+        return GpuLoad(self.pci_id, self.board, self.mode, self.serves_vgpus, own)
+
+
+@dataclass(slots=True)
+class HostState:
+    """One ESXi host. References to other objects are managed object ids."""
+
+    name: str
+    uuid: str
+    model: HostModel
+    parent: str
+    gpus: tuple[HostGpu, ...]
+    boot_time: datetime
+    driver_version: str
+    no_suspend: frozenset[str] = frozenset()
+    """vGPU types whose VMs this host can neither suspend, migrate nor snapshot with memory."""
+    rebinds_without_reboot: bool = False
+    """Whether passthrough changes are in force at once (HostCapability.deviceRebindWithoutRebootSupported)."""
+    policy: VgpuPolicy = VgpuPolicy.PERFORMANCE
+    default_graphics_type: str = SHARED_DIRECT
+    connection: str = "connected"
+    power: str = "poweredOn"
+    in_maintenance: bool = False
+    module_options: str = ""
+    """Options of the `nvidia` kernel module for the next boot."""
+    loaded_module_options: str = ""
+    datastores: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    vms: dict[str, None] = field(default_factory=dict)
+    """The VMs registered there, in the order they came."""
+
+    @property
+    def board_names(self) -> tuple[str, ...]:
+        """The GPU model of each GPU: what device summaries depend on."""
+        return tuple(gpu.board.name for gpu in self.gpus)
+
+    @property
+    def gpu_settings(self) -> tuple[tuple[str | bool | int | None, ...], ...]:
+        """All that is set on each GPU, comparable: hosts alike in it show their GPUs alike."""
+        return tuple(
+            (
+                gpu.pci_id,
+                gpu.board.name,
+                gpu.numa_node,
+                gpu.mode,
+                gpu.graphics_type,
+                gpu.configured_type,
+                gpu.passthrough_enabled,
+                gpu.passthrough_active,
+                gpu.label,
+            )
+            for gpu in self.gpus
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether VMs can be started there."""
+        return self.connection == "connected" and not self.in_maintenance
+
+    @property
+    def system_id(self) -> str:
+        """What a static DirectPath backing must carry: it ties the VM to this host."""
+        return self.uuid
+
+    @property
+    def reboot_required(self) -> bool:
+        return any(
+            gpu.passthrough_enabled != gpu.passthrough_active or gpu.configured_type != gpu.graphics_type
+            for gpu in self.gpus
+        ) or (self.module_options != self.loaded_module_options)
+
+    def gpu(self, pci_id: str) -> HostGpu | None:
+        wanted = pci_id.lower()
+        return next((gpu for gpu in self.gpus if gpu.pci_id == wanted), None)
+
+    def for_admission(self, seats: tuple[RunningVgpu, ...]) -> list[GpuLoad]:
+        """The GPUs as admission sees them, with the vGPUs that run on them."""
+        return [gpu.for_admission(seats) for gpu in self.gpus]
+
+    def gpus_of_node(self, node: int) -> tuple[HostGpu, ...]:
+        return tuple(gpu for gpu in self.gpus if gpu.numa_node == node)
+
+    def nvlink_sets(self) -> dict[str, tuple[HostGpu, ...]]:
+        """GPUs by the NVLink bridge or switch that joins them."""
+        joined: dict[str, tuple[HostGpu, ...]] = {}
+        for gpu in self.gpus:
+            if gpu.nvlink is not None:
+                joined[gpu.nvlink] = (*joined.get(gpu.nvlink, ()), gpu)
+        return joined

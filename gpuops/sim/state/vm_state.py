@@ -1,0 +1,265 @@
+"""What the simulated vCenter keeps of a virtual machine: plain values, from which every property is rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from gpuops.sim.state.gpu_admission import RunningVgpu
+
+FIRST_PCI_KEY: Final = 13000
+"""Keys of passthrough devices start here (govmomi's device tests)."""
+FIRST_SRIOV_KEY: Final = 4001
+"""Keys of network cards start at 4000, and that is the VM's own."""
+
+
+class Power(StrEnum):
+    """VirtualMachine.PowerState."""
+
+    ON = "poweredOn"
+    OFF = "poweredOff"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuBacking:
+    """VirtualPCIPassthroughVmiopBackingInfo."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaticBacking:
+    """VirtualPCIPassthroughDeviceBackingInfo, as the client wrote it: the device id is hexadecimal text."""
+
+    pci_id: str
+    device_id: str
+    system_id: str
+    vendor_id: int
+    device_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBacking:
+    """VirtualPCIPassthroughDynamicBackingInfo."""
+
+    allowed: tuple[tuple[int, int], ...]
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DvxBacking:
+    """VirtualPCIPassthroughDvxBackingInfo."""
+
+    device_class: str
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SriovBacking:
+    """VirtualSriovEthernetCardSriovBackingInfo, of a card that vCenter finds a virtual function for at power-on."""
+
+    physical_function: str
+    """PCI address of the port of the host's network card."""
+    network: str
+
+
+Backing = VgpuBacking | StaticBacking | DynamicBacking | DvxBacking | SriovBacking
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A device of a VM that is passed through: a VirtualPCIPassthrough, or an SR-IOV network card."""
+
+    key: int
+    unit: int
+    backing: Backing
+    numa_node: int | None = None
+    group: tuple[int, int] | None = None
+    """(group instance key, sequence id) of a vendor device group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestAccount:
+    """A user of a guest."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestProgram:
+    """What is at a path in a guest: how long it runs, and how it ends."""
+
+    path: str
+    takes_s: float | None = 0.0
+    """None = it never ends by itself."""
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What VMs built from one declaration share: written once, pointed at by thousands."""
+
+    guest_id: str
+    guest_name: str
+    disk_gib: int
+    network: str
+    datastore: str
+    linux: bool
+    tools: bool = True
+    boot_s: float | None = 0.0
+    """From the power-on until VMware Tools run in it; None = they never do."""
+    login: GuestAccount | None = None
+    """Whom guest operations let in; None = the guest takes part in none."""
+    programs: tuple[GuestProgram, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotState:
+    """One snapshot; `moid` is that of its VirtualMachineSnapshot object."""
+
+    moid: str
+    id: int
+    name: str
+    description: str
+    created_at: datetime
+    power: Power
+    memory: bool
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question vCenter waits for an answer to (VirtualMachineRuntimeInfo.question)."""
+
+    id: str
+    text: str
+    choices: tuple[tuple[str, str], ...]
+    default: int = 0
+
+
+@dataclass(slots=True)
+class VmState:
+    """One virtual machine. References to other objects are managed object ids."""
+
+    name: str
+    uuid: str
+    instance_uuid: str
+    template: Template
+    host: str
+    pool: str | None
+    folder: str
+    datastore: str
+    cpus: int
+    memory_mib: int
+    created_at: datetime
+    cores_per_socket: int = 1
+    hardware_version: int = 20
+    firmware: str = "efi"
+    power: Power = Power.OFF
+    is_template: bool = False
+    annotation: str = ""
+    guest_id: str = ""
+    cpu_reservation_mhz: int = 0
+    memory_reservation_mib: int = 0
+    memory_locked: bool = False
+    cpu_hot_add: bool = False
+    memory_hot_add: bool = False
+    cores_per_numa_node: int | None = None
+    vnuma_on_hot_add: bool = False
+    passthrough_hot_plug: bool = False
+    latency: str = "normal"
+    devices: tuple[PciDevice, ...] = ()
+    groups: tuple[tuple[int, str], ...] = ()
+    """(group instance key, vendor device group name)."""
+    extra_config: tuple[tuple[str, str], ...] = ()
+    """Sorted pairs: VMs built alike share one tuple."""
+    attributes: dict[int, str] = field(default_factory=dict)
+    """Custom field key -> value."""
+    change: int = 1
+    """Counts changes of the configuration: changeVersion."""
+    changed_at: datetime | None = None
+    boot_time: datetime | None = None
+    guest_boots: bool = False
+    """Whether its guest is on its way up: it runs, and tells nothing yet."""
+    suspend_time: datetime | None = None
+    suspend_file_mib: int = 0
+    clean_power_off: bool = True
+    console_connections: int = 0
+    cpu_usage_mhz: int = 0
+    """While it runs: what its guest uses."""
+    guest_memory_mib: int = 0
+    seats: tuple[RunningVgpu, ...] = ()
+    """Its running vGPUs, in device order."""
+    held: tuple[tuple[int, str], ...] = ()
+    """(device key, PCI id) of each DirectPath device it holds now."""
+    question: Question | None = None
+    snapshots: tuple[SnapshotState, ...] = ()
+    current_snapshot: str | None = None
+
+    @property
+    def vgpus(self) -> tuple[VgpuBacking, ...]:
+        return tuple(device.backing for device in self.devices if isinstance(device.backing, VgpuBacking))
+
+    @property
+    def has_fixed_devices(self) -> bool:
+        """Whether a device forbids suspend, snapshots of memory and vMotion: any passthrough device but a vGPU.
+
+        Of SR-IOV network cards: VMware vSphere 8.0 docs, "SR-IOV Support".
+        """
+        return any(not isinstance(device.backing, VgpuBacking) for device in self.devices)
+
+    @property
+    def tools_run(self) -> bool:
+        """Whether VMware Tools run in its guest now."""
+        return self.power is Power.ON and self.template.tools and not self.guest_boots
+
+    @property
+    def reserved_mib(self) -> int:
+        """The memory reservation in force."""
+        return self.memory_mib if self.memory_locked else self.memory_reservation_mib
+
+    @property
+    def change_version(self) -> str:
+        """VirtualMachineConfigInfo.changeVersion: opaque to clients, new with every change."""
+        stamp = (self.changed_at or self.created_at).isoformat(timespec="seconds")
+        return f"{stamp[:19]}.{self.change:06d}Z"
+
+    def option(self, key: str) -> str | None:
+        """An extraConfig value; keys are compared without case, as ESXi does."""
+        wanted = key.lower()
+        return next((value for name, value in self.extra_config if name.lower() == wanted), None)
+
+    def free_pci_slot(self) -> tuple[int, int]:
+        """(key, unit number) for the next passthrough device."""
+        taken = {device.key for device in self.devices}
+        key = next(key for key in range(FIRST_PCI_KEY, FIRST_PCI_KEY + 1000) if key not in taken)
+        return key, 18 + key - FIRST_PCI_KEY
+
+    def without_device(self, key: int) -> tuple[PciDevice, ...]:
+        return tuple(device for device in self.devices if device.key != key)
+
+    def with_device(self, changed: PciDevice) -> tuple[PciDevice, ...]:
+        """The devices with the one of that key replaced in its place."""
+        return tuple(changed if device.key == changed.key else device for device in self.devices)
+
+
+def merged_options(current: tuple[tuple[str, str], ...], changes: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """extraConfig after a reconfigure: a new value replaces, an empty one removes the key (vSphere API, ConfigSpec)."""
+    names = {name.lower(): name for name, _ in current}
+    merged = dict(current)
+    for key, value in changes.items():
+        name = names.get(key.lower(), key)
+        if value == "":
+            merged.pop(name, None)
+        else:
+            merged[name] = value
+    return tuple(sorted(merged.items()))
+
+
+def renamed_group(device: PciDevice, key: int) -> PciDevice:
+    """The same member of a device group whose temporary key got its real one."""
+    return device if device.group is None else replace(device, group=(key, device.group[1]))

@@ -1,0 +1,1 @@
+"""What a vCenter keeps besides its inventory: tasks, events, permissions, custom fields, tags, counters."""

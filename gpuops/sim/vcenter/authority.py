@@ -1,0 +1,161 @@
+"""Authority: roles, and who has which role where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+from pyVmomi import VmomiSupport, vim
+
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.core.managed_object import ManagedObject
+from gpuops.sim.core.registry import is_kind_of, vmomi_type
+
+ADMIN: Final = -1
+READ_ONLY: Final = -2
+NO_ACCESS: Final = -5
+
+# Privileges that no method of the API declares but vCenter checks (vSphere API reference, ConfigSpec; VMware security
+# guide, required privileges).
+UNDECLARED: Final = (
+    "System.Anonymous", "System.Read", "System.View",
+    "Global.SetCustomField",
+    "InventoryService.Tagging.AttachTag", "InventoryService.Tagging.CreateCategory",
+    "InventoryService.Tagging.CreateTag", "InventoryService.Tagging.ObjectAttachable",
+    "Network.Assign", "Resource.AssignVMToPool", "Resource.HotMigrate", "Resource.QueryVMotion",
+    "Datastore.AllocateSpace",
+    "VirtualMachine.Config.AddExistingDisk", "VirtualMachine.Config.AddNewDisk", "VirtualMachine.Config.RemoveDisk",
+    "VirtualMachine.Config.AddRemoveDevice", "VirtualMachine.Config.AdvancedConfig", "VirtualMachine.Config.CPUCount",
+    "VirtualMachine.Config.Annotation", "VirtualMachine.Config.Rename",
+    "VirtualMachine.Config.EditDevice", "VirtualMachine.Config.Memory", "VirtualMachine.Config.RawDevice",
+    "VirtualMachine.Config.Resource", "VirtualMachine.Config.Settings",
+    "VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Modify",
+    "VirtualMachine.GuestOperations.Query",
+    "VirtualMachine.Interact.AnswerQuestion", "VirtualMachine.Interact.ConsoleInteract",
+    "VirtualMachine.Inventory.CreateFromExisting", "VirtualMachine.Inventory.Delete", "VirtualMachine.Inventory.Move",
+    "VirtualMachine.Provisioning.Clone", "VirtualMachine.Provisioning.CloneTemplate",
+    "VirtualMachine.Provisioning.CreateTemplateFromVM", "VirtualMachine.Provisioning.DeployTemplate",
+)  # fmt: skip
+
+
+@cache
+def all_privileges() -> tuple[str, ...]:
+    """Every privilege id that the API's tables or the vendor's guides name, sorted."""
+    found = set(UNDECLARED)
+    for key in list(VmomiSupport._managedDefMap):
+        if not key.startswith(("vim.", "vmodl.")):
+            continue
+        cls = VmomiSupport.GetVmodlType(key)
+        for info in (*cls._methodInfo.values(), *cls._propList):
+            found.add(info.privId or "System.View")
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class PrivilegeRole:
+    """A named set of privileges; None = every privilege there is."""
+
+    id: int
+    name: str
+    privileges: frozenset[str] | None
+    system: bool = False
+
+    def grants(self, privilege: str) -> bool:
+        return self.privileges is None or privilege in self.privileges
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """A user has a role on an entity, and below it if it propagates."""
+
+    moid: str
+    user: str
+    role_id: int
+    propagate: bool = True
+
+
+_READING: Final = frozenset({"System.Anonymous", "System.Read", "System.View"})
+SYSTEM_ROLES: Final = (
+    PrivilegeRole(ADMIN, "Admin", None, system=True),
+    PrivilegeRole(READ_ONLY, "ReadOnly", _READING, system=True),
+    PrivilegeRole(-3, "View", frozenset({"System.Anonymous", "System.View"}), system=True),
+    PrivilegeRole(-4, "Anonymous", frozenset({"System.Anonymous"}), system=True),
+    PrivilegeRole(NO_ACCESS, "NoAccess", frozenset(), system=True),
+)
+
+
+class Authority:
+    """Who may do what. A user of whom no permission speaks is an administrator."""
+
+    def __init__(self) -> None:
+        self.roles: dict[int, PrivilegeRole] = {role.id: role for role in SYSTEM_ROLES}
+        self.permissions: list[Permission] = []
+
+    def add_role(self, name: str, privileges: Iterable[str]) -> PrivilegeRole:
+        """A new role."""
+        role = PrivilegeRole(max(0, *self.roles) + 1, name, frozenset(privileges) | _READING)
+        self.roles[role.id] = role
+        return role
+
+    def change_role(self, role: PrivilegeRole, name: str, privileges: Iterable[str]) -> None:
+        """The role is called so and has these privileges from then on, wherever it was given."""
+        self.roles[role.id] = replace(role, name=name, privileges=frozenset(privileges) | _READING)
+
+    def permit(self, user: str, role: PrivilegeRole | int, moid: str = "group-d1", *, propagate: bool = True) -> None:
+        """Give a user a role on an entity, in place of the one they have there."""
+        self.withdraw(user, moid)
+        self.permissions.append(Permission(moid, user, role if isinstance(role, int) else role.id, propagate))
+
+    def withdraw(self, user: str, moid: str) -> None:
+        """Forget a user's permission on an entity."""
+        self.permissions = [each for each in self.permissions if (each.user, each.moid) != (user, moid)]
+
+    def role_of(self, user: str, entity: ManagedObject) -> PrivilegeRole:
+        """The role in force: of the nearest permission on the entity or above it; a host's managers count as the
+        host, other objects outside the tree as the root folder."""
+        mine = {each.moid: each for each in self.permissions if each.user == user}
+        if not mine:
+            return self.roles[ADMIN]
+        governing = entity.governed_by
+        for place in (governing, *ancestors(governing)):
+            found = mine.get(place.moid)
+            if found is not None and (found.propagate or place is governing):
+                return self.roles[found.role_id]
+        at_root = mine.get("group-d1")
+        return self.roles[at_root.role_id if at_root is not None else NO_ACCESS]
+
+    def may(self, user: str, entity: ManagedObject, privilege: str) -> bool:
+        """Whether a user has a privilege on an entity."""
+        return not self.permissions or self.role_of(user, entity).grants(privilege)
+
+    def hidden(self, user: str, entity: ManagedObject, paths: Iterable[str]) -> frozenset[str]:
+        """Those of an inventory object's properties that the user's role there does not show."""
+        if not self.permissions or not is_kind_of(entity.wsdl_name, "ManagedEntity"):
+            return frozenset()
+        role = self.role_of(user, entity)
+        return frozenset(path for path in paths if not role.grants(reading_privilege(entity.wsdl_name, path)))
+
+    def require(self, call: Call, entity: ManagedObject, privilege: str) -> None:
+        """Raises vim.fault.NoPermission{object, privilegeId} unless the caller has the privilege there."""
+        if not self.may(call.user, entity, privilege):
+            raise refusal(entity, privilege)
+
+
+@cache
+def reading_privilege(wsdl_name: str, path: str) -> str:
+    """What reading a property takes: the privilege of its first step, System.Read where the type tables name none."""
+    top = path.partition(".")[0].partition("[")[0]
+    return str(vmomi_type(wsdl_name)._GetPropertyInfo(top).privId or "System.Read")
+
+
+def refusal(entity: ManagedObject, privilege: str) -> Any:
+    """vim.fault.NoPermission{object, privilegeId}."""
+    return vim.fault.NoPermission(
+        msg="Permission to perform this operation was denied.",
+        object=entity.ref,
+        privilegeId=privilege,
+        missingPrivileges=[vim.fault.NoPermission.EntityPrivileges(entity=entity.ref, privilegeIds=[privilege])],
+    )

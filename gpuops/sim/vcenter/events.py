@@ -1,0 +1,173 @@
+"""Events: what happened, kept as plain values and rendered when somebody asks."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.inventory_tree import ancestors
+from gpuops.sim.core.registry import is_kind_of
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.vcenter.tasks import Tasks
+
+KEPT: Final = 50_000
+"""Older events are forgotten, as vCenter's database forgets by age."""
+
+# What vCenter's own catalogue says of these events (vSphere API reference, EventDescription); others name themselves.
+MESSAGES: Final[Mapping[str, str]] = {
+    "VmStartingEvent": "{vm} on host {host} in {datacenter} is starting",
+    "VmPoweredOnEvent": "{vm} on {host} in {datacenter} is powered on",
+    "VmStoppingEvent": "{vm} on {host} in {datacenter} is stopping",
+    "VmPoweredOffEvent": "{vm} on {host} in {datacenter} is powered off",
+    "VmSuspendingEvent": "{vm} is being suspended",
+    "VmSuspendedEvent": "{vm} on {host} in {datacenter} is suspended",
+    "VmResumingEvent": "{vm} on {host} in {datacenter} is resumed",
+    "VmResettingEvent": "{vm} on {host} in {datacenter} is reset",
+    "VmReconfiguredEvent": "Reconfigured {vm} on {host} in {datacenter}",
+    "VmGuestShutdownEvent": "Guest OS shut down for {vm} on {host} in {datacenter}",
+    "VmGuestRebootEvent": "Guest OS reboot for {vm} on {host} in {datacenter}",
+    "VmRelocatedEvent": "Relocated {vm} to {host} in {datacenter}",
+    "VmMigratedEvent": "Migration of virtual machine {vm} to {host} in {datacenter} completed",
+    "VmClonedEvent": "Cloned {vm} on {host} in {datacenter}",
+    "VmCreatedEvent": "Created virtual machine {vm} on {host} in {datacenter}",
+    "VmRemovedEvent": "Removed {vm} on {host} from {datacenter}",
+    "VmFailedToPowerOnEvent": "Cannot power on {vm} on {host} in {datacenter}",
+    "VmFailedToSuspendEvent": "Cannot suspend {vm} on {host} in {datacenter}",
+    "EnteredMaintenanceModeEvent": "Host {host} in {datacenter} has entered maintenance mode",
+    "ExitMaintenanceModeEvent": "Host {host} in {datacenter} has exited maintenance mode",
+    "ClusterReconfiguredEvent": "Reconfigured cluster {computeResource} in {datacenter}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """One event. `places` holds the moids of its subject and of everything above it, as they were then."""
+
+    key: int
+    chain: int
+    kind: str
+    at: datetime
+    user: str
+    message: str
+    arguments: Mapping[str, tuple[str, Any]]
+    """Event argument (`vm`, `host`, ...) -> (name then, reference)."""
+    subject: str
+    places: frozenset[str]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def render(self) -> Any:
+        """The vmomi event."""
+        from pyVmomi import VmomiSupport, vim
+
+        event = VmomiSupport.GetWsdlType("urn:vim25", self.kind)(
+            key=self.key,
+            chainId=self.chain,
+            createdTime=self.at,
+            userName=self.user,
+            fullFormattedMessage=self.message,
+            **self.fields,
+        )
+        for name, (shown, reference) in self.arguments.items():
+            kind = getattr(vim.event, f"{_ARGUMENT_TYPES[name]}EventArgument")
+            setattr(event, name, kind(name=shown, **{_ARGUMENT_FIELDS.get(name, name): reference}))
+        return event
+
+
+_ARGUMENT_TYPES: Final = {
+    "vm": "Vm",
+    "host": "Host",
+    "computeResource": "ComputeResource",
+    "datacenter": "Datacenter",
+    "ds": "Datastore",
+}
+_ARGUMENT_FIELDS: Final = {"ds": "datastore"}
+
+
+class Events:
+    """The event log of a world."""
+
+    def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._posted: deque[Posted] = deque(maxlen=KEPT)
+        self._keys = itertools.count(1)
+
+    def __iter__(self) -> Any:
+        return iter(tuple(self._posted))
+
+    def __len__(self) -> int:
+        return len(self._posted)
+
+    @property
+    def latest(self) -> Posted | None:
+        return self._posted[-1] if self._posted else None
+
+    def post(
+        self,
+        call: Call | None,
+        kind: str,
+        entity: ManagedObject,
+        *,
+        message: str = "",
+        own: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Posted:
+        """Log an event of a type (`VmPoweredOnEvent`) about an entity.
+
+        The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
+        own, such as `template=False`, or `own` where one of them is called as an argument here; `message` replaces the
+        catalogue's text.
+        """
+        about = _arguments(entity)
+        arguments = {name: (obj.display_name, obj.ref) for name, obj in about.items()}
+        key = next(self._keys)
+        running = self._tasks.running(entity)
+        shown = {name: shown for name, (shown, _) in arguments.items()}
+        posted = Posted(
+            key=key,
+            chain=running.event_chain_id if running else key,
+            kind=kind,
+            at=self._store.clock.now(),
+            user=call.user if call else "",
+            message=message or _message(kind, shown, entity),
+            arguments=arguments,
+            subject=entity.moid,
+            places=frozenset(each.moid for each in (entity, *about.values(), *ancestors(entity))),
+            fields={**fields, **(own or {})},
+        )
+        self._posted.append(posted)
+        manager = self._store.find("EventManager")
+        if manager is not None:
+            manager.touch("latestEvent")
+        return posted
+
+
+def _message(kind: str, shown: Mapping[str, str], entity: ManagedObject) -> str:
+    known = {name: shown.get(name, "?") for name in _ARGUMENT_TYPES}
+    return MESSAGES.get(kind, f"{kind} on {entity.display_name}").format(**known)
+
+
+def _arguments(entity: ManagedObject) -> dict[str, ManagedObject]:
+    found: dict[str, ManagedObject] = {}
+    place = entity
+    if is_kind_of(entity.wsdl_name, "VirtualMachine"):
+        found["vm"] = entity
+        for place in entity.linked("runtime.host"):
+            found["host"] = place
+    elif is_kind_of(entity.wsdl_name, "HostSystem"):
+        found["host"] = entity
+    elif is_kind_of(entity.wsdl_name, "Datastore"):
+        found["ds"] = entity
+    for above in (place, *ancestors(place)):
+        for name, kind in (("computeResource", "ComputeResource"), ("datacenter", "Datacenter")):
+            if is_kind_of(above.wsdl_name, kind):
+                found.setdefault(name, above)
+    return found

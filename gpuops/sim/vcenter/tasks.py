@@ -1,0 +1,223 @@
+"""Tasks: work that takes time. One at a time per VM, an effect at the end, gone ten minutes later."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.sim.core.task import Task, TaskState
+from gpuops.sim.trouble.task_ends import Unanswered, lingering, waits_for_answer
+
+if TYPE_CHECKING:
+    from gpuops.sim.core.call import Call
+    from gpuops.sim.core.managed_object import ManagedObject
+    from gpuops.sim.core.object_store import ObjectStore
+    from gpuops.sim.trouble.injector import Injector, TaskTrouble
+
+RETIREMENT_S: Final = 600.0
+"""How long a finished task stays readable; after that the state of its object is all there is."""
+
+KEPT: Final = 10_000
+"""Tasks that history collectors remember."""
+
+PROGRESS_MARKS: Final = (0.25, 0.5, 0.75)
+"""When a running task tells its watchers of progress, as shares of its time."""
+
+Effect = Callable[[], Any]
+
+
+class Tasks:
+    """The task table of a world."""
+
+    def __init__(self, store: ObjectStore, injector: Injector) -> None:
+        self._store = store
+        self._injector = injector
+        self._history: deque[Task] = deque(maxlen=KEPT)
+        self._unended: dict[str, Task] = {}
+        """By moid, oldest first: few of a long history, and asked for at every suspend."""
+        self._numbers = itertools.count(101)
+        self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
+        self._running: dict[str, Task] = {}
+
+    def start(
+        self,
+        call: Call,
+        name: str,
+        entity: ManagedObject,
+        duration_s: float,
+        *,
+        begin: Effect | None = None,
+        finish: Effect | None = None,
+        description_id: str = "",
+        cancelable: bool = False,
+        exclusive: bool | None = None,
+    ) -> Task:
+        """The started task; return it from the method.
+
+        `name` is the WSDL name (`PowerOnVM_Task`). `begin` runs now and `finish` at the end; a vim fault raised by
+        either ends the task in error, and what `finish` returns is the task's result. `description_id` defaults
+        to the API's own, such as `VirtualMachine.powerOn`.
+
+        Raises vim.fault.TaskInProgress at once when `entity` has an unfinished exclusive task; tasks of VMs are
+        exclusive unless said otherwise.
+        """
+        if exclusive is None:
+            exclusive = entity.wsdl_name == "VirtualMachine"
+        if exclusive:
+            self.refuse_if_busy(entity)
+        task = Task(
+            self._store,
+            f"task-{next(self._numbers)}",
+            call=call,
+            name=name,
+            entity=entity,
+            duration_s=duration_s,
+            description_id=description_id,
+            cancelable=cancelable,
+            cancel=self.cancel,
+        )
+        self._store.register(task)
+        self._history.append(task)
+        self._unended[task.moid] = task
+        self._of_entity[entity.moid].append(task)
+        if exclusive:
+            self._running[entity.moid] = task
+        trouble = self._injector.of_task(task)
+        if not trouble.queued_s:
+            task.start()
+        self._entity_changed(task)
+        if self._apply(task, begin):
+            self._schedule(task, finish, trouble)
+        return task
+
+    def recent(self, entity: ManagedObject) -> list[Task]:
+        """The entity's tasks that are running or ended in the last ten minutes, oldest first: its recentTask."""
+        return list(self._of_entity.get(entity.moid, ()))
+
+    def running(self, entity: ManagedObject) -> Task | None:
+        """The exclusive task now running on this entity."""
+        return self._running.get(entity.moid)
+
+    def unfinished(self) -> list[Task]:
+        """All tasks that are queued or running, oldest first."""
+        return [task for task in self._unended.values() if self._store.find(task.moid) is task]
+
+    def readable(self) -> list[Task]:
+        """The tasks whose objects still exist, oldest first."""
+        return [task for task in self._history if self._store.find(task.moid) is task]
+
+    def history(self) -> list[Task]:
+        """The tasks that a history collector finds, oldest first."""
+        return list(self._history)
+
+    def refuse_if_busy(self, entity: ManagedObject) -> None:
+        """Raises vim.fault.TaskInProgress{task} when an exclusive task of this entity has not ended."""
+        from pyVmomi import vim
+
+        busy = self._running.get(entity.moid)
+        if busy is not None:
+            raise vim.fault.TaskInProgress(msg="The operation is not allowed in the current state.", task=busy.ref)
+
+    def hasten(self, task: Task, delay_s: float = 0.0) -> None:
+        """Let a running task come to its end `delay_s` from now, sooner than it was to take."""
+        if task.ended or not task.alarms:
+            return
+        last = task.alarms.pop()
+        complete = last.action
+        last.cancel()
+        if complete is not None:
+            task.alarms.append(self._store.clock.schedule(delay_s, complete))
+
+    def cancel(self, task: Task) -> None:
+        """End a cancelable task without its effect. Raises vim.fault.InvalidState otherwise."""
+        from pyVmomi import vim, vmodl
+
+        if task.ended or not task.cancelable:
+            raise vim.fault.InvalidState(msg="The task cannot be canceled in its current state.")
+        for alarm in task.alarms:
+            alarm.cancel()
+        task.cancelled = True
+        self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
+
+    def forget(self, task: Task) -> None:
+        """The task's object is gone, whatever becomes of its work."""
+        self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
+        if self._store.find(task.moid) is task:
+            self._store.unregister(task)
+        self._entity_changed(task)
+
+    def _schedule(self, task: Task, finish: Effect | None, trouble: TaskTrouble) -> None:
+        clock, queued_s = self._store.clock, trouble.queued_s
+        task.duration_s *= trouble.factor
+        if queued_s:
+            task.alarms.append(clock.schedule(queued_s, task.start))
+        for mark in PROGRESS_MARKS:
+            at_s = queued_s + mark * task.duration_s
+            task.alarms.append(clock.schedule(at_s, lambda: task.touch("info.progress"), background=True))
+        if trouble.lost_at is not None:
+            clock.schedule(queued_s + trouble.lost_at * task.duration_s, lambda: self.forget(task))
+        if not trouble.stuck:
+            share = trouble.fails_at if trouble.fault is not None else 1.0
+            complete = self._completion(task, self._if_still_there(task, finish), trouble)
+            task.alarms.append(clock.schedule(queued_s + share * task.duration_s, complete))
+
+    def _if_still_there(self, task: Task, finish: Effect | None) -> Effect:
+        """What the task does at its end, if somebody has not removed its object meanwhile."""
+        from pyVmomi import vmodl
+
+        def effect() -> Any:
+            if self._store.find(task.entity.moid) is not task.entity:
+                raise vmodl.fault.ManagedObjectNotFound(msg="The object has been deleted.", obj=task.entity.ref)
+            return finish() if finish else None
+
+        return effect
+
+    def _completion(self, task: Task, finish: Effect, trouble: TaskTrouble) -> Callable[[], None]:
+        def complete() -> None:
+            if trouble.fault is not None:
+                self._end(task, error=trouble.fault)
+            elif trouble.early_s:
+                self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
+                self._end(task)
+            elif trouble.asks and waits_for_answer(self._store, task.entity):
+                Unanswered(self._store, task.entity, complete)
+            elif self._apply(task, finish):
+                self._end(task)
+
+        return lingering(task, complete, trouble.lingers_s)
+
+    def _apply(self, task: Task, effect: Effect | None) -> bool:
+        """True when the effect went well; otherwise the task has ended in its fault."""
+        from pyVmomi import vmodl
+
+        try:
+            result = effect() if effect else None
+        except vmodl.MethodFault as fault:
+            self._end(task, error=fault)
+            return False
+        except Exception as bug:
+            self._store.record_bug(bug)
+            self._end(task, error=vmodl.fault.SystemError(msg=f"{bug}", reason=f"{type(bug).__name__}: {bug}"))
+            return False
+        task.result = result
+        return True
+
+    def _end(self, task: Task, *, error: Any = None) -> None:
+        task.end(TaskState.ERROR if error is not None else TaskState.SUCCESS, error)
+        self._unended.pop(task.moid, None)
+        if self._running.get(task.entity.moid) is task:
+            del self._running[task.entity.moid]
+        self._entity_changed(task)
+        self._store.clock.schedule(RETIREMENT_S, lambda: self._retire(task), background=True)
+
+    def _retire(self, task: Task) -> None:
+        self.forget(task)
+
+    def _entity_changed(self, task: Task) -> None:
+        manager = self._store.find("TaskManager")
+        if manager is not None:
+            manager.touch("recentTask")
+        if self._store.find(task.entity.moid) is task.entity:
+            task.entity.touch("recentTask")

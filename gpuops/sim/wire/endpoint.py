@@ -1,0 +1,132 @@
+"""Endpoint: which path of the simulated vCenter answers what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from gpuops.sim.core.call import Call
+from gpuops.sim.core.clock import ClockMode
+from gpuops.sim.trouble.rule import Ending
+from gpuops.sim.wire import soap
+from gpuops.sim.wire.admin import PREFIX, Admin
+from gpuops.sim.wire.dispatch import Dispatcher, Envelope
+from gpuops.sim.wire.handler import Incoming, Outgoing
+from gpuops.sim.wire.vapi import VapiEndpoint
+
+if TYPE_CHECKING:
+    from gpuops.sim.world import World
+
+COOKIE: Final = "vmware_soap_session"
+UNANSWERED_S: Final = 10.0
+"""Virtual time that a try to reach a vCenter costs which is down."""
+
+Route = Callable[[Incoming], Outgoing]
+
+
+class Endpoint:
+    """The paths of one simulated vCenter."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.gzip = world.gzip
+        self._dispatcher = Dispatcher(world)
+        self._admin = Admin(world)
+        self._vapi = VapiEndpoint(world.tags, login=self._login, is_active=self._is_active, logout=self._logout)
+        self._routes: dict[tuple[str, str], Route] = {
+            ("GET", "/sdk/vimServiceVersions.xml"): self._service_versions,
+            ("POST", "/sdk"): self._soap,
+            ("POST", "/sdk/"): self._soap,
+            ("POST", "/api"): self._rpc,
+            ("POST", "/api/"): self._rpc,
+        }
+
+    def serve(self, incoming: Incoming) -> Outgoing:
+        """The reply to one HTTP request; 404 for a path that nothing answers."""
+        path = urlsplit(incoming.target).path
+        if path.startswith(PREFIX):
+            return self._admin.serve(incoming)
+        if self._is_down():
+            return Outgoing(503, ending=Ending.RESET)
+        route = self._rest if path.startswith("/rest/") else self._routes.get((incoming.verb, path))
+        if route is None:
+            return Outgoing(404, b"404 Not Found\n", "text/plain")
+        try:
+            return route(incoming)
+        except (KeyError, TypeError, ValueError) as error:
+            # SOAP answers every failure with a fault of its own; what is left is a document of the tag services
+            text = f"400 Bad Request: {type(error).__name__}: {error}\n"
+            return Outgoing(400, text.encode(), "text/plain")
+
+    def _is_down(self) -> bool:
+        """Whether vCenter restarts just now. Nobody waits for a server that is down: each try takes its time."""
+        world = self.world
+        if world.down_until is None:
+            return False
+        with world.lock:
+            if world.clock.mode is ClockMode.VIRTUAL:
+                world.clock.advance(UNANSWERED_S)
+            if world.clock.now() >= world.down_until:
+                world.down_until = None
+            return world.down_until is not None
+
+    def _service_versions(self, incoming: Incoming) -> Outgoing:
+        return Outgoing(200, soap.service_versions(self.world.api_version))
+
+    def _soap(self, incoming: Incoming) -> Outgoing:
+        envelope = Envelope(
+            incoming.body,
+            soap_action=incoming.headers.get("SOAPAction", ""),
+            cookie=_session_cookie(incoming.headers.get("Cookie", "")),
+            user_agent=incoming.headers.get("User-Agent", ""),
+            address=incoming.address,
+        )
+        answer = self._dispatcher.answer(envelope)
+        headers = {"Set-Cookie": f'{COOKIE}="{answer.cookie}"; Path=/; HttpOnly'} if answer.cookie else {}
+        return Outgoing(answer.status, answer.body, headers=headers, ending=answer.ending, pace_s=answer.pace_s)
+
+    def _rpc(self, incoming: Incoming) -> Outgoing:
+        with self.world.lock, self._tagging_call():
+            return Outgoing(200, self._vapi.rpc(incoming.body), "application/json")
+
+    def _rest(self, incoming: Incoming) -> Outgoing:
+        with self.world.lock, self._tagging_call():
+            status, document = self._vapi.rest(
+                incoming.verb, incoming.target, dict(incoming.headers.items()), incoming.body
+            )
+        return Outgoing(status, b"" if document is None else json.dumps(document).encode(), "application/json")
+
+    def _tagging_call(self) -> AbstractContextManager[None]:
+        self.world.clock.take_request()
+        return self.world.serving(Call(method="tagging", version=""))
+
+    def _login(self, user: str, password: str) -> str | None:
+        accepted = self.world.sessions.accepts(user, password)
+        return self.world.sessions.open(user).cookie if accepted else None
+
+    def _is_active(self, cookie: str) -> bool:
+        session = self.world.sessions.find(cookie)
+        if session is None:
+            return False
+        session.active_at = self.world.clock.now()
+        call = self.world.current_call
+        if call is not None:
+            call.session = session  # the ledger then knows who attached a tag
+        return True
+
+    def _logout(self, cookie: str) -> None:
+        session = self.world.sessions.find(cookie)
+        if session is not None:
+            self.world.sessions.close(session)
+
+
+def _session_cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""

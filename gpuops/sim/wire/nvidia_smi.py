@@ -1,0 +1,55 @@
+"""What nvidia-smi answers on a simulated host, in the formats of its manual: MIG mode, read and switched."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gpuops.sim.state.board import GpuMode
+
+if TYPE_CHECKING:
+    from gpuops.sim.inventory.entities import HostEntity
+    from gpuops.sim.state.host_state import HostGpu
+
+MISSING: Final = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+_COLUMNS: Final = "pci.bus_id,mig.mode.current,mig.mode.pending,ecc.mode.current,ecc.mode.pending"
+
+
+def answer(host: HostEntity, command: str) -> tuple[str, int]:
+    """(what it writes, how it ends)."""
+    words = shlex.split(command)
+    if words[:1] != ["nvidia-smi"]:
+        return f"sh: {words[0] if words else ''}: not found\n", 127
+    if not host.state.driver_version or not host.state.gpus:
+        return f"{MISSING}\n", 9
+    if words[1:] == [f"--query-gpu={_COLUMNS}", "--format=csv,noheader"]:
+        return "".join(f"{_row(gpu)}\n" for gpu in host.state.gpus if gpu.listed), 0
+    if len(words) == 5 and (words[1], words[3]) == ("-i", "-mig") and words[4] in ("0", "1"):
+        return _switched(host, words[2], on=words[4] == "1")
+    return f'Invalid combination of input arguments. Please run "nvidia-smi -h" for help. {" ".join(words[1:])}\n', 1
+
+
+def _row(gpu: HostGpu) -> str:
+    address = f"0000{gpu.pci_id}".upper()
+    ecc = ", ".join("Enabled" if on else "Disabled" for on in (gpu.ecc, gpu.next_ecc))
+    if not gpu.board.types_in(GpuMode.MULTI_INSTANCE):
+        return f"{address}, [N/A], [N/A], {ecc}"
+    return f"{address}, {_word(gpu.mode)}, {_word(gpu.next_mode or gpu.mode)}, {ecc}"
+
+
+def _word(mode: GpuMode) -> str:
+    return "Enabled" if mode is GpuMode.MULTI_INSTANCE else "Disabled"
+
+
+def _switched(host: HostEntity, address: str, *, on: bool) -> tuple[str, int]:
+    gpu = host.state.gpu(address)
+    if gpu is None:
+        return "No devices were found\n", 6
+    name = f"0000{gpu.pci_id}".upper()
+    if not gpu.board.types_in(GpuMode.MULTI_INSTANCE):
+        return f"Unable to {'enable' if on else 'disable'} MIG Mode for GPU {name}: Not Supported\n", 3
+    if any(seat.pci_id == gpu.pci_id for seat in host.seats()):
+        return f"Unable to {'enable' if on else 'disable'} MIG Mode for GPU {name}: In use by another client\n", 19
+    gpu.next_mode = GpuMode.MULTI_INSTANCE if on else GpuMode.SAME_SIZE
+    warning = f"Warning: MIG mode is in pending {'enable' if on else 'disable'} state for GPU {name}:Reset Required\n"
+    return f"{warning}{'Enabled' if on else 'Disabled'} MIG Mode for GPU {name}\nAll done.\n", 0

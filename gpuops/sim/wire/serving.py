@@ -1,0 +1,98 @@
+"""Serving: a simulated vCenter as a process of its own that outlives whoever started it, by its ready file."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, UsageError, VcenterUnreachable
+from gpuops.sim.wire import ready_file as ready
+from gpuops.sim.wire.ready_file import Ready
+from gpuops.sim.wire.remote import Remote
+
+BEGIN_S: Final = 120.0
+"""The largest fleet is built in less."""
+END_S: Final = 60.0
+_OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
+"""Variables with passwords among them, for this tool, Ansible's collections, govc and PostgreSQL's clients."""
+
+
+def serving(path: Path) -> Ready | None:
+    """The simulated vCenter that this ready file leads to, if it answers; None = there is none.
+
+    Raises TargetError for a file that is something else.
+    """
+    if not path.exists():
+        return None
+    found = ready.read(path)
+    try:
+        Remote(found).clock()
+    except GpuopsError:
+        return None  # it was killed, and another process may have its port
+    return found
+
+
+def start(path: Path, options: list[str]) -> Ready:
+    """Starts `gpuops sim serve` with these options, apart from this process. Raises UsageError with what it said."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = path.with_name(f"{path.name}.log").open("w+", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path.parent} cannot be used: {error.strerror}", hint="name a file of yours") from error
+    command = [sys.executable, "-m", "gpuops", "sim", "serve", "--ready-file", str(path), *options]
+    with log:
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+            env=_without_secrets(os.environ),
+        )
+        assert process.stdout is not None
+        # its first line says that it listens, and is written after the ready file; without one it has ended
+        with process.stdout:
+            heard, _, _ = select.select([process.stdout], [], [], BEGIN_S)
+            begun = bool(heard and process.stdout.readline())
+        if begun:
+            return ready.read(path)
+        process.kill()
+        process.wait()
+        log.seek(0)
+        said = log.read().strip().splitlines()
+    raise UsageError(f"the simulated vCenter did not start: {said[0] if said else 'it said nothing'}")
+
+
+def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what speaks of real vCenters and journals: a simulated one lives long, and uses none."""
+    return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
+
+
+def stop(path: Path, found: Ready) -> None:
+    """Ends it, and waits until its state is kept. Raises VcenterUnreachable for one that does not end."""
+    try:
+        os.kill(found.pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    until = clock.passed_s() + END_S
+    while _runs(found.pid):
+        if clock.passed_s() > until:
+            raise VcenterUnreachable(f"the simulated vCenter of {path} (process {found.pid}) does not end")
+        clock.pause(0.05)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process is alive; one that ended and was not yet asked for is not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or ") Z " not in status.read_text(encoding="ascii", errors="replace")

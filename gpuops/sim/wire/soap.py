@@ -1,0 +1,184 @@
+"""SOAP: request bytes to a typed call, results and faults to reply bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+from xml.parsers import expat
+
+from lxml import etree
+from pyVmomi import SoapAdapter, VmomiSupport, vmodl
+
+from gpuops.sim.core.encoder import NAMESPACE, Raw, encoder, escape
+from gpuops.sim.core.managed_object import ManagedObject
+
+_ENVELOPE: Final = f"{{{SoapAdapter.XMLNS_SOAPENV}}}"
+_XSI_TYPE: Final = f"{{{VmomiSupport.XMLNS_XSI}}}type"
+
+_HEAD: Final = (
+    '<?xml version="1.0" encoding="UTF-8"?>\n'
+    '<soapenv:Envelope xmlns:soapenc="http://schemas.xmlsoap.org/soap/encoding/" '
+    'xmlns:soapenv="http://schemas.xmlsoap.org/soap/envelope/" '
+    'xmlns:xsd="http://www.w3.org/2001/XMLSchema" '
+    'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><soapenv:Body>'
+)
+_TAIL: Final = "</soapenv:Body></soapenv:Envelope>"
+_OPERATION_ID_HEADERS: Final = ("operationID", "opID", "activationID")
+
+
+class Unintelligible(ValueError):
+    """The request is no SOAP envelope, or not one that a vSphere client sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoapRequest:
+    """A parsed envelope: the method element is kept as XML until its parameter types are known."""
+
+    method: str
+    receiver_type: str
+    moid: str
+    operation_id: str
+    element: Any
+
+
+@cache
+def latest_version() -> str:
+    """The newest API version that pyVmomi's tables know."""
+    return str(VmomiSupport.GetServiceVersions("vim25")[0])
+
+
+@cache
+def negotiate(soap_action: str, newest: str) -> str:
+    """The API version to speak: what the client's SOAPAction names, at most `newest` (such as 8.0.3.0)."""
+    server = VmomiSupport.versionMap[f"vim25/{newest}"]
+    asked = VmomiSupport.versionMap.get(soap_action.strip('"').removeprefix("urn:"), server)
+    return str(asked if VmomiSupport.IsChildVersion(server, asked) else server)
+
+
+@cache
+def service_versions(newest: str) -> bytes:
+    """The document /sdk/vimServiceVersions.xml: this version and all that it is compatible with."""
+    server = VmomiSupport.versionMap[f"vim25/{newest}"]
+    older = [
+        VmomiSupport.versionIdMap[version]
+        for version in VmomiSupport.GetServiceVersions("vim25")
+        if VmomiSupport.versionIdMap[version] and version != server and VmomiSupport.IsChildVersion(server, version)
+    ]
+    priors = "".join(f"<version>{number}</version>" for number in older)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<namespaces version="1.0"><namespace><name>urn:vim25</name>'
+        f"<version>{newest}</version><priorVersions>{priors}</priorVersions></namespace></namespaces>"
+    ).encode()
+
+
+def parse(body: bytes) -> SoapRequest:
+    """The request in an envelope. Raises Unintelligible."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    try:
+        envelope = etree.fromstring(body, parser)
+    except etree.XMLSyntaxError as error:
+        raise Unintelligible(f"not XML: {error}") from error
+    content = envelope.find(f"{_ENVELOPE}Body")
+    if content is None or len(content) == 0:
+        raise Unintelligible("no SOAP body")
+    element = content[0]
+    this = next((child for child in element if etree.QName(child).localname == "_this"), None)
+    if this is None:
+        raise Unintelligible("a request names the object it is for in _this")
+    return SoapRequest(
+        method=etree.QName(element).localname,
+        receiver_type=this.get("type", "").rsplit(":", 1)[-1],
+        moid=(this.text or "").strip(),
+        operation_id=_operation_id(envelope.find(f"{_ENVELOPE}Header")),
+        element=element,
+    )
+
+
+def _operation_id(header: Any) -> str:
+    if header is None:
+        return ""
+    found = {etree.QName(child).localname: child.text or "" for child in header if isinstance(child.tag, str)}
+    return next((found[name] for name in _OPERATION_ID_HEADERS if name in found), "")
+
+
+def arguments(request: SoapRequest, info: Any, version: str) -> dict[str, Any]:
+    """The parameters as pyVmomi values by name; omitted ones are None, omitted lists empty.
+
+    Raises vmodl.fault.InvalidRequest for what cannot be read, InvalidArgument for a missing required one.
+    """
+    given: dict[str, list[Any]] = {}
+    for child in request.element:
+        given.setdefault(etree.QName(child).localname, []).append(child)
+    given.pop("_this", None)
+    known = {parameter.name: parameter for parameter in info.params}
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise vmodl.fault.InvalidRequest(msg=f"{request.method} has no parameter {unknown}")
+    return {name: _argument(given.get(name, []), parameter, version) for name, parameter in known.items()}
+
+
+def text_parameter(request: SoapRequest, name: str) -> str:
+    """The text of a parameter. Raises vmodl.fault.InvalidArgument when it is missing."""
+    for child in request.element:
+        if etree.QName(child).localname == name:
+            return (child.text or "").strip()
+    raise vmodl.fault.InvalidArgument(msg=f"A specified parameter was not correct: {name}", invalidProperty=name)
+
+
+def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
+    if issubclass(parameter.type, list):
+        item_type = parameter.type.Item
+        return parameter.type([decode(element, item_type, version) for element in elements])
+    if elements:
+        return decode(elements[0], parameter.type, version)
+    if parameter.flags & VmomiSupport.F_OPTIONAL:
+        return None
+    raise vmodl.fault.InvalidArgument(
+        msg=f"A specified parameter was not correct: {parameter.name}", invalidProperty=parameter.name
+    )
+
+
+def decode(element: Any, expected: Any, version: str) -> Any:
+    """The typed value of an XML element. Raises vmodl.fault.InvalidRequest for one that the API does not have."""
+    deserializer = SoapAdapter.SoapDeserializer(version=version)
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    try:
+        deserializer.Deserialize(parser, expected, nsMap={})
+        parser.Parse(etree.tostring(element, with_tail=False), True)
+    except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
+        name = etree.QName(element).localname
+        raise vmodl.fault.InvalidRequest(msg=f"{name} cannot be read: {type(error).__name__}: {error}") from error
+    return deserializer.GetResult()
+
+
+def reply(method: str, result: Any, static: Any, version: str) -> bytes:
+    """The 200 reply with a method's result; a void or unset one has no returnval."""
+    parts = result.parts if isinstance(result, Raw) else [_returned(result, static, version).encode()]
+    head, tail = f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">', f"</{method}Response>{_TAIL}"
+    return b"".join((head.encode(), *parts, tail.encode()))
+
+
+def _returned(result: Any, static: Any, version: str) -> str:
+    if result is None or static is type(None):
+        return ""
+    writer = encoder(version)
+    if issubclass(static, list):
+        return writer.array("returnval", result, static)
+    return writer.element("returnval", _plain(result), static)
+
+
+def _plain(result: Any) -> Any:
+    return result.ref if isinstance(result, ManagedObject) else result
+
+
+def fault_reply(fault: Any, version: str) -> bytes:
+    """The 500 reply: a SOAP Fault whose detail is the typed fault."""
+    code = "ServerFaultCode"
+    text = escape(fault.msg or type(fault).__name__.rsplit(".", 1)[-1])
+    detail = encoder(version).fault_detail(fault)
+    return (
+        f"{_HEAD}<soapenv:Fault><faultcode>{code}</faultcode><faultstring>{text}</faultstring>"
+        f"<detail>{detail}</detail></soapenv:Fault>{_TAIL}"
+    ).encode()
