@@ -17,6 +17,7 @@ from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
+from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState
@@ -41,8 +42,9 @@ from tests.execute.small_vcenter import SmallVcenter, World, small_world
 LIMITS = Limits()
 CATALOG = catalog_of(small_world().snapshot())
 DESKTOPS = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-NIGHT = Guard(Policy("small", (DESKTOPS,)), Setbacks(40), CATALOG)
-"""What lets each desktop be taken that is idle."""
+QUEUE = (QueuedVm("ml-*"),)
+NIGHT = Guard(Policy("small", (DESKTOPS,), ml=QUEUE), Setbacks(40), CATALOG)
+"""What lets each desktop be taken that is idle, and each ML VM start."""
 Do = Callable[..., tuple[Outcome, ...]]
 
 

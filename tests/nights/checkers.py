@@ -20,7 +20,7 @@ from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
-from tests.nights.doings import OFF, SHUT_DOWN, START, SUSPEND, chosen_as, effects, is_desktop, not_back
+from tests.nights.doings import MOVE, OFF, SHUT_DOWN, START, SUSPEND, chosen_as, effects, is_desktop, not_back
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
     failures_stop_it,
@@ -111,6 +111,26 @@ def what_is_withdrawn_stays(night: Played) -> Iterator[str]:
     """I7: a desktop that was opted out, or whose owner's mark was taken off, is not taken from the next look on."""
     for moid, since, at in _unseen_for_long(night, night.in_spite):
         yield f"I7: {night.names.get(moid)} was suspended {at - since} after it had been withdrawn"
+
+
+def only_the_queue_starts(night: Played) -> Iterator[str]:
+    """I7: an ML VM that was renamed out of the queue is not started or moved from the next look on."""
+    queue = {name for queued in night.site.policy.ml for name in queued.names}
+    started = [entry for entry in effects(night, START, MOVE) if not is_desktop(night, entry.moid)]
+    renamed: dict[str, datetime] = {}
+    late: list[tuple[str, datetime, datetime]] = []
+    for entry in night.world.ledger:
+        name = entry.after.get("name")
+        if name is not None and entry.moid in night.names:
+            if name in queue:
+                renamed.pop(entry.moid, None)
+            else:
+                renamed[entry.moid] = entry.at
+        elif entry.moid in renamed and entry in started:
+            asked = night.asked.get(entry.operation_id, entry.at)
+            late.append((entry.moid, renamed[entry.moid], asked))
+    for moid, since, at in _unseen_for_long(night, late):
+        yield f"I7: {night.names[moid]} was started {at - since} after it had been renamed out of the queue"
 
 
 def _unseen_for_long(
@@ -284,6 +304,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     desktops_back,
     no_session_is_cut,
     what_is_withdrawn_stays,
+    only_the_queue_starts,
     who_works_is_left,
     second_is_empty,
     one_at_a_time,

@@ -321,6 +321,13 @@ def two_cut_by_a_machine_that_was_paused(night: Played) -> Played:
     return replace(night, stood=[paused], cut_sessions=[("vm-1", *paused), ("vm-2", *paused)])
 
 
+def started_when_it_was_not_queued_any_more(night: Played) -> Played:
+    start = first(night, START, desktop=False)
+    at = start.at - timedelta(minutes=5)
+    renamed = replace(start, at=at, operation_id="", method="Rename_Task", before={}, after={"name": "retired"})
+    return with_ledger(night, [renamed, *night.world.ledger])
+
+
 def beside(error: GpuopsError | None, lock: Admission, sent: int = 0) -> Doctor:
     """A run was begun while another was under way, and ended so."""
     return lambda night: replace(night, beside=[Beside(error, lock, sent)])
@@ -361,6 +368,7 @@ DOCTORED: list[tuple[str, str, Doctor]] = [
     ("I9", "in_time", asked_at(CLOSES - timedelta(minutes=1))),
     ("I10", "marked", without(MARK, desktop=True)),
     ("I10", "marked", after(SUSPEND, desktop=True, method=MARK, after={"gpuops.rotation": ""})),
+    ("I7", "only_the_queue_starts", started_when_it_was_not_queued_any_more),
     ("I11", "nothing_discarded", after(SUSPEND, desktop=True, method=OFF, before={"power": Power.SUSPENDED})),
     ("I11", "nothing_discarded", after(SUSPEND, desktop=True, method=START, before={"power": Power.OFF})),
     ("I12", "fits_back", back_too_late),

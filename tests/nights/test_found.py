@@ -37,10 +37,14 @@ ONE_AFTER_ANOTHER: Final = (Event("N3", rules_of("N3", {"skip": 2})), Event("N3"
 PAUSED: Final = (Event("H4", target="desktop-001", at_s=236.0), Event("K6", point=55, at_s=900.0))
 """A user begins to work while the machine is paused, whose next suspend was past its check."""
 
+RENAMED: Final = (Event("V6", rules_of("V6", {"target": "ml-06", "at_s": 112.0})),)
+"""An ML VM that is about to start is renamed, so that the queue does not mean it any more."""
+
 
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
+        pytest.param(2, RENAMED, id="what the queue does not mean any more is not started"),
         pytest.param(2100226, PAUSED, id="one request of a machine that was paused may come late"),
         pytest.param(13786, ONE_AFTER_ANOTHER, id="ML VMs of a host start in the order of the plan"),
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),

@@ -2,8 +2,8 @@
 
 A plan is minutes old when its last step is sent, hours old in a large night or behind a question that nobody answered.
 `hindrance` asks whether the step still makes sense for its VM; this asks whether the night may go on taking at all:
-that the window is still open by clocks that agree, that not too much has failed, and that of the desktop everything
-still holds that the plan required. It never speaks against the morning.
+that the window is still open by clocks that agree, that not too much has failed, that of the desktop everything still
+holds that the plan required, and that the queue still means the ML VM. It never speaks against the morning.
 """
 
 from __future__ import annotations
@@ -99,9 +99,15 @@ class Guard:
         if stopped is not None:
             return f"the night takes nothing more: {stopped}"
         vm = inventory.vms.get(step.vm)
+        return self._against_the_vm(step, vm, inventory, ended, leaving) if vm is not None else None
+
+    def _against_the_vm(
+        self, step: Step, vm: Vm, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]
+    ) -> str | None:
+        """Why the VM must not be taken, as it is now; what the plan required of it is required again."""
         marks = isinstance(step, SetAttribute) and _marks_a_desktop(step)
-        if vm is None or not (marks or isinstance(step, TAKING)):
-            return None
+        if not (marks or isinstance(step, TAKING)):
+            return self._unqueued(vm) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
@@ -114,6 +120,15 @@ class Guard:
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
             or self._unparked(pool, inventory, ended)
         )
+
+    def _unqueued(self, vm: Vm) -> str | None:
+        """Whether no entry of the queue means the ML VM any more: a policy speaks of what it names, whatever it was
+        called when the plan was made."""
+        meant = any(
+            queued.names_vm(vm) or (queued.fits(vm.name) and self.policy.pool_of(vm) is None)
+            for queued in self.policy.ml
+        )
+        return None if meant else "is in no entry of the queue any more"
 
     def _unparked(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
         """Whether so many of its pool, taken tonight, run again that the pool is left alone."""
@@ -141,6 +156,14 @@ class Guard:
 def _marks_a_desktop(step: SetAttribute) -> bool:
     marked = parse_marker(step.value)
     return marked is not None and marked.role is not Role.ML
+
+
+def _starts_an_ml_vm(step: Step) -> bool:
+    """Whether it starts one, or is done to one for that: nothing else of a night is."""
+    if isinstance(step, SetAttribute):
+        marked = parse_marker(step.value)
+        return marked is not None and marked.role is Role.ML
+    return isinstance(step, SetVmDrs | RelocateVm | PowerOnVm)
 
 
 def _otherwise(step: Step, vm: Vm) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpuops.execute.site import catalog_of
+from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
@@ -20,13 +21,22 @@ from gpuops.plan.outcome import Outcome, Verdict
 from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
 from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.steps import (
+    PowerOnVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 POOL = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True, directpath=DirectPath.SHUT_DOWN_GUEST)
-POLICY = Policy("small", (POOL,), windows=(Window(time(20), time(6), UTC),))
+POLICY = Policy("small", (POOL,), windows=(Window(time(20), time(6), UTC),), ml=(QueuedVm("ml-*"),))
 DIRECT = DirectPathDevice(13000, PciAddress(0, 0x3B, 0, 0), 0x10DE, 0x2235, "esx-01")
 TAKEN: list[Step] = [
     SetAttribute("vm-1", "gpuops.rotation", "x"),
@@ -37,9 +47,11 @@ TAKEN: list[Step] = [
 
 
 def world_of(*steps: Step) -> World:
-    """The small world, in which a desktop that is asked to shut down cannot be suspended."""
+    """The small world, in which a desktop that is asked to shut down cannot be suspended, and what starts is queued."""
     world = small_world()
     for step in steps:
+        if isinstance(step, PowerOnVm):
+            world.set(step.vm, name=f"ml-{step.vm}")
         if isinstance(step, ShutDownGuest):
             world.set(step.vm, devices=(DIRECT,))
     return world
@@ -139,6 +151,42 @@ def test_whatever_the_plan_required_of_a_desktop_is_required_again(change: dict[
     assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-1", **change)
     assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) == why
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        SetAttribute("vm-91", "gpuops.rotation", "2026-11-20 ml"),
+        RelocateVm("vm-91", "host-2"),
+        SetVmDrs("vm-91", VmDrs.MANUAL),
+        PowerOnVm("vm-91", "host-1"),
+    ],
+)
+@pytest.mark.parametrize(
+    "queued",
+    ["ml-01", "*-01", "ml/ml-01"],
+    ids=["its name", "a pattern", "its path"],
+)
+def test_an_ml_vm_that_no_entry_of_the_queue_means_any_more_is_not_started(step: Step, queued: str) -> None:
+    """Renamed or moved between the plan and its first marker; by its id it is meant whatever it is called."""
+    world = small_world()
+    world.set("vm-91", path="dc/vm/ml/ml-01")
+    guard = Guard(replace(POLICY, ml=(QueuedVm(queued),)), Setbacks(4), CATALOG)
+    assert guard.against(step, world.snapshot(), NOW, (), ()) is None
+    world.set("vm-91", name="ml-01-old", path="dc/vm/retired/ml-01-old")
+    assert guard.against(step, world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
+    by_id = replace(guard, policy=replace(POLICY, ml=(QueuedVm("moid:vm-91"),)))
+    assert by_id.against(step, world.snapshot(), NOW, (), ()) is None
+    clears = SetAttribute("vm-91", "gpuops.rotation", "")
+    assert guard.against(clears, world.snapshot(), NOW, (), ()) is None, "it is left as it was found"
+
+
+def test_a_desktop_whose_name_comes_to_fit_a_pattern_of_the_queue_is_not_started() -> None:
+    guard = Guard(replace(POLICY, ml=(QueuedVm("*"),)), Setbacks(4), CATALOG)
+    world = small_world()
+    assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) is None
+    world.set("vm-91", name="desktop-91")
+    assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
 
 
 def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_their_desktops() -> None:
