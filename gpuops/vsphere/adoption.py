@@ -76,7 +76,7 @@ def _cluster(session: Session, ref: str) -> Any:
         host = session.read(lambda: vm(session, ref).runtime.host, subject=ref)
         return session.read(lambda: host.parent, subject=ref) if host is not None else None
     except GpuopsError as error:
-        if _is_gone(error):
+        if is_gone(error):
             return None
         raise
 
@@ -94,7 +94,7 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
     try:
         found = typed_pages.objects(session, spec, _MOST_RECENT, subject=_name(entity))
     except GpuopsError as error:
-        if _is_gone(error):
+        if is_gone(error):
             return []
         raise
     with session.decoding("a read of recent tasks"):
@@ -120,7 +120,7 @@ def _lost(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
     try:
         found = session.read(unended, subject=_name(entity))
     except GpuopsError as error:
-        if _is_gone(error):
+        if is_gone(error):
             return []
         raise
     with session.decoding("ReadNextTasks"):
@@ -134,7 +134,8 @@ def _name(entity: Any) -> str:
     return str(entity._moId)
 
 
-def _is_gone(error: GpuopsError) -> bool:
+def is_gone(error: GpuopsError) -> bool:
+    """Whether vCenter says that what was asked for is not there any more."""
     from pyVmomi import vmodl
 
     return isinstance(error.__cause__, vmodl.fault.ManagedObjectNotFound)

@@ -6,16 +6,17 @@ boot time tells that it is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from gpuops import clock
-from gpuops.errors import OutcomeUnknown
+from gpuops.errors import GpuopsError, OutcomeUnknown
 from gpuops.model.host import has_booted
 from gpuops.model.task import TaskRef
 from gpuops.plan.steps import EnterMaintenance, HostTask, LeaveMaintenance, RebootHost
 from gpuops.vsphere import managed
+from gpuops.vsphere.adoption import is_gone
 from gpuops.vsphere.updates import Updates
 
 if TYPE_CHECKING:
@@ -55,13 +56,25 @@ def submit(session: Session, step: HostTask, name: str, op_id: str) -> TaskRef:
 
 
 def adopt(session: Session, step: HostTask) -> TaskRef | None:
-    """A task of this kind that has not ended on the host; somebody else's leads to the same state."""
+    """A task of this kind that has not ended on the host; somebody else's leads to the same state. None where the host
+    is gone."""
     target = managed.host(session, step.host)
-    for task in session.read(lambda: target.recentTask, subject=step.host) or ():
-        info = session.read(lambda task=task: task.info, subject=step.host)
+    try:
+        tasks = [
+            (task, session.read(lambda task=task: task.info, subject=step.host)) for task in _recent(session, target)
+        ]
+    except GpuopsError as error:
+        if is_gone(error):
+            return None
+        raise
+    for task, info in tasks:
         if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
             return TaskRef(str(task._moId))
     return None
+
+
+def _recent(session: Session, target: Any) -> Sequence[Any]:
+    return session.read(lambda: target.recentTask, subject=str(target._moId)) or ()
 
 
 def wait_for_boot(session: Session, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:

@@ -70,7 +70,8 @@ def roll(
             order = _order(report, lock)
             run = journal.begin(KIND, order=dump_order(order))
             done = _gone_on_with(_turns(run, order, site, journal, lease.held, told))
-            return replace(done, plan=replace(report.plan, because=()))
+            # as it was before: a host may be gone from vCenter since
+            return replace(done, before=report.before, plan=replace(report.plan, because=()))
 
 
 def resume(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeReport | Report:

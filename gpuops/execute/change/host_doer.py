@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown
+from gpuops.errors import GpuopsError, Locked, NotConnected, OutcomeUnknown, Refused
 from gpuops.execute.change.history import History, history_of
 from gpuops.execute.change.present import ids_now, intents_now
 from gpuops.execute.host_port import Hosts
@@ -195,6 +195,8 @@ class HostDoer:
 
     def _submitted(self, op_id: str, step: HostTask, *, may_repeat: bool) -> _Sent:
         """Sent; once more where the reply was lost and nothing comes about: for a host without VMs twice is once."""
+        if self._host(step) is None:
+            return _Sent(op_id, step, None, Refused(GONE))
         reason = self.objection()
         if reason is not None:
             return _Sent(op_id, step, None, Locked(reason))

@@ -1,0 +1,81 @@
+"""A host that is taken out of vCenter while a change is at it: the change ends in a line, whoever shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuops.plan.change.report import ChangeReport
+from gpuops.report.change import change_document, change_text
+from gpuops.tasks.hosts import _told
+from gpuops.vsphere.hosts import HostConnection
+from tests.wire.clusters import cluster, desktops
+from tests.wire.leaving import removed
+from tests.wire.rolling import EQUAL, ONE, Bench, Start
+
+
+class Telling(list[str]):
+    """What a change tells; at one of its lines something happens."""
+
+    def __init__(self, line: str, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._line, self._then = line, then
+
+    def append(self, line: str, /) -> None:
+        super().append(line)
+        if self._line in line:
+            self._line = "once alone"
+            self._then()
+
+
+def bench_of(start: Start) -> Bench:
+    return start(cluster(2, [desktops(1, 1, first=1)]))
+
+
+def taken_out(bench: Bench) -> None:
+    with bench.world.lock:
+        removed(bench.host("esx-01"))
+
+
+def require_a_line(report: ChangeReport) -> None:
+    assert report.exit_code == 4
+    [reason] = [outcome.reason for outcome in report.outcomes if "is gone from vCenter" in outcome.reason]
+    assert reason
+    change_document(report)
+    change_text(report)
+    answer = _told(report, [])
+    assert answer.exit_code == 4
+    assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
+
+
+@pytest.mark.parametrize("line", ["VMs leave", "enters maintenance mode", "reboots"])
+@pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["one", "all"])
+def test_at_each_line_that_the_change_says(start: Start, line: str, request_: Any) -> None:
+    bench = bench_of(start)
+    bench.told = Telling(line, lambda: taken_out(bench))
+    require_a_line(bench.roll(request_))
+
+
+@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "RebootHost_Task"])
+def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """The reply is lost, and the host is gone when it is looked for: nothing is sent to it again."""
+    bench = bench_of(start)
+    submit = HostConnection.submit
+    sent: list[str] = []
+
+    def lost(self: HostConnection, step: Any, inventory: Any, op_id: str) -> Any:
+        from gpuops.errors import OutcomeUnknown
+
+        task = submit(self, step, inventory, op_id)
+        if method.startswith(type(step).__name__.removesuffix("Maintenance").removesuffix("Host")):
+            sent.append(step.host)
+            if len(sent) == 1:
+                taken_out(bench)
+                raise OutcomeUnknown("the reply was lost")
+        return task
+
+    monkeypatch.setattr(HostConnection, "submit", lost)
+    require_a_line(bench.roll(ONE))
+    assert len(sent) == 1
