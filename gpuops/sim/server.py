@@ -1,4 +1,4 @@
-"""Server: one simulated vCenter listening on loopback, over HTTPS or HTTP."""
+"""Starts a simulated vCenter that listens on a loopback address, over HTTPS or HTTP."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class SimServer:
 
 
 def require_loopback(host: str) -> None:
-    """Raises UsageError unless `host` is a loopback address: the simulated vCenter is nobody else's business."""
+    """Raises UsageError unless `host` is a loopback address: the simulated vCenter is for this machine alone."""
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -165,7 +165,7 @@ def require_loopback(host: str) -> None:
 
 
 class _Listener(ThreadingHTTPServer):
-    """One thread per connection; the TLS handshake happens in it, so a stuck client holds up nobody."""
+    """One thread per connection; the TLS handshake happens in it, so a stuck client delays no other one."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -191,7 +191,7 @@ class _Listener(ThreadingHTTPServer):
                 _sever(connection)
 
     def server_bind(self) -> None:
-        # not HTTPServer's: that asks the name service who we are
+        # not HTTPServer's, which asks the name service for our name
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", int(self.server_address[1])
 
@@ -205,7 +205,7 @@ class _Listener(ThreadingHTTPServer):
                 self._open.add(connection)
             super().finish_request(connection, client_address)
         except OSError:
-            return  # the client went away, or does not trust us: its own error says so
+            return  # the client closed the connection or does not trust the certificate, and has an error of its own
         finally:
             with self._open_lock:
                 self._open.discard(connection)

@@ -1,4 +1,4 @@
-"""Call: one request as the objects see it: who asks, what, in which API version."""
+"""One request as the managed objects see it: the caller, the method and the API version."""
 
 from __future__ import annotations
 

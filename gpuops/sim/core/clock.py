@@ -1,4 +1,4 @@
-"""Clock: the time of the simulated vCenter, virtual or real, and what is scheduled in it."""
+"""The time of the simulated vCenter, virtual or real, and the actions that are scheduled in it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Clock:
         if not self._alarms or self._alarms[0][0] > moment:
             return
         if self._running_at is not None:
-            return  # an action that asks for time to pass would run its successors before itself
+            return  # an action that advances the clock would run later actions before it has ended
         try:
             while self._alarms and self._alarms[0][0] <= moment:
                 alarm = heapq.heappop(self._alarms)[2]

@@ -1,4 +1,4 @@
-"""Encoder: vmomi values to the XML of one API version, from pyVmomi's own type tables.
+"""Writes vmomi values as the XML of one API version, by pyVmomi's own type tables.
 
 Why not pyVmomi's serialiser: it takes a global lock for every element and looks each field up anew. A compiled plan per
 type writes the same bytes about ten times faster, which the first read of a large fleet pays for. The tests compare

@@ -1,4 +1,4 @@
-"""Fragments: the XML of each property, kept until the property is touched."""
+"""Keeps the XML of each property until the property changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledger: every applied effect, in order. Tests believe only the ledger."""
+"""The list of every applied effect, in order; tests read from it what has happened."""
 
 from __future__ import annotations
 

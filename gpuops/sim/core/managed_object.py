@@ -1,4 +1,4 @@
-"""ManagedObject: declared properties and methods of one object at the other end of the wire."""
+"""The base of all managed objects: properties and methods are declared, and found by their names in the API."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PATIENCE_S: Final = 0.05
 """Real seconds in which other clients may act before a wait with nothing scheduled lets virtual time pass."""
 
 COALESCE: Final = timedelta(milliseconds=500)
-"""What happens within this time of a first change is told together, as vCenter batches its updates."""
+"""Changes within this time of a first one are sent in one update, as vCenter batches them."""
 
 OTHER_USER: Final = "VSPHERE.LOCAL\\somebody"
 """Who does what other people do."""
@@ -61,7 +61,7 @@ class ObjectStore:
         self.asked: set[str] = set()
         """VMs that a rule has made ask a question."""
         self.skew = timedelta()
-        """How far the time it tells is from its clock."""
+        """How far the time that clients are shown is from `clock`."""
         self.closing = False
         self._calls = threading.local()
         self._numbers = itertools.count(1)
@@ -152,7 +152,7 @@ class ObjectStore:
         return None
 
     def _coalesce(self, deadline: datetime | None) -> None:
-        """Let happen what is about to happen, so that it is told together."""
+        """Run what is due within `COALESCE`, so that its changes are sent in one update."""
         due, soon = self.clock.next_due(), self.clock.now() + COALESCE
         if due is not None and due <= soon and (deadline is None or soon <= deadline):
             self.clock.advance_to(soon)
@@ -180,7 +180,7 @@ class ObjectStore:
 
 
 def somebody(store: ObjectStore, method: str) -> Call:
-    """A call of another user, in no session that a client could see: the ledger tells it from the tested client's."""
+    """A call of another user, in a session that no client sees; the ledger has it under that user's name."""
     return Call(
         method=method, version=store.api_version, session=ClientSession(store.sessions, "", "", OTHER_USER, "en")
     )

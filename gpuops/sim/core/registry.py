@@ -1,4 +1,4 @@
-"""Registry: the managed objects by moid and by type, and who watches them."""
+"""The managed objects by moid and by type, and the watchers of their changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRUCTURE: Final = frozenset(
 
 
 class Watcher(Protocol):
-    """Hears of changes to the objects it watches."""
+    """Is called at changes of the objects that it watches."""
 
     def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None: ...
 

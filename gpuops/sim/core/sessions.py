@@ -1,4 +1,4 @@
-"""Sessions: who is logged in, and what belongs to each login."""
+"""The logins of clients, and the objects that belong to each login."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Sessions:
         return session
 
     def keep_alive(self, passed: timedelta) -> None:
-        """Forgive everybody this much idleness: time that one client's wait made pass is no other client's idling."""
+        """Count this time as active for every session: one client's wait in virtual time makes no other one idle."""
         for session in self._by_cookie.values():
             session.active_at += passed
 

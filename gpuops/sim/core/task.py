@@ -1,4 +1,4 @@
-"""Task: one operation under way, or lately ended."""
+"""The Task object: one operation that is queued, running or ended."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Task(ManagedObject):
         self.state = TaskState.QUEUED
         self.queued_at: datetime = world.clock.now()
         self.skew = world.skew
-        """How far vCenter's clock was off by then: it stamps its tasks with the time that it believes in."""
+        """How far vCenter's clock was off by then: its tasks carry the time of that clock."""
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
         self.error: Any = None

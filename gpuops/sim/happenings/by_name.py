@@ -1,4 +1,4 @@
-"""What goes on in a vCenter beside the calls of the client that is tested, by name."""
+"""The table of everything that a fault rule can let happen, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fault files: which faults a served simulated vCenter has in store.
+"""Reads fault files, which say what goes wrong in a served simulated vCenter.
 
 faults:
   - T2                              # by id, as it stands in the catalogue

@@ -1,4 +1,4 @@
-"""What befalls a host and its GPUs."""
+"""What happens to a host and its GPUs."""
 
 from __future__ import annotations
 

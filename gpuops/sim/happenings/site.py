@@ -1,4 +1,4 @@
-"""What befalls storage, vCenter itself, and what this login may do."""
+"""What happens to storage, to vCenter itself, and to the permissions of its users."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 RESTART_S: Final = 300.0
 """How long vCenter is away unless the rule says otherwise: five minutes."""
 STALE_S: Final = 90.0
-"""How long old values are told unless the rule says otherwise."""
+"""How long old values are shown unless the rule has another time."""
 
 
 def full(store: DatastoreEntity, rule: Rule) -> None:
-    """Somebody fills it to the last byte, for `for_s`."""
+    """Another user fills it completely, for `for_s`."""
     taken_mib = store.free_mib
     store.use(taken_mib)
     if rule.for_s:
@@ -47,7 +47,7 @@ def restarted(world: World, rule: Rule) -> None:
 
 
 def away(world: World, rule: Rule) -> None:
-    """Nobody answers for a while: the network between is down. vCenter itself goes on."""
+    """vCenter is not reached for a while: the network is down. vCenter itself goes on."""
     world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
 
 
@@ -66,7 +66,7 @@ def revoked(world: World, rule: Rule) -> None:
 
 
 def frozen(entity: ManagedEntity, rule: Rule) -> None:
-    """What was read of it before is told again for `for_s`, whatever becomes of it."""
+    """Its properties are shown for `for_s` as they were last read, whatever changes."""
     world, moid = entity.world, entity.moid
     world.fragments.freeze(moid)
     world.clock.schedule(rule.for_s or STALE_S, lambda: world.fragments.thaw(moid), background=True)

@@ -1,4 +1,4 @@
-"""What others do to a VM, and what befalls it."""
+"""What other people do to a VM, and what happens to it by itself."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ class FolderEntity(ManagedEntity):
         self.children: dict[str, ManagedEntity] = {}
 
     def add(self, child: ManagedEntity) -> None:
-        """Take a child in."""
+        """Add a child."""
         self.children[child.moid] = child
         self.touch("childEntity")
 
     def remove(self, child: ManagedEntity) -> None:
-        """Let a child go."""
+        """Remove a child."""
         self.children.pop(child.moid, None)
         self.touch("childEntity")
 
@@ -100,12 +100,12 @@ class PoolEntity(ManagedEntity):
         return found
 
     def add(self, vm: VmEntity) -> None:
-        """Take a VM in."""
+        """Add a VM."""
         self.members[vm.moid] = vm
         self.touch("vm", "summary", "runtime")
 
     def remove(self, vm: VmEntity) -> None:
-        """Let a VM go."""
+        """Remove a VM."""
         self.members.pop(vm.moid, None)
         self.touch("vm", "summary", "runtime")
 
@@ -155,7 +155,7 @@ class ComputeEntity(ManagedEntity):
         self.touch("configurationEx", "configuration")
 
     def load_changed(self) -> None:
-        """Tell everyone who shows what its hosts can still take."""
+        """Touch every property that shows the free capacity of its hosts."""
         self.touch("summary")
         self.pool.touch("runtime", "summary")
 
@@ -214,7 +214,7 @@ class HostEntity(ManagedEntity):
         return (*self.lingering, *(seat for vm in self.vms() for seat in vm.state.seats))
 
     def load_changed(self) -> None:
-        """Tell everyone who shows what runs on it."""
+        """Touch every property that shows what runs on it."""
         self.touch(
             "config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.assignableHardwareBinding", "summary"
         )
@@ -232,7 +232,7 @@ class HostEntity(ManagedEntity):
             self.entering = None
 
     def graphics_changed(self) -> None:
-        """Tell everyone who shows what its GPUs are set to."""
+        """Touch every property that shows the settings of its GPUs."""
         self.touch("config", "summary")
         self.manager("graphicsManager").touch(
             "graphicsInfo", "graphicsConfig", "sharedPassthruGpuTypes", "sharedGpuCapabilities"
@@ -240,14 +240,14 @@ class HostEntity(ManagedEntity):
         self.manager("pciPassthruSystem").touch("pciPassthruInfo")
 
     def runtime_changed(self) -> None:
-        """Tell everyone who shows whether it is up, in maintenance, or waits for a reboot."""
+        """Touch every property that shows whether it is up, in maintenance, or waits for a reboot."""
         self.touch("runtime", "summary", "config")
         self.compute_resource().load_changed()
         for vm in self.vms():
             vm.touch("runtime", "summary")
 
     def drive(self, *, on: bool) -> None:
-        """Its driver comes up, or goes away with all its GPUs."""
+        """Load or unload its GPU driver, with which all its GPUs appear or disappear."""
         self.state.gpus, self.undriven = (self.undriven, ()) if on else ((), self.state.gpus)
         self.touch("hardware", "config", "summary")
         self.graphics_changed()
@@ -308,12 +308,12 @@ class VmEntity(ManagedEntity):
     # --- changes ------------------------------------------------------------------------------------------------
 
     def power_changed(self) -> None:
-        """Tell everyone who shows the VM's power, or what it holds."""
+        """Touch every property that shows the VM's power, or the devices it holds."""
         self.touch("runtime", "summary", "guest", "guestHeartbeatStatus", "config", "layoutEx", "storage")
         self.host().load_changed()
 
     def configuration_changed(self, *, renamed: bool = False) -> None:
-        """Tell everyone who shows the VM's configuration."""
+        """Touch every property that shows the VM's configuration."""
         self.touch(
             "config", "summary", "resourceConfig", "runtime", *(("name", "layout", "layoutEx") if renamed else ())
         )

@@ -1,4 +1,4 @@
-"""The faults a simulated vCenter answers with, with the texts people search for.
+"""The faults that the simulated vCenter answers with, and their texts.
 
 Which fault a real host uses is documented for InsufficientGraphicsResourcesFault (NVIDIA AI Enterprise docs), for a
 wrong systemId (govmomi issue 2248) and in the API's declared faults; the others are from memory and marked so.

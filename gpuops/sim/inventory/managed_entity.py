@@ -1,4 +1,4 @@
-"""ManagedEntity: what every object of the inventory tree has."""
+"""The base of every object of the inventory tree: name, parent, custom attributes, recent tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ManagedEntity(ManagedObject):
         return self.world.find(self.parent) if self.parent is not None else None
 
     def rename(self, name: str) -> None:
-        """Take a new name."""
+        """Change its name."""
         self.name = name
         self.touch("name", "summary", "config")
 

@@ -1,4 +1,4 @@
-"""Registration: VMs that enter and leave the inventory, with fresh ids from the world's seed."""
+"""Adds VMs to the inventory and removes them, and draws fresh ids from the world's seed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def enter(vm: VmEntity) -> VmEntity:
 
 
 def leave(vm: VmEntity) -> None:
-    """Take a VM out of every list it is in."""
+    """Remove a VM from every list it is in."""
     world, state = vm.world, vm.state
     vm.host().state.vms.pop(vm.moid, None)
     vm.host().touch("vm")

@@ -1,4 +1,4 @@
-"""Reflection: the two types behind esxcli over SOAP, which vCenter speaks and pyVmomi does not know.
+"""The two types behind esxcli over SOAP, which vCenter has and pyVmomi does not know.
 
 Not in the vSphere API reference; names and shapes as govmomi calls them (cli/esx, internal/types).
 """

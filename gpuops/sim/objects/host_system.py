@@ -1,4 +1,4 @@
-"""HostSystem: one ESXi host."""
+"""The HostSystem object: one ESXi host."""
 
 from __future__ import annotations
 

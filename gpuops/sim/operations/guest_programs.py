@@ -1,4 +1,4 @@
-"""Programs in guests: who may start one, what it then does, and when it ends.
+"""Programs in guests: logins, starts, and what is shown of a process.
 
 Faults as the vSphere API reference declares them (GuestProcessManager, GuestAuthManager). A guest that declares no user
 does not take part in guest operations: it answers OperationDisabledByGuest, as VMware Tools does when they are off.

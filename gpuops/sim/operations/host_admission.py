@@ -1,4 +1,4 @@
-"""Whether a VM can run on a host now, and what it would hold there: the answer to power-on, resume and vMotion.
+"""Whether a VM can run on a host now, and which devices it would hold there: for power-on, resume and vMotion.
 
 Order: the host itself, reservations, memory rule of passthrough devices, MMIO, DirectPath devices, vGPUs. The first
 "no" is the fault.

@@ -106,7 +106,7 @@ def reboot(host: HostEntity, call: Call, *, force: bool) -> Any:
 
 
 def go_down(host: HostEntity, call: Call, back_after_s: float | None) -> None:
-    """The host stops, and its VMs with it; it boots again, unless it is told to stay away (None)."""
+    """The host stops, and its VMs with it; it boots again after that time (None = never)."""
     for vm in host.running_vms():
         stop(vm, call, clean=False)
     host.state.connection = "notResponding"

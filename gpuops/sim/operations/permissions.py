@@ -1,4 +1,4 @@
-"""Permissions: what a caller must hold where the API's tables name no privilege for a method, or not all of it.
+"""The privileges that a caller needs where the API's tables name none for a method, or not all of them.
 
 Sources: vSphere API reference, ReconfigVM_Task and ConfigSpec (by field), RelocateVM_Task and MigrateVM_Task,
 ReconfigureComputeResource_Task; VMware security guide, required privileges for common tasks (cloning).

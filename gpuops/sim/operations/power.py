@@ -1,4 +1,4 @@
-"""Power of a VM: on, off, suspend, resume, reset, what the guest does when asked, and the power-on of many VMs at once.
+"""Power operations of a VM and of its guest, and the power-on of many VMs at once.
 
 A task checks the power state when it starts; admission happens at the moment the VM would run, so of two power-ons for
 one last slot the later one is refused. A suspended VM holds no slot; its resume is an admission like any other.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def boot(vm: VmEntity) -> None:
-    """The VM begins to run now, and its guest tells of itself in as many seconds as the scenario says."""
+    """Start the VM now; VMware Tools run in its guest after as many seconds as the scenario declares."""
     state, began = vm.state, vm.world.clock.now()
     takes_s = state.template.boot_s
     state.boot_time, state.guest_boots = began, takes_s != 0

@@ -1,4 +1,4 @@
-"""Questions a VM waits on, and who looks at its console."""
+"""Answers to the questions of VMs, and the list of open consoles."""
 
 from __future__ import annotations
 

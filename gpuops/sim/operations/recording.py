@@ -1,4 +1,4 @@
-"""What the ledger says of a VM, and the writing of what an operation changed to it."""
+"""The facts of a VM that the ledger compares, and the record of what an operation changed."""
 
 from __future__ import annotations
 

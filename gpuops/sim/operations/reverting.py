@@ -1,5 +1,7 @@
-"""A VM reverted to a snapshot: its power is that of the moment in which the snapshot was taken, and what it has done
-since is gone. What vCenter itself keeps of it, its name, folder and custom values, stays."""
+"""Reverts a VM to a snapshot: its power and its guest are again as they were when the snapshot was taken.
+
+What vCenter itself keeps of it, its name, folder and custom values, stays.
+"""
 
 from __future__ import annotations
 

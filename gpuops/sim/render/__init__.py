@@ -1,1 +1,1 @@
-"""State to vmomi values: pure renderers, one file per part of an object. Nothing here changes anything."""
+"""Makes vmomi values of the state, one file per part of an object. Nothing here changes anything."""

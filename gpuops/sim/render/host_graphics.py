@@ -1,4 +1,4 @@
-"""Graphics and passthrough of a host: what its GPUs are set to, offer, and carry now."""
+"""Graphics and passthrough of a host: configuration, offered vGPU types, and the vGPUs that run."""
 
 from __future__ import annotations
 

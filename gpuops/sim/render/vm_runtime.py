@@ -1,4 +1,4 @@
-"""What a VM does now: `runtime`, `summary`, `guest`, its files and snapshots."""
+"""The parts of a VM that change while it runs: `runtime`, `summary`, `guest`, files and snapshots."""
 
 from __future__ import annotations
 

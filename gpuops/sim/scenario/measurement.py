@@ -1,4 +1,4 @@
-"""What the counters of hosts and VMs show: derived from what runs, steady in time, the same in every run.
+"""The values of the performance counters of hosts and VMs: made from what runs, the same in every run.
 
 GPU counters exist for GPUs of the host's graphics stack only: a passthrough GPU has no driver on the host (from
 memory). Percentages are in hundredths.

@@ -1,4 +1,4 @@
-"""Saved state: how a world differs from its scenario, as JSON, so that the next run goes on where this one stopped.
+"""Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there.
 
 Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, tags,
 vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.

@@ -1,4 +1,4 @@
-"""A scenario while it is being built: first the tree, the datastores and the networks, then whatever `add_*` adds."""
+"""A scenario while it is built: the tree, datastores and networks first, then its clusters and VMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State file: what a world is, kept between two runs of its server."""
+"""The file that keeps the state of a world between two runs of its server."""
 
 from __future__ import annotations
 

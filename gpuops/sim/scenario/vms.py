@@ -1,4 +1,4 @@
-"""VMs of a scenario: made, spread over their hosts, and those that run admitted as a power-on would."""
+"""Makes the VMs of a scenario and spreads them over its hosts; those that run are admitted as at a power-on."""
 
 from __future__ import annotations
 

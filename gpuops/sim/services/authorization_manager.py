@@ -1,4 +1,4 @@
-"""AuthorizationManager: roles, permissions, and whether one may."""
+"""The AuthorizationManager object: roles, permissions, and checks of privileges."""
 
 from __future__ import annotations
 

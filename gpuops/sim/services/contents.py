@@ -1,4 +1,4 @@
-"""Object contents: the XML of selected objects with their properties, joined from cached fragments."""
+"""Joins the kept XML of selected objects and their properties to the reply of a bulk read."""
 
 from __future__ import annotations
 

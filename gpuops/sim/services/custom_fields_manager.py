@@ -1,4 +1,4 @@
-"""CustomFieldsManager: custom attributes and their values on entities."""
+"""The CustomFieldsManager object: definitions of custom attributes, and their values on entities."""
 
 from __future__ import annotations
 

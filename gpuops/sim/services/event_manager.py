@@ -1,4 +1,4 @@
-"""EventManager, and the collectors that scroll through events."""
+"""The EventManager object, and the collectors that scroll through events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HistoryCollector: a filtered, scrollable view of tasks or events."""
+"""What the collectors of tasks and of events have in common: a filter and a position in the list."""
 
 from __future__ import annotations
 

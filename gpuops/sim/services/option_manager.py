@@ -1,4 +1,4 @@
-"""OptionManager: advanced settings of vCenter (VpxSettings) or of a host."""
+"""The OptionManager object: advanced settings of vCenter (VpxSettings) or of a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PerformanceManager: counters, and samples from whoever provides them."""
+"""The PerformanceManager object: performance counters and their samples."""
 
 from __future__ import annotations
 

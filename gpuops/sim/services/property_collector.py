@@ -1,4 +1,4 @@
-"""PropertyCollector: bulk reads and incremental updates."""
+"""The PropertyCollector object: bulk reads and incremental updates."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PropertyCollector(ManagedObject):
         return selected
 
     def shows(self, obj: ManagedObject) -> bool:
-        """Whether this session's user may know of the object; vCenter leaves others out without a word."""
+        """Whether this session's user may know of the object; vCenter leaves others out of its replies."""
         return self.world.authority.may(self.session.user, obj, "System.View")
 
     def _page(self, selected: Page, asked: int | None, call: Call) -> Raw:
@@ -148,7 +148,7 @@ class PropertyCollector(ManagedObject):
 
     def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> Raw | None:
         if version and self._last is not None and version == self._last[0] != str(self._version):
-            return Raw(self._last[1])  # the reply to this very request was lost; vCenter tells it again
+            return Raw(self._last[1])  # the reply to this request was lost; vCenter repeats it
         if version not in ("", str(self._version)):
             raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
         if not version:
@@ -203,7 +203,7 @@ class PropertyCollector(ManagedObject):
         self.session.remove(self)
 
     def discard(self) -> None:
-        """Let go of all filters and wake the waiting."""
+        """Drop all filters and end the calls that wait for updates."""
         self._discarded = True
         for each in list(self._filters.values()):
             self.drop_filter(each)

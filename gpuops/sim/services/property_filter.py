@@ -1,4 +1,4 @@
-"""Property filters: what changed of the selected objects, at the price of what changed."""
+"""The PropertyFilter object: finds what changed of its objects since the client's last update."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FilterOwner(Protocol):
 
 
 class PropertyFilter(ManagedObject):
-    """One CreateFilter: it watches its objects and remembers what its client was told of each property."""
+    """One CreateFilter: it watches its objects and keeps what its client was sent of each property."""
 
     wsdl_name = "PropertyFilter"
     world: World
@@ -58,16 +58,16 @@ class PropertyFilter(ManagedObject):
         self._objects: dict[str, ManagedObject] = {}
         self._walked: dict[str, set[str]] = {}
         self._pending: OrderedDict[str, set[str] | None] = OrderedDict()
-        """moid -> touched paths; None = the client has not been told of the object at all, or must be told it left."""
+        """moid -> touched paths; None = the client knows nothing of the object yet, or is to be sent that it left."""
         self._types: dict[str, str] = {}
-        """moid -> type of what the client was told of; it outlives the object."""
+        """moid -> type of each object that the client knows, kept after the object is gone."""
         self._ready: list[bytes] = []
         """Updates made and not yet sent: one more than a page, to know whether there is more."""
         self._missing: list[Any] = []
         self._unsettled = True
         self._starting = True
 
-    # --- what the world tells -------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------------------------
 
     def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
         if obj.moid in self._objects:
@@ -81,10 +81,10 @@ class PropertyFilter(ManagedObject):
     def object_removed(self, obj: ManagedObject) -> None:
         self._unsettled = True
 
-    # --- what the collector asks ----------------------------------------------------------------------------------
+    # --- called by the collector ----------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Forget what the client was told: it starts again from version ''."""
+        """Forget what the client was sent: it starts again from version ''."""
         self.told.clear()
         self._ready.clear()
         self._pending = OrderedDict.fromkeys(self._objects)

@@ -1,4 +1,4 @@
-"""SearchIndex: one object by its path, uuid, name or address."""
+"""The SearchIndex object: finds one object by its path, uuid, name or address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection: which objects and properties a PropertyFilterSpec means, found by following its traversal specs."""
+"""Finds the objects and properties that a PropertyFilterSpec means, by following its traversal specs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Selection:
                 resolve(name, path, version)
 
     def paths_of(self, wsdl_name: str) -> tuple[str, ...] | None:
-        """The properties wanted of a type, each once; None when the spec says nothing about it."""
+        """The properties wanted of a type, each once; None when the spec does not name it."""
         if wsdl_name not in self._paths:
             self._paths[wsdl_name] = self._paths_of(wsdl_name)
         return self._paths[wsdl_name]

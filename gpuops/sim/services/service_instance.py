@@ -1,4 +1,4 @@
-"""ServiceInstance: the object that every client starts from."""
+"""The ServiceInstance object, which every client reads first."""
 
 from __future__ import annotations
 

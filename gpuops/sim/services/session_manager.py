@@ -1,4 +1,4 @@
-"""SessionManager: log in, log out, and who is here."""
+"""The SessionManager object: login, logout, and the list of sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TaskManager: recent tasks, and the collectors that scroll through older ones."""
+"""The TaskManager object: recent tasks, and the collectors that scroll through older ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ViewManager and its views: standing lists of objects that a property collector can start from."""
+"""The ViewManager object and its views: lists of objects that a property collector starts from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster is told to do by itself: DRS, its overrides, groups and rules, and what HA keeps free."""
+"""The configuration of a cluster: DRS with its overrides, groups and rules, and HA's admission control."""
 
 from __future__ import annotations
 

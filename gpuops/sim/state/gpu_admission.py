@@ -1,4 +1,4 @@
-"""May these vGPUs start on this host's GPUs, and where: the rules ESXi applies at power-on, resume and vMotion.
+"""The rules by which ESXi admits vGPUs to the GPUs of a host, at power-on, resume and vMotion.
 
 Pure: plain values in, seats or a refusal out. The rules, and where they come from:
 

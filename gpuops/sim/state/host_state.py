@@ -74,7 +74,7 @@ class HostGpu:
     """What nvidia-smi was asked for, from the next boot on; None = nothing."""
     ecc: bool = True
     next_ecc: bool = True
-    """What somebody set by nvidia-smi, from the next boot on."""
+    """Set by nvidia-smi, in force from the next boot on."""
     nvlink: str | None = None
     """Name of the NVLink bridge or switch it shares with others of the host; None = none."""
 

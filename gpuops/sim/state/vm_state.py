@@ -184,7 +184,7 @@ class VmState:
     changed_at: datetime | None = None
     boot_time: datetime | None = None
     guest_boots: bool = False
-    """Whether its guest is on its way up: it runs, and tells nothing yet."""
+    """Whether its guest is still booting: VMware Tools do not run yet."""
     suspend_time: datetime | None = None
     suspend_file_mib: int = 0
     clean_power_off: bool = True

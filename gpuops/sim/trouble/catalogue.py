@@ -1,4 +1,4 @@
-"""Catalogue: the faults that a vCenter's clients must live with, by id."""
+"""Reads the catalogue of faults that clients of a vCenter meet, by their ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kind of thing that happens in a vCenter beside the calls of the client that is tested."""
+"""One kind of event beside the calls of the tested client, such as a deleted VM or a lost host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Injector: the rules of a world, and what they do to its calls, its tasks and its reads."""
+"""Applies the fault rules of a world to its calls, its tasks and its reads."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ class Injector:
         """What a rule can let happen, by name."""
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
         self._armed: list[Armed] = []
-        self._speaking_of: dict[str, tuple[Armed, ...]] = {}
-        """The rules by the method that they speak of: everything asks, and of most methods none speaks."""
+        self._by_method: dict[str, tuple[Armed, ...]] = {}
+        """The rules by method, kept because every call looks here and most methods have none."""
         self.on_strike: Callable[[Rule, tuple[ManagedObject, ...]], None] = lambda rule, targets: None
-        """Told each rule that takes effect, with the objects that it strikes."""
+        """Called with each rule that takes effect, and the objects that it strikes."""
         self.before_happening: Callable[[], None] = lambda: None
         """Called just before a happening changes the world."""
         self.hides = False
@@ -92,7 +92,7 @@ class Injector:
         checked(rule, self.happenings)
         armed = Armed(rule, rule.phase_of_calls())
         self._armed.append(armed)
-        self._speaking_of.clear()
+        self._by_method.clear()
         self.hides = self.hides or rule.effect is Effect.MISSING
         if rule.at_s is not None:
             self._store.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
@@ -101,13 +101,13 @@ class Injector:
         """Let the happening of this rule strike now. Raises UsageError for one that can strike nothing."""
         armed = Armed(checked(rule, self.happenings), None, struck=1)
         self._armed.append(armed)
-        self._speaking_of.clear()
+        self._by_method.clear()
         self._happen(armed)
 
     def clear(self) -> None:
         """No more trouble."""
         self._armed.clear()
-        self._speaking_of.clear()
+        self._by_method.clear()
         self.hides = False
 
     def before(self, call: Call, receiver: ManagedObject) -> Interruption | None:
@@ -119,7 +119,7 @@ class Injector:
         return self._interrupt(call, receiver, Phase.AFTER)
 
     def refusal(self, method: str, target: ManagedObject) -> Any:
-        """The fault in which a call ends that another one makes by itself (PowerOnMultiVM), or None."""
+        """The fault of a call that another call makes, such as those of PowerOnMultiVM_Task; or None."""
         for armed in self._of(method):
             if armed.rule.effect is Effect.FAULT and self._strikes(armed, target):
                 return make_fault(armed.rule.fault, target)
@@ -134,7 +134,7 @@ class Injector:
         return trouble
 
     def hidden(self, obj: ManagedObject, paths: Iterable[str], method: str) -> dict[str, Any]:
-        """The properties of an object that are not told, each with the fault that stands for it (None = nothing)."""
+        """The properties of an object that are left out, each with its fault in missingSet (None = not in it)."""
         found: dict[str, Any] = {}
         for armed in self._of(method):
             rule = armed.rule
@@ -158,15 +158,15 @@ class Injector:
         return None
 
     def _of(self, method: str) -> tuple[Armed, ...]:
-        """The rules that speak of this method, in order."""
-        found = self._speaking_of.get(method)
+        """The rules that match this method, in order."""
+        found = self._by_method.get(method)
         if found is None:
             found = tuple(armed for armed in self._armed if _fits(method, armed.rule.method))
-            self._speaking_of[method] = found
+            self._by_method[method] = found
         return found
 
     def _strikes(self, armed: Armed, target: ManagedObject | None) -> bool:
-        """Whether a rule that speaks of what is asked strikes it, or what it is asked of."""
+        """Whether a rule that matches the method strikes this object now; counts both."""
         rule = armed.rule
         if not (target is None or matches(target, rule.target)):
             return False
@@ -178,7 +178,7 @@ class Injector:
         if rule.probability < 1.0 and self._rng.random() >= rule.probability:
             return False
         armed.struck += 1
-        if rule.effect is not Effect.HAPPEN:  # that is told as it happens
+        if rule.effect is not Effect.HAPPEN:  # `_happen` reports that
             self.on_strike(rule, () if target is None else (target,))
         return True
 

@@ -1,4 +1,4 @@
-"""Fault rules: which calls, tasks or reads something happens to, what it is, and how a reply then ends."""
+"""The values of a fault rule: which calls, tasks or reads it applies to, its effect, and how a reply then ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Ending(StrEnum):
     CUT = "cut"
     """Half of it is sent, then the connection is reset."""
     EOF = "eof"
-    """Half of it is sent, then the connection ends without TLS's goodbye."""
+    """Half of it is sent, then the connection ends without TLS's close_notify."""
     TRUNCATED = "truncated"
     """Half of the XML is sent as if it were all of it."""
     STALE = "stale"
-    """It is sent whole; the connection, which the client keeps for its next request, ends behind its back."""
+    """It is sent whole; then the connection, which the client keeps for its next request, is closed."""
     HANG = "hang"
     """Nothing is sent, and the connection stays open until the client gives up."""
     DRIP = "drip"
@@ -52,7 +52,7 @@ class Effect(StrEnum):
     DRIP = "drip"
     # to a call
     HTTP = "http"
-    """An HTTP status instead of SOAP, such as a proxy's 503; `body` is what it says."""
+    """An HTTP status instead of SOAP, such as a proxy's 503, with `body`."""
     FAULT = "fault"
     """A SOAP fault of the named type."""
     EXPIRE = "expire"
@@ -63,7 +63,7 @@ class Effect(StrEnum):
     """The call is answered `delay_s` later."""
     # to a property that is read
     MISSING = "missing"
-    """Properties that match `property` are not told; with `fault`, it stands for them in missingSet."""
+    """Properties that match `property` are left out; with `fault`, missingSet has it for each of them."""
     # to a task, from its start on
     TASK = "task"
     """It ends in the named fault, without its effect, when `share` of its time has passed."""
@@ -76,9 +76,9 @@ class Effect(StrEnum):
     LOST = "lost"
     """The task is gone when `share` of its time has passed; what it does goes on."""
     EARLY = "early"
-    """It says that it succeeded `delay_s` before it has its effect."""
+    """It ends in success `delay_s` before it has its effect."""
     QUESTION = "question"
-    """The VM asks a question at the end of it; until somebody answers, the task runs on."""
+    """The VM asks a question at the end of it; the task runs on until the answer."""
     LINGER = "linger"
     """The GPU that a VM leaves by it stays taken for `delay_s`."""
     # beside the calls
@@ -97,7 +97,7 @@ REPLIES: Final = frozenset(
     {Effect.RESET, Effect.CUT, Effect.EOF, Effect.TRUNCATED, Effect.STALE, Effect.HANG, Effect.DRIP}
 )
 ONLY_AFTER: Final = frozenset({Effect.CUT, Effect.EOF, Effect.TRUNCATED, Effect.STALE, Effect.DRIP})
-"""What needs a reply strikes after the effect, whatever the rule says."""
+"""These need a reply: they are applied after the call's effect, even if the rule has `phase: before`."""
 TASKS: Final = frozenset(
     {
         Effect.TASK,
@@ -129,7 +129,7 @@ class Rule:
     times: Count | None = 1
     probability: Share = 1.0
     fault: str = "SystemError"
-    """Empty for MISSING: nothing is said about what is not told."""
+    """Empty for MISSING: missingSet names nothing."""
     status: int = 503
     body: str = ""
     delay_s: float = 1.0

@@ -1,4 +1,4 @@
-"""Ends of tasks that are not as they should be: a question in the way, a GPU that is not given back."""
+"""Unusual ends of tasks: a question of the VM that delays it, a GPU that is given back late."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ OUT_OF_SPACE: Final = Question(
 """The question of a full datastore, as ESXi asks it (VMware knowledge base on msg.hbacommon.outofspace)."""
 
 ANSWER_LOOK: Final = timedelta(seconds=5)
-"""How often a task looks whether its VM's question was answered."""
+"""How often a task of vCenter checks whether its VM's question was answered."""
 
 
 def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
-    """Whether a VM waits for an answer; it asks the first time. An object that is no VM never does."""
+    """Whether a VM waits for an answer; the first call for it makes it ask. False for any other object."""
     if entity.wsdl_name != "VirtualMachine":
         return False
     if entity.moid in store.asked:
@@ -38,9 +38,9 @@ def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
 
 
 class Unanswered:
-    """Nobody answers a VM: its task runs on, as vCenter's do, and goes on at its first look after the answer.
+    """A task that waits for the answer to its VM's question, and ends at the first check after it, as in vCenter.
 
-    It is told of the answer, and does not ask: a night is seven thousand looks long.
+    It is called at the answer and does not poll: a night would have seven thousand polls.
     """
 
     def __init__(self, store: ObjectStore, vm: Any, go_on: Callable[[], None]) -> None:

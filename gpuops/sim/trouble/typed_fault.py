@@ -1,4 +1,4 @@
-"""Typed faults by name, with every required field filled in."""
+"""Makes vim faults by their names, with every required field filled in."""
 
 from __future__ import annotations
 

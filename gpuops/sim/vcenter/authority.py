@@ -1,4 +1,4 @@
-"""Authority: roles, and who has which role where."""
+"""Roles and permissions, and the check whether a user has a privilege on an object."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ SYSTEM_ROLES: Final = (
 
 
 class Authority:
-    """Who may do what. A user of whom no permission speaks is an administrator."""
+    """The roles and permissions of a vCenter. A user without any permission is an administrator."""
 
     def __init__(self) -> None:
         self.roles: dict[int, PrivilegeRole] = {role.id: role for role in SYSTEM_ROLES}

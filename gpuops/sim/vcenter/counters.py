@@ -1,4 +1,4 @@
-"""Performance counters: what this vCenter can measure, and who measures it."""
+"""The performance counters of this vCenter."""
 
 from __future__ import annotations
 

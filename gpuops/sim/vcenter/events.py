@@ -1,4 +1,4 @@
-"""Events: what happened, kept as plain values and rendered when somebody asks."""
+"""The event log: kept as plain values, rendered when a client reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEPT: Final = 50_000
 """Older events are forgotten, as vCenter's database forgets by age."""
 
-# What vCenter's own catalogue says of these events (vSphere API reference, EventDescription); others name themselves.
+# The texts of vCenter's own catalogue (vSphere API reference, EventDescription); any other event has its type's name.
 MESSAGES: Final[Mapping[str, str]] = {
     "VmStartingEvent": "{vm} on host {host} in {datacenter} is starting",
     "VmPoweredOnEvent": "{vm} on {host} in {datacenter} is powered on",

@@ -1,4 +1,4 @@
-"""Tags, categories and associations: what the vSphere Automation API's tagging service keeps and answers.
+"""Tags, categories and associations, as the tagging service of the vSphere Automation API keeps them.
 
 One store, two wires: `vapi.py` puts JSON-RPC (vmware-vcenter) and REST (govc) in front of the same operations.
 Operation names, parameters and model fields are those of `com.vmware.cis.tagging` (vSphere Automation API reference).
@@ -81,7 +81,7 @@ class TagStore:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Keep what `to_json` told, and nothing else. Raises KeyError, TypeError or ValueError for anything else."""
+        """Replace everything by what `to_json` returned. Raises KeyError, TypeError or ValueError for anything else."""
         self._categories = {each["id"]: _Category(**each) for each in saved["categories"]}
         self._tags = {each["id"]: _Tag(**each) for each in saved["tags"]}
         self._objects = {tag_id: {(kind, moid) for kind, moid in saved["objects"][tag_id]} for tag_id in self._tags}

@@ -1,4 +1,4 @@
-"""Tasks: work that takes time. One at a time per VM, an effect at the end, gone ten minutes later."""
+"""The task table: starts tasks, one at a time per VM, ends them with their effect, removes them ten minutes later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuops.sim.trouble.injector import Injector, TaskTrouble
 
 RETIREMENT_S: Final = 600.0
-"""How long a finished task stays readable; after that the state of its object is all there is."""
+"""How long a finished task stays readable; after that only the state of its object shows what it did."""
 
 KEPT: Final = 10_000
 """Tasks that history collectors remember."""
@@ -36,7 +36,7 @@ class Tasks:
         self._injector = injector
         self._history: deque[Task] = deque(maxlen=KEPT)
         self._unended: dict[str, Task] = {}
-        """By moid, oldest first: few of a long history, and asked for at every suspend."""
+        """By moid, oldest first. Kept beside the long history, because every suspend reads it."""
         self._numbers = itertools.count(101)
         self._of_entity: defaultdict[str, list[Task]] = defaultdict(list)
         self._running: dict[str, Task] = {}
@@ -121,7 +121,7 @@ class Tasks:
             raise vim.fault.TaskInProgress(msg="The operation is not allowed in the current state.", task=busy.ref)
 
     def hasten(self, task: Task, delay_s: float = 0.0) -> None:
-        """Let a running task come to its end `delay_s` from now, sooner than it was to take."""
+        """End a running task `delay_s` from now, sooner than planned."""
         if task.ended or not task.alarms:
             return
         last = task.alarms.pop()
@@ -142,7 +142,7 @@ class Tasks:
         self._end(task, error=vmodl.fault.RequestCanceled(msg="The task was canceled by a user."))
 
     def forget(self, task: Task) -> None:
-        """The task's object is gone, whatever becomes of its work."""
+        """Remove the task's object; its work goes on."""
         self._of_entity[task.entity.moid] = [each for each in self.recent(task.entity) if each is not task]
         if self._store.find(task.moid) is task:
             self._store.unregister(task)

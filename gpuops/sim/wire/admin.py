@@ -1,4 +1,4 @@
-"""The simulator's own door, /gpuops-sim: ledger, clock, state and fault rules, for whoever has the login."""
+"""The HTTP interface of the simulator itself, below /gpuops-sim: ledger, clock, state and fault rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates: an ephemeral authority and one server certificate, made at start and forgotten at the end."""
+"""Makes a certificate authority and a server certificate for one run of the server."""
 
 from __future__ import annotations
 

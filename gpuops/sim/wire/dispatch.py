@@ -1,4 +1,4 @@
-"""Dispatch: request bytes in, the right object's method called, reply bytes out."""
+"""Calls the method of the managed object that a SOAP request names, and encodes its result or fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoint: which path of the simulated vCenter answers what."""
+"""Routes the HTTP paths of the simulated vCenter to SOAP, the tag services and the simulator's own interface."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Endpoint:
             return Outgoing(400, text.encode(), "text/plain")
 
     def _is_down(self) -> bool:
-        """Whether vCenter restarts just now. Nobody waits for a server that is down: each try takes its time."""
+        """Whether vCenter restarts just now. In virtual time each request to it then costs `UNANSWERED_S`."""
         world = self.world
         if world.down_until is None:
             return False

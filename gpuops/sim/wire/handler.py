@@ -1,4 +1,4 @@
-"""Handler: HTTP around the endpoints, with keep-alive, cookies and gzip on request."""
+"""Reads HTTP requests and writes replies: keep-alive, gzip on request, and the broken ends that fault rules ask for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One HTTP reply, and how it comes; `pace_s` lies between two bytes of one that drips."""
+    """One HTTP reply and how it is sent; `pace_s` is the time between two bytes of a dripping one."""
 
     status: int
     body: bytes = b""
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = do_GET  # noqa: N815 - http.server looks for these
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the ledger says what happened."""
+        """Writes nothing: the ledger has what happened."""
 
     def _serve(self) -> None:
         body = self._body()
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(1)
 
     def _hang_up(self) -> None:
-        """End the connection below TLS: no goodbye, as a broken middlebox or a killed process leaves it."""
+        """End the connection without TLS's close_notify, as a broken middlebox or a killed process does."""
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         return "gzip" in self.headers.get("Accept-Encoding", "")
 
     def _reset(self) -> None:
-        """End the connection the hard way: the client sees a reset, not an empty reply."""
+        """Reset the connection: the client sees a reset, not an empty reply."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()

@@ -32,7 +32,7 @@ def of(server: SimServer) -> Ready:
 
 
 def write(path: Path, ready: Ready) -> None:
-    """Put the file there in one step, mode 0600: whoever sees it sees all of it. Raises UsageError."""
+    """Put the file there in one step, mode 0600: a reader sees all of it or nothing. Raises UsageError."""
     write_private(path, json.dumps(asdict(ready), indent=2) + "\n")
 
 

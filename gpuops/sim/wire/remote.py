@@ -1,4 +1,4 @@
-"""Remote: the simulator's own door, for tests and `gpuops sim` in another process than the server's."""
+"""The client of /gpuops-sim, for tests and for `gpuops sim` in another process than the server's."""
 
 from __future__ import annotations
 

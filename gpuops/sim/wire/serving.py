@@ -1,4 +1,4 @@
-"""Serving: a simulated vCenter as a process of its own that outlives whoever started it, by its ready file."""
+"""Starts and stops a simulated vCenter as a process of its own, found by its ready file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def start(path: Path, options: list[str]) -> Ready:
             env=_without_secrets(os.environ),
         )
         assert process.stdout is not None
-        # its first line says that it listens, and is written after the ready file; without one it has ended
+        # it prints its first line when it listens, after the ready file is written; without a line it has ended
         with process.stdout:
             heard, _, _ = select.select([process.stdout], [], [], BEGIN_S)
             begun = bool(heard and process.stdout.readline())
@@ -71,7 +71,7 @@ def start(path: Path, options: list[str]) -> Ready:
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what speaks of real vCenters and journals: a simulated one lives long, and uses none."""
+    """The environment without variables for real vCenters and journals: a simulated vCenter uses none of them."""
     return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
 
 
@@ -89,7 +89,7 @@ def stop(path: Path, found: Ready) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process is alive; one that ended and was not yet asked for is not."""
+    """Whether the process runs; one that has ended and is not yet reaped does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

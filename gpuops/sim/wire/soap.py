@@ -1,4 +1,4 @@
-"""SOAP: request bytes to a typed call, results and faults to reply bytes."""
+"""Parses SOAP requests to typed arguments, and writes results and faults as SOAP replies."""
 
 from __future__ import annotations
 
