@@ -19,7 +19,7 @@ class Event:
     point: int = 0
     """K1, K2, K5: at which boundary of the run, counted from where the last one was, and with a `target` only of runs
     of that half; K3: at which append of the night, for `at_s` seconds; K10: where memory runs out, 0 = nowhere, each
-    boundary taking `at_s` seconds; K6, K11: at which boundary, K6 for `at_s` seconds."""
+    boundary taking `at_s` seconds; K6, K11, K12: at which boundary, K6 and K12 for `at_s` seconds."""
     state: str = ""
     """A stage of the engine, or the whereabouts of a VM: it strikes as soon as that is there; then `point` counts those
     that it lets pass first."""

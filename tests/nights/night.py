@@ -20,7 +20,8 @@ from unittest.mock import patch
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
-from gpuops.execute import lock
+from gpuops.execute import lock, rotation
+from gpuops.execute.ending import GRACE_S
 from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.journal import Journal
@@ -28,10 +29,12 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import LATE, Policy
+from gpuops.model.rotation import LATE, LockHolder, Policy
 from gpuops.plan.outcome import Report
 from gpuops.plan.rotation.clocks import APART
+from gpuops.plan.rotation.hung import ends_at
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings.vms import used
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -45,9 +48,9 @@ from tests.nights.cron import evening_of, patience_of, policy_in_the_morning
 from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
 from tests.nights.machines import Machines, leases_of_a_seed
-from tests.nights.place import NightPlace, NightStore
+from tests.nights.place import NightPlace, NightStore, Turnstile
 from tests.nights.reach import Reach
-from tests.nights.schedule import ENDS, USERS, schedule_of
+from tests.nights.schedule import ENDS, HANGS, USERS, schedule_of
 from tests.nights.several import Several, morning_names, returns_first, second_machine, second_policy_later
 from tests.nights.showing import Showing
 from tests.nights.stages import Stage, Staged
@@ -92,7 +95,9 @@ class Played:
     cut_sessions: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when its user sat down or began to work from afar, when we suspended it)."""
     stood: list[tuple[datetime, datetime]] = field(default_factory=list)
-    """From when to when its machine was paused."""
+    """From when to when its machine was paused, or a process hung that went on."""
+    ended: int = 0
+    """How many processes hung until a return ended them."""
     in_spite: list[tuple[str, datetime, datetime]] = field(default_factory=list)
     """(desktop, when it was opted out or its owner's mark was taken off, when we suspended it)."""
     sent_by: dict[str, tuple[int, str, int]] = field(default_factory=dict)
@@ -183,6 +188,9 @@ class Nightly:
         self._second = second_machine(seed) if self.site.several in (Several.APART, Several.TWINS) else None
         self._machine = 0
         """The number of the machine that is at work."""
+        self._turnstile = Turnstile() if any(event.fault == HANGS for event in chosen) else None
+        self._run = 0
+        """The number of the run that is at work."""
         self._ends = [event for event in chosen if event.fault in ENDS and not event.state]
         self._full = next((event for event in chosen if event.fault == "K3" and not event.state), None)
         self._full_since: datetime | None = None
@@ -229,7 +237,7 @@ class Nightly:
     def _asked(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
         self.played.asks.append((op_id, self.world.clock.now(), len(self.world.ledger)))
-        run = (-1, Half.DAY.value) if self._machines.other_acts else (len(self.played.calls), self._running)
+        run = (-1, Half.DAY.value) if self._machines.other_acts else (self._run, self._running)
         self.played.sent_by[op_id] = *run, len(self.world.ledger)
 
     def _play(self) -> Played:
@@ -360,6 +368,8 @@ class Nightly:
     def _half(self, half: Half | None, policy: Policy | None = None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
         self._points, self._of_others = 0, self._open_sessions()
+        self._run = len(self.played.machine_of)
+        self.played.machine_of.append(self._machine)
         self._running = name = half.value if half else "rotate resume"
         name += " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
         vcenter: Any = None
@@ -393,7 +403,6 @@ class Nightly:
         if ended != "killed":
             self.played.sessions = max(self.played.sessions, self._sessions())
         self.played.calls.append((name, ended, self.world.clock.now()))
-        self.played.machine_of.append(self._machine)
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
         now: Callable[[], datetime] = self.world.clock.now
@@ -402,7 +411,9 @@ class Nightly:
             locks = self._states / "locks of the other" if self._locks is not None else None
             place = NightPlace(vcenter, self._states / "second", clock, store=self._other_store, locks=locks)
         else:
-            place = NightPlace(vcenter, self._states / "own", now, store=self._store, locks=self._locks)
+            place = NightPlace(
+                vcenter, self._states / "own", now, store=self._store, locks=self._locks, turnstile=self._turnstile
+            )
         place.same_time = True
         place.pause = self._pause
         place.passed_s = lambda: (self.world.clock.now() - EVENING).total_seconds() - self._machines.stood_s
@@ -458,7 +469,7 @@ class Nightly:
         if what.startswith("after SuspendVm "):
             self._cut(what.removeprefix("after SuspendVm "))
         due = self._due() if self._ends else None
-        if due is not None and self._points == due.point:
+        if due is not None and self._is_met(due, what):
             self._ends.remove(due)
             self._reach.reached(due.fault)
             self._meet(due, what)
@@ -486,6 +497,13 @@ class Nightly:
         ends = sorted(self._ends, key=lambda event: not event.target)
         return next((event for event in ends if event.target in ("", self._running)), None)
 
+    def _is_met(self, due: Event, what: str) -> bool:
+        if due.fault != HANGS:
+            return self._points == due.point
+        # between its last check and its request it stands where K6 stops its machine
+        checked = what.startswith("before ") and not what.endswith("append")
+        return self._points >= due.point and not checked and not self._machine
+
     def _meet(self, event: Event, what: str) -> None:
         """What befalls the process itself, or its machine."""
         match event.fault:
@@ -497,6 +515,8 @@ class Nightly:
                 raise MemoryError(what)
             case "K6":
                 self._stands_still(event)
+            case "K12":
+                self._hangs(event, what)
             case "K11":
                 self._machines.revert()
                 self.played.struck["K11"] = self.played.struck.get("K11", 0) + 1
@@ -509,6 +529,36 @@ class Nightly:
             self._machines.pause(event.at_s, self._states / "other", connect, self._pause)
         self.played.stood.append((since, self.world.clock.now()))
         self.played.struck["K6"] = self.played.struck.get("K6", 0) + 1
+
+    def _hangs(self, event: Event, what: str) -> None:
+        """The process stops here for so long, and goes on; cron begins returns meanwhile, and one may end it."""
+        turnstile = self._turnstile
+        if turnstile is None or self._machine:
+            return
+        now, hung, since = self.world.clock.now, turnstile.held, self.world.clock.now()
+        was = self._points, self._of_others, self._running, self._run
+        goes_on, others = since + timedelta(seconds=event.at_s), self._open_sessions()
+        while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
+            self._wait_until(at)
+            with patch.object(rotation, "ended", self._ended):
+                self._half(Half.DAY)
+        self._points, self._of_others, self._running, self._run = was
+        self._of_others |= self._open_sessions() - others
+        self.played.struck[HANGS] = self.played.struck.get(HANGS, 0) + 1
+        if turnstile.held is not hung:
+            self.played.ended += 1
+            raise Killed(what)
+        self._wait_until(goes_on)
+        self.played.stood.append((since, now()))
+
+    def _ended(self, holder: LockHolder, site: Place) -> bool:
+        """As gpuops ends a process of its machine that hangs, by the moment that it has for that."""
+        at = ends_at(holder)
+        if self._turnstile is None or at is None or site.clock() < at:
+            return False
+        self._pause(GRACE_S)
+        self._turnstile.held = None
+        return True
 
     def _count_in_flight(self) -> None:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
@@ -14,8 +15,9 @@ from gpuops.execute.journal.lasting import LastingStore
 from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import Store
-from gpuops.execute.lock import locked
+from gpuops.execute.lock import LockedBy, LockHold, locked
 from gpuops.execute.site import Site
+from gpuops.model.rotation import LockHolder
 from tests.nights.stages import OF_RECORDS, Stages
 
 
@@ -27,16 +29,50 @@ class Admission(StrEnum):
     LET_IN = "let in"
 
 
+class Signed(LockHold):
+    """A lock that is in memory: what its run says of itself can be read, and who ends the run takes it away."""
+
+    @property
+    def holder(self) -> LockHolder:
+        return self._holder
+
+
+class Turnstile:
+    """The lock of a machine on which a process may hang, in memory: nobody else gets in until that one has ended."""
+
+    def __init__(self) -> None:
+        self.held: Signed | None = None
+
+    @contextmanager
+    def passed(self, now: datetime, doing: str) -> Iterator[LockHold]:
+        """Raises LockedBy."""
+        if self.held is not None:
+            raise LockedBy("another run holds the lock", hint="", holder=self.held.holder)
+        hold = self.held = Signed(None, LockHolder(PID, now, doing))
+        try:
+            yield hold
+        finally:
+            if self.held is hold:
+                self.held = None
+
+
+PID: Final = 4711
+"""Of a process that is played."""
+
+
 class NightPlace(Site):
     """A site whose journal is in memory and outlives the processes of a night; `locks` is where they lock each other
-    out, None = there is only one at a time."""
+    out, None = there is only one at a time. `turnstile` is the lock where one of them may hang."""
 
-    __slots__ = ("_locks", "_store", "admission")
+    __slots__ = ("_locks", "_store", "_turnstile", "admission")
 
-    def __init__(self, *args: Any, store: NightStore, locks: Path | None = None) -> None:
+    def __init__(
+        self, *args: Any, store: NightStore, locks: Path | None = None, turnstile: Turnstile | None = None
+    ) -> None:
         super().__init__(*args)
         self._store = store
         self._locks = locks
+        self._turnstile = turnstile
         self.admission = Admission.NOT_ASKED
 
     @contextmanager
@@ -46,7 +82,10 @@ class NightPlace(Site):
             if self._locks is not None:
                 stack.enter_context(locked(self._locks, vcenter, self.clock(), alone=alone))
             self.admission = Admission.LET_IN
-            yield Journal(self._opened(returning), vcenter, self.clock)
+            journal = Journal(self._opened(returning), vcenter, self.clock)
+            if self._turnstile is not None:
+                journal.hold = stack.enter_context(self._turnstile.passed(self.clock(), doing))
+            yield journal
 
     @contextmanager
     def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
+from gpuops.execute.half import Half
 from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.epidemics import epidemics_of
 from tests.nights.event import Event
@@ -38,8 +39,11 @@ DISKS: Final = ("K3",)
 """The journal cannot be written."""
 MACHINES: Final = ("K6", "K11")
 """Where there is a lock VM: the machine is paused while another one acts; the lock VM is reverted."""
-ENDS: Final = ("K1", "K2", "K5", *MACHINES)
-"""What a process meets at a boundary: a kill, an interrupt, another process, a pause, a lock VM that is reverted."""
+HANGS: Final = "K12"
+"""The process stops, its clocks do not, and it goes on hours later, if no return has ended it."""
+ENDS: Final = ("K1", "K2", "K5", *MACHINES, HANGS)
+"""What a process meets at a boundary: a kill, an interrupt, another process, a pause, a lock VM that is reverted, a
+stop."""
 SWARM: Final = (*CALLS, *SESSIONS, *TASKS, *VMS, *HOSTS, *SITES, *MISSING, *USERS, *KILLS)
 OF_THE_PROCESS: Final = ("K2", *DISKS, "K5", "K10")
 """In nights of their own, beside whatever else there is."""
@@ -47,7 +51,7 @@ OF_GPUS: Final = ("G3", "G10")
 """In some nights, beside whatever else there is: a GPU serves another profile, or one size alone."""
 NOW_AND_THEN: Final = ("T8", "A2", "A8", "G8")
 """In a few nights, beside whatever else there is."""
-ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES, *WITHDRAWN)
+ALL: Final = (*SWARM, *OF_THE_PROCESS, *OF_GPUS, *NOW_AND_THEN, *MACHINES, *WITHDRAWN, HANGS)
 
 RARE: Final = ("H2", "H2", "H2", "V2", "V3", "C6", "N8")
 """What often finds nobody to strike: tried more often."""
@@ -67,7 +71,7 @@ def schedule_of(seed: int, desktops: Sequence[str], ml: Sequence[str], hosts: Se
         _event(fault, rng, vms, desktops, hosts) for fault in kinds for _ in range(rng.choice([1, 1, 1, 2, 4])) if vms
     ]
     beside = (*_of_the_process(seed), *epidemics_of(seed, desktops, ml), *_of_gpus(seed, hosts))
-    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed))
+    return (*swarm, *beside, *_now_and_then(seed, hosts), *leases_of(seed), *_hangs(seed))
 
 
 def _of_the_process(seed: int) -> list[Event]:
@@ -86,6 +90,16 @@ def _of_the_process(seed: int) -> list[Event]:
             return _clock_set(rng)
         case _:
             return []
+
+
+def _hangs(seed: int) -> list[Event]:
+    """One night in twenty: the evening's run, or a return, stops somewhere."""
+    rng = random.Random(f"{seed}:hangs")
+    if rng.randrange(20):
+        return []
+    for_s = float(rng.choice([600, 3600, 4 * 3600, NIGHT_S - 3000, NIGHT_S, NIGHT_S + 7200]))
+    half = rng.choice([Half.NIGHT, Half.NIGHT, Half.NIGHT, Half.DAY])
+    return [Event(HANGS, target=half, point=rng.randint(1, 40), at_s=for_s)]
 
 
 def _clock_set(rng: random.Random) -> list[Event]:
