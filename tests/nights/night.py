@@ -51,7 +51,14 @@ from tests.nights.machines import Machines, leases_of_a_seed
 from tests.nights.place import NightPlace, NightStore, Turnstile
 from tests.nights.reach import Reach
 from tests.nights.schedule import ENDS, HANGS, USERS, schedule_of
-from tests.nights.several import Several, morning_names, returns_first, second_machine, second_policy_later
+from tests.nights.several import (
+    Several,
+    begins_first,
+    morning_names,
+    returns_first,
+    second_machine,
+    second_policy_later,
+)
 from tests.nights.showing import Showing
 from tests.nights.stages import Stage, Staged
 from tests.nights.worlds import EVENING, LOCK, Site, policies_read_quickly, site_of
@@ -254,10 +261,14 @@ class Nightly:
         with self.world.lock:
             self._let_happen()
         for half, moment in self._evening():
+            other_first = self._second is not None and half is Half.NIGHT and begins_first(self.played.seed)
+            if self._second is not None and other_first:
+                self._other_night(moment)
+                moment += self._second.later
             self._wait_until(moment)
             self._to_its_end(half)
-            if half is Half.NIGHT:
-                self._other_night(moment)
+            if half is Half.NIGHT and not other_first:
+                self._other_night(moment + (self._second.later if self._second is not None else ZERO))
         self._wait_until(MORNING)
         quiet = 0
         while self.world.clock.now() < DEADLINE and quiet < QUIET:
@@ -288,9 +299,9 @@ class Nightly:
         self._store = NightStore(self._boundary, lambda: len(self.world.ledger), self._disk_is_full, self._reach.stages)
 
     def _other_night(self, moment: datetime) -> None:
-        """The night of the other policy, or of the other machine, after that of the first."""
+        """The night of the other policy, or of the other machine."""
         if self._second is not None:
-            self._wait_until(moment + self._second.later)
+            self._wait_until(moment)
             with self._on_the_other_machine():
                 self._to_its_end(Half.NIGHT)
         elif self.site.several is Several.POLICIES:

@@ -45,7 +45,7 @@ class Machine:
     """A machine that runs nights and mornings: when its evening begins, and what its wall clock shows."""
 
     later: timedelta = timedelta()
-    """So long after the evening's first run."""
+    """Between its night and that of the first one, whichever comes first."""
     off: timedelta = timedelta()
     """How far its clock is ahead in the evening."""
     pace: float = 1.0
@@ -83,6 +83,11 @@ def second_machine(seed: int) -> Machine:
 def second_policy_later(seed: int) -> timedelta:
     """How long after the night of the first policy that of the second is begun."""
     return timedelta(minutes=random.Random(f"{seed}:second policy").choice(LATER_MIN))
+
+
+def begins_first(seed: int) -> bool:
+    """Whether the other machine's night comes before that of the first."""
+    return random.Random(f"{seed}:begins first").randrange(2) == 0
 
 
 def returns_first(seed: int) -> bool:

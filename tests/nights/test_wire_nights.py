@@ -56,12 +56,12 @@ def same_effects(seed: int) -> None:
 
 
 def test_a_quiet_night_has_the_same_effects_without_soap_and_over_it() -> None:
-    same_effects(172)
+    same_effects(76)
 
 
 @pytest.mark.long
 def test_quiet_nights_have_the_same_effects_without_soap_and_over_it() -> None:
-    for seed in (7, 14, 18, 76, 106, 130, 162, 184, 258):
+    for seed in (7, 14, 18, 106, 130, 162, 184, 258):
         same_effects(seed)
 
 
