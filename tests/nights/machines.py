@@ -117,10 +117,13 @@ def one_holder(night: Played) -> Iterator[str]:
 
 
 def _passed_on(night: Played) -> Iterator[tuple[int, int | None]]:
-    """(number of the entry in the ledger, the run that has the lease from then on), None = it was reverted."""
+    """(number of the entry in the ledger, the run that has the lease from then on), None = it was reverted.
+
+    Who moves or renames the lock VM leaves the lease as it is.
+    """
     for entry in night.world.ledger:
-        if night.is_lock_vm(entry.moid):
+        if night.is_lock_vm(entry.moid) and "extra_config" in entry.after:
             run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
-            there = parse_lease(entry.after.get("extra_config", {}).get(KEY, ""))
+            there = parse_lease(entry.after["extra_config"].get(KEY, ""))
             if run is None or (there is not None and there.nonce):
                 yield entry.sequence, run

@@ -162,8 +162,9 @@ class Played:
     """Each fault with each stage of the engine, and each whereabouts of a VM, in which it took effect."""
 
     def is_lock_vm(self, moid: str) -> bool:
-        """Whether it is the lock VM, whatever it is called by now."""
-        return self.names.get(moid) == LOCK
+        """Whether it is the lock VM, whatever it is called by now; one that came in the night goes by its name."""
+        made_since: Any = self.world.find(moid) if moid not in self.names else None
+        return self.names.get(moid, made_since and made_since.name) == LOCK
 
 
 class Nightly:

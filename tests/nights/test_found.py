@@ -66,6 +66,16 @@ def test_a_night_that_broke_holds(seed: int, events: Sequence[Event]) -> None:
             id="met by the other machine",
         ),
         pytest.param(339, (("K2", "settle"), ("V6", "lease write")), id="the lock VM is renamed"),
+        pytest.param(
+            5105,
+            (("G5", "submit"), ("V10", "lost"), ("A12", "submit"), ("H1", "given up"), ("V10", "look")),
+            id="the lock VM is moved",
+        ),
+        pytest.param(
+            5545,
+            (("T5", "gone"), ("T9", "away"), ("V10", "gone"), ("A1", "given up"), ("T3", "unknown")),
+            id="the lock VM is made anew",
+        ),
         pytest.param(61, (("K2", "lost"), ("T13", "intend")), id="a suspend given up on the last morning"),
         pytest.param(
             770,
