@@ -25,7 +25,7 @@ from gpuops.plan.devices import gpu_names, option_of, signature
 from gpuops.plan.goal import Goal, broken_groups, named, other_gpus, vgpus
 from gpuops.plan.hosts import able_instead, hosts_for, move_blockers, others_with_gpus, unread
 from gpuops.plan.options import Names, Option, VmName, word
-from gpuops.plan.placement.filters import unreachable
+from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Plan, Rejection, refuse
 from gpuops.plan.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers

@@ -17,12 +17,11 @@ from gpuops.plan.goal import Goal
 from gpuops.plan.headroom import Headroom
 from gpuops.plan.hosts import elsewhere
 from gpuops.plan.pins import kept_pins
-from gpuops.plan.placement.competition import left_without
+from gpuops.plan.placement.explain import may_be_remote, remote_memory, warn_of_displaced
+from gpuops.plan.placement.multi_node import nodes_needed, place_near, share_of_vm
 from gpuops.plan.placement.nodes import AFFINITY_KEY, short_beside
-from gpuops.plan.placement.remote import may_be_remote, remote
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
-from gpuops.plan.placement.wide import nodes_needed, place_near, share
 from gpuops.plan.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.power import PowerPolicy, power_moves
 from gpuops.plan.project import project
@@ -133,7 +132,7 @@ def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
             *warnings,
             *placement.doubts,
             *warnings_of(fitting),
-            *remote(ask.vm, ask.numa, placement, ask.inventory),
+            *remote_memory(ask.vm, ask.numa, placement, ask.inventory),
             *may_be_remote(ask.vm, ask.numa, placement, ask.inventory),
             *_competitors(ask, fitting),
             *power.warnings,
@@ -154,7 +153,7 @@ def _is_bound(ask: Ask, host: Host) -> bool:
     needed = nodes_needed(ask.vm, () if ask.wanted.grouped else ask.wanted.demands, host, ask.catalog)
     if len(nodes) != len(there) or len(nodes) != needed:
         return False
-    part = share(ask.vm, len(nodes))
+    part = share_of_vm(ask.vm, len(nodes))
     if any(short_beside(part, node, host, ask.inventory) for node in nodes):
         return False
     pinned = [host.gpu(address) for address in pins_of(ask.vm).values()]
@@ -172,4 +171,4 @@ def _elsewhere(ask: Ask) -> Iterator[Rejection]:
 def _competitors(ask: Ask, fitting: Fitting) -> Iterator[str]:
     after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
     vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
-    yield from left_without(vm, fitting.placement.host, after, ask.catalog)
+    yield from warn_of_displaced(vm, fitting.placement.host, after, ask.catalog)

@@ -14,7 +14,7 @@ from gpuops.errors import UsageError, VmNotFound
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.placement.filters import unreachable
+from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.plan import Rejection
 
 PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)

@@ -19,7 +19,7 @@ from gpuops.plan.devices import gpu_names, is_gpu, signature, signatures
 from gpuops.plan.goal import Goal, broken_groups, group_of, named, without
 from gpuops.plan.options import Names, Option, VmName, word
 from gpuops.plan.pins import kept_pins, pin_changes
-from gpuops.plan.placement.filters import unreachable
+from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.plan import Plan, Wave, refuse
 from gpuops.plan.power import POWER_HELP, PowerPolicy, power_blockers, power_moves
 from gpuops.plan.preflight import state_blockers

@@ -10,7 +10,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.filters import unreachable
+from gpuops.plan.placement.host_filters import unreachable
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, WantsVgpu
 from gpuops.plan.plan import Rejection

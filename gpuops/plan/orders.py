@@ -18,7 +18,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.gpus import in_order_of_choice, slot_on
+from gpuops.plan.placement.gpu_filters import host_order, judge_slot
 from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.wanted import WantsVgpu, demands_of, pins_of
 from gpuops.plan.plan import Rejection
@@ -107,8 +107,8 @@ def _may_choose(
         for state in states
         if demand.pin in (None, state.gpu.address) and may_run(state.gpu, demand.profile, catalog) is not False
     )
-    for state in in_order_of_choice(alike, host, catalog):
-        answer = slot_on(state, demand, vm, host, catalog)
+    for state in host_order(alike, host, catalog):
+        answer = judge_slot(state, demand, vm, host, catalog)
         if not isinstance(answer, Rejection):
             found.append(state.gpu.address)
         if answer == "":

@@ -13,7 +13,7 @@ from gpuops.plan.contradiction import contradictions
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import choices_of_devices, framebuffer_mib, running, vm_of
 from gpuops.plan.nearest import nearest
-from gpuops.plan.placement.fleet.mix import Asked, asked_by, minus, plus
+from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.plan import Rejection
 from gpuops.plan.trial import Neighbours, Placed, Refusal, Trial
@@ -36,16 +36,16 @@ class Queue:
         """After all of these, in the order of placing."""
         workloads = tuple(workloads)
         asked = {workload: self._asked(workload) for workload in workloads}
-        coming: Asked = reduce(plus, asked.values(), {})
+        coming: Asked = reduce(add_counts, asked.values(), {})
         queue = self
         for unit in units(workloads, self.inventory, self.catalog):
-            coming = reduce(minus, (asked[workload] for workload in unit), coming)
+            coming = reduce(subtract_counts, (asked[workload] for workload in unit), coming)
             queue = replace(queue, coming=coming).after(unit)
         return queue
 
     def _asked(self, workload: Workload) -> Asked:
         devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
-        return {} if isinstance(devices, Rejection) else asked_by((vm_of(workload, devices),), self.catalog)
+        return {} if isinstance(devices, Rejection) else count_shapes((vm_of(workload, devices),), self.catalog)
 
     def after(self, unit: Sequence[Workload]) -> Queue:
         return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)

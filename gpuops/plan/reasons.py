@@ -12,7 +12,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.filters import refusals
+from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import Wanted, demands_of
 from gpuops.plan.plan import Rejection

@@ -18,7 +18,7 @@ from gpuops.plan.claims import Claim, claims
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import running
 from gpuops.plan.orders import Late, States, key_of, starts, too_late
-from gpuops.plan.placement.directpath import is_of
+from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import WantsDynamic, demands_of, pins_of
 from gpuops.plan.steering import competing
@@ -69,7 +69,7 @@ def _taken_away(placed: Sequence[Placed], back: Sequence[Claim]) -> Iterator[str
             given = [device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)]
             gpus = [gpu for gpu in host.gpus if claim.host.ref == host.ref and gpu.address in given]
             for gpu in gpus:
-                if any(is_of(gpu, kind) for kind in kinds):
+                if any(matches_type(gpu, kind) for kind in kinds):
                     others = ", ".join(map(str, each.placement.seats.values()))
                     rule = f"{host.name} may give {each.vm.name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
                     yield f"{rule}: gpuops attach --device names another ({others})"

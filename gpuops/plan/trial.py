@@ -13,13 +13,10 @@ from gpuops.model.vm import DynamicDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.device_rules import Case, findings
 from gpuops.plan.hypothetical import Devices, choices_of_devices, running, vm_of
-from gpuops.plan.placement.competition import left_without
-from gpuops.plan.placement.fleet.mix import Asked
-from gpuops.plan.placement.groups import as_group
-from gpuops.plan.placement.remote import may_be_remote, remote
-from gpuops.plan.placement.rooms import rooms
+from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
+from gpuops.plan.placement.fleet.site_demand import Asked
+from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Choice, Rejection
 from gpuops.plan.reach import Reach, reach_of, scope_of
 from gpuops.plan.reasons import on_their_gpus, without_devices
@@ -107,7 +104,7 @@ class Trial:
             if isinstance(found, Placement):
                 vm = vm_of(self.workload, devices, found.host.version)
                 if self.workload.device_group is not None:
-                    found = as_group(vm, found, self.inventory, self.catalog)
+                    found = as_device_group(vm, found, self.inventory, self.catalog)
                 told = self._choices(wanted, reach, found.choices)
                 return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
             rejections += (*reach.refused, *found)
@@ -161,9 +158,9 @@ class Trial:
             *placement.doubts,
             *_unbound(self.workload, vm, placement),
             *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
-            *remote(vm, self.workload.numa, placement, self.inventory),
+            *remote_memory(vm, self.workload.numa, placement, self.inventory),
             *may_be_remote(vm, self.workload.numa, placement, self.inventory),
-            *left_without(there, placement.host, self.inventory, self.catalog),
+            *warn_of_displaced(there, placement.host, self.inventory, self.catalog),
         )
 
     def _choices(self, wanted: Wanted, reach: Reach, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
@@ -175,7 +172,7 @@ class Trial:
         gpus = [
             line
             for ref in wanted.hosts
-            for line in rooms(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
+            for line in explain_gpus(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
         ]
         room = {line.subject: line.reason for line in gpus}
         scored = (

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask, Seat
-from gpuops.plan.placement.fleet.pool import FULL
-from gpuops.plan.placement.fleet.worth import used
+from gpuops.plan.placement.fleet.geometry import PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.mix_value import usable_by_mix
+from gpuops.plan.placement.fleet.pool import NO_ROOM
 from tests.bench.departures import churned
 from tests.bench.profiles import SEEDS, Bounds, inflated, known, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine, Hosts
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 CHURN_SEED: Final = 44
 """An even one; what is tuned is tuned on odd ones."""
@@ -35,14 +35,16 @@ class NoPrices(Engine):
     """What GPUs could sell at the site's prices does not count, only what each shape could use."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return used(self.shapes, self.model[rows], gains, cpu, memory)
+        return usable_by_mix(self.shapes, self.model[rows], gains, cpu, memory)
 
 
 class OnlyPrices(Engine):
     """Only that counts."""
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return super()._value(rows, gains, cpu, memory) - used(self.shapes, self.model[rows], gains, cpu, memory)
+        return super()._value(rows, gains, cpu, memory) - usable_by_mix(
+            self.shapes, self.model[rows], gains, cpu, memory
+        )
 
 
 class NoReserve(Engine):
@@ -62,7 +64,7 @@ class FineSteps(Engine):
 class NothingAcross(Hosts):
     """A VM that a node could hold is refused rather than spread (`--numa required`)."""
 
-    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
+    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         seat = super().choose(ask, among)
         return seat if seat is None or seat.local else None
 
@@ -72,11 +74,13 @@ class NoPins(Engine):
 
     sign = 1
 
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         loss = super().cost(ask, rows, gpu, gains)
-        return loss if ask.count != 1 else np.where(self._first_choice(ask, rows) == 8 * (rows % 2) + gpu, loss, FULL)
+        return (
+            loss if ask.count != 1 else np.where(self._first_choice(ask, rows) == 8 * (rows % 2) + gpu, loss, NO_ROOM)
+        )
 
-    def _first_choice(self, ask: Ask, rows: Ints) -> Ints:
+    def _first_choice(self, ask: PoolRequest, rows: Ints) -> Ints:
         """Of the host of each row: eight times the node, and the GPU on it."""
         width = self.state.shape[1]
         states = self.state[np.stack([rows & ~1, rows | 1], axis=1)]

@@ -22,7 +22,7 @@ from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.holding import release, take
 from gpuops.plan.hypothetical import running, vm_of
-from gpuops.plan.placement.scorers import SCORERS, Scorer, leaves_most
+from gpuops.plan.placement.scorers import SCORERS, Scorer, score_loss
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from tests.bench.verdict import Figure, Result
@@ -73,7 +73,7 @@ SCENARIOS: Final = (
 
 def run() -> Result:
     """The share of GPU memory asked for that was placed, per scenario; judged: the scorer is no loss on the whole."""
-    without = tuple(scorer for scorer in SCORERS if scorer is not leaves_most)
+    without = tuple(scorer for scorer in SCORERS if scorer is not score_loss)
     figures = []
     gains = []
     for scenario in SCENARIOS:

@@ -21,7 +21,7 @@ from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import running, vm_of
-from gpuops.plan.placement.fleet.index import Fleet
+from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.select import place, place_exactly
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from tests.bench.measure import python
@@ -86,7 +86,7 @@ def main(hosts: int) -> None:
     world = fleet(hosts)
     world.worked_out.clear()
     started = time.process_time()
-    Fleet.of(world, catalog())
+    FleetIndex.of(world, catalog())
     index_ms = 1000 * (time.process_time() - started)
     decide, taken = [], []
     chance = random.Random(1)

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
+from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from tests.bench.profiles import HOSTS_EACH, OURS, STEP, Outcome, scenarios
 from tests.bench.verdict import Figure, Result
 from tests.bench.vgpu_across import Engine, Hosts
@@ -68,17 +68,17 @@ class Stream:
 
     of: Scenario
     pool: Hosts
-    live: dict[int, tuple[Ask, Seat]] = field(default_factory=dict)
+    live: dict[int, tuple[PoolRequest, PoolSeat]] = field(default_factory=dict)
     geometry: SameSize | Mig = field(init=False)
 
     def __post_init__(self) -> None:
         self.geometry = self.of.geometry()
 
-    def seat(self, ask: Ask) -> Seat | None:
+    def seat(self, ask: PoolRequest) -> PoolSeat | None:
         """Where it goes."""
         return self.pool.choose(ask)
 
-    def come(self, number: int, ask: Ask) -> Seat | None:
+    def come(self, number: int, ask: PoolRequest) -> PoolSeat | None:
         found = self.seat(ask)
         if found is not None:
             self.pool.take(found)
@@ -90,7 +90,7 @@ class Stream:
         for part in seat.parts:
             self.pool.give(part, self.without(part, ask))
 
-    def without(self, part: Part, ask: Ask) -> list[int]:
+    def without(self, part: NodePart, ask: PoolRequest) -> list[int]:
         """The states of its GPUs once the VM is gone."""
         now = [int(self.pool.state[part.row, gpu]) for gpu in part.gpus]
         return [

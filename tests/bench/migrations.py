@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
-from gpuops.plan.placement.fleet.pool import Pool
+from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.pool import NodePool
 from tests.bench.departures import SEEDS, TARGET, Stream, churned, played
 from tests.bench.profiles import HOSTS_EACH, STEP, scenarios
 from tests.bench.verdict import Figure, Result
@@ -26,7 +26,7 @@ from tests.bench.vgpu_rules import pool_of
 from tests.bench.vgpu_world import GB, NODE_GPUS
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Ints
+    from gpuops.plan.placement.fleet.geometry import Ints
 
 SHARE: Final = 0.01
 """VMs that may be migrated, of those that came (GRMU, arXiv 2502.01909)."""
@@ -39,12 +39,12 @@ class Migrating(Stream):
     came: int = 0
     moves: int = 0
 
-    def come(self, number: int, ask: Ask) -> Seat | None:
+    def come(self, number: int, ask: PoolRequest) -> PoolSeat | None:
         found = super().come(number, ask)
         self.came += found is not None
         return found
 
-    def seat(self, ask: Ask) -> Seat | None:
+    def seat(self, ask: PoolRequest) -> PoolSeat | None:
         found = super().seat(ask)
         large = ask.count * self.geometry.sizes[ask.kind] >= GB
         if (found is None or not found.local) and large and self.moves + 1 <= SHARE * self.came:
@@ -52,14 +52,14 @@ class Migrating(Stream):
             return super().seat(ask)
         return found
 
-    def _make_room(self, ask: Ask) -> None:
+    def _make_room(self, ask: PoolRequest) -> None:
         free = (self.pool.moves.after(ask.kind).of(self.pool.state)[:, :, 0] > 0).sum(axis=1)
         for number in sorted(self.live, key=self._size):
             other, seat = self.live[number]
             if len(seat.parts) == 1 and self._frees(seat.parts[0], other, ask, free):
                 elsewhere = np.ones(len(self.pool.cpu), dtype=np.bool_)
                 elsewhere[[seat.parts[0].row, seat.parts[0].row ^ 1]] = False
-                to = Pool.choose(self.pool, other, elsewhere)
+                to = NodePool.choose(self.pool, other, elsewhere)
                 if to is not None:
                     self.go(number)
                     self.pool.take(to)
@@ -71,7 +71,7 @@ class Migrating(Stream):
         ask, _ = self.live[number]
         return ask.count * self.geometry.sizes[ask.kind], number
 
-    def _frees(self, part: Part, other: Ask, ask: Ask, free: Ints) -> bool:
+    def _frees(self, part: NodePart, other: PoolRequest, ask: PoolRequest, free: Ints) -> bool:
         """Whether the node has room for it, or its half of it, once this VM is gone."""
         halves = 1 if ask.count <= NODE_GPUS else 2
         count, cpu, memory = (-(-much // halves) for much in (ask.count, ask.cpu, ask.memory))

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.pool import Pool
+from gpuops.plan.placement.fleet.pool import NodePool
 from tests.bench.openb_rules import RULES, pool_of
 from tests.bench.openb_trace import MILLI, Trace, arrivals, asked, read
 from tests.bench.verdict import Figure, Result
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats
+    from gpuops.plan.placement.fleet.geometry import Floats
 
 SEEDS: Final = (42, 44)
 """Even ones; what is tuned is tuned on odd ones."""
@@ -46,7 +46,7 @@ def _figures(folder: Path, names: list[str]) -> Iterator[Figure]:
         trace = read(folder, name)
         of = {rule: mean(allocated(trace, kind, seed) for seed in SEEDS) for rule, kind in RULES.items()}
         started = process_time()
-        ours = mean(allocated(trace, Pool, seed) for seed in SEEDS)
+        ours = mean(allocated(trace, NodePool, seed) for seed in SEEDS)
         cpu_s = process_time() - started
         yield from (Figure(f"{name}: {rule}", value, "%") for rule, value in of.items())
         if name == "default":
@@ -75,7 +75,7 @@ def _agreement(of: dict[str, float]) -> Iterator[Figure]:
         yield Figure(f"default: {rule} differs from what is known by", abs(value - known[KNOWN[rule]]), "points", AGREE)
 
 
-class AnyOfEquals(Pool):
+class AnyOfEquals(NodePool):
     """Of the ways that cost the same any, by chance, instead of the first."""
 
     chance = np.random.default_rng(7)
@@ -94,7 +94,7 @@ def _orders(trace: Trace, ours: float) -> Iterator[Figure]:
     }
     found = [ours]
     for name, order in orders.items():
-        found.append(mean(replayed(trace, pool_of(Pool, trace, order, STEP), seed) for seed in SEEDS))
+        found.append(mean(replayed(trace, pool_of(NodePool, trace, order, STEP), seed) for seed in SEEDS))
         yield Figure(f"default: ours, {name}", found[-1], "%")
     order = orders["as in the trace"]
     found.append(mean(replayed(trace, pool_of(AnyOfEquals, trace, order, STEP), seed) for seed in SEEDS))
@@ -102,13 +102,13 @@ def _orders(trace: Trace, ours: float) -> Iterator[Figure]:
     yield Figure("default: ours, spread over orders and ties", max(found) - min(found), "points", 0.3)
 
 
-def allocated(trace: Trace, kind: type[Pool], seed: int) -> float:
+def allocated(trace: Trace, kind: type[NodePool], seed: int) -> float:
     """Percent of the GPUs, the nodes in a random order that the seed fixes."""
     order = np.random.default_rng(10_000 + seed).permutation(len(trace.nodes))
     return replayed(trace, pool_of(kind, trace, order, STEP), seed)
 
 
-def replayed(trace: Trace, pool: Pool, seed: int) -> float:
+def replayed(trace: Trace, pool: NodePool, seed: int) -> float:
     """Percent allocated, on the mean over the arrivals that round to 100 % of the GPUs."""
     came = placed = 0
     full = []

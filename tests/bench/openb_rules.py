@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask
-from gpuops.plan.placement.fleet.pool import Pool
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from gpuops.plan.placement.fleet.pool import NodePool
 from tests.bench.openb_trace import MILLI, MOST_GPUS, Trace, asked, site, typical
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 MOST_CPU = 128_000
 
 
-class Rule(Pool):
+class Rule(NodePool):
     """Another cost than the engine's, and nothing kept for large shapes."""
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
@@ -28,14 +28,14 @@ class Rule(Pool):
 
 
 class FirstFit(Rule):
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         return np.zeros(len(rows))
 
 
 class BestFit(Rule):
     """The least CPU and GPU left, in equal parts of the largest node; on it the GPU with the least left."""
 
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         free = np.maximum(0, self.state[rows] - 1)
         left = 0.5 * (self.cpu[rows] - ask.cpu) / MOST_CPU
         left = left + 0.5 * (free.sum(axis=1) - asked(ask)) / (MOST_GPUS * MILLI)
@@ -60,7 +60,7 @@ class Fgd(Rule):
 
     fed_whole = False
 
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         before = self.usable(rows, self.gains[rows], self.cpu[rows])
         gained = asked(ask) - (before - self.usable(rows, gains, self.cpu[rows] - ask.cpu))
         return -np.floor(100 / (1 + np.exp(-gained / MILLI)))
@@ -81,7 +81,7 @@ class Count(Fgd):
     fed_whole = True
 
 
-RULES: dict[str, type[Pool]] = {
+RULES: dict[str, type[NodePool]] = {
     "best fit": BestFit,
     "first fit": FirstFit,
     "FGD": Fgd,
@@ -89,7 +89,7 @@ RULES: dict[str, type[Pool]] = {
 }
 
 
-def pool_of(kind: type[Pool], trace: Trace, order: Ints, step: float) -> Pool:
+def pool_of(kind: type[NodePool], trace: Trace, order: Ints, step: float) -> NodePool:
     """The trace's nodes in this order, empty; the other rules know the shapes that their authors let them know."""
     nodes = [trace.nodes[number] for number in order]
     state = np.array([[MILLI + 1] * node.gpus + [0] * (MOST_GPUS - node.gpus) for node in nodes])

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask
-from gpuops.plan.placement.fleet.prices import prices
-from gpuops.plan.placement.fleet.reserve import Large
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes, weights
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT, ShapeArrays, shape_weights
+from gpuops.plan.placement.fleet.prices import LargeShapes, slot_prices
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 MILLI: Final = 1000
 GRAIN: Final = 10
@@ -45,7 +44,7 @@ class Trace:
     """Machines and pods; `models` are the GPU models by number."""
 
     nodes: tuple[Node, ...]
-    pods: tuple[Ask, ...]
+    pods: tuple[PoolRequest, ...]
     models: tuple[str, ...]
 
     @property
@@ -113,12 +112,12 @@ def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def asked(pod: Ask) -> int:
+def asked(pod: PoolRequest) -> int:
     """Milli-GPU that the pod takes."""
     return pod.kind * pod.count
 
 
-def arrivals(trace: Trace, seed: int, ratio: float = 1.3) -> list[Ask]:
+def arrivals(trace: Trace, seed: int, ratio: float = 1.3) -> list[PoolRequest]:
     """The pods in a random order, then more of them by chance, until they ask for so much of the GPUs."""
     chance = np.random.default_rng(seed)
     order = [int(number) for number in chance.permutation(len(trace.pods))]
@@ -133,22 +132,22 @@ def arrivals(trace: Trace, seed: int, ratio: float = 1.3) -> list[Ask]:
         order.append(number)
 
 
-def site(trace: Trace) -> tuple[MilliGpu, Shapes, Large | None]:
+def site(trace: Trace) -> tuple[MilliGpu, ShapeArrays, LargeShapes | None]:
     """The geometry with the prices of this trace's sizes, its typical shapes, and its large ones."""
     counts = Counter(pod.kind for pod in trace.pods for _ in range(pod.count))
     sizes = np.array(sorted(counts))
     demand = np.array([counts[int(size)] for size in sizes], dtype=np.float64)
-    found = prices(sizes / MILLI, demand, lambda price: filling(sizes, price)[1])
+    found = slot_prices(sizes / MILLI, demand, lambda price: filling(sizes, price)[1])
     values, _ = filling(sizes, found)
     of = dict(zip(sizes.tolist(), found.tolist(), strict=True))
     value = MILLI * sum(pod.count * of.get(pod.kind, 0.0) for pod in trace.pods)
     shapes = typical(trace)
-    weight = weights(shapes.weight, shapes.count, shapes.size)
+    weight = shape_weights(shapes.weight, shapes.count, shapes.size)
     shapes = replace(shapes, weight=weight, fed_by_cpu=SLACK * value / sum(pod.cpu for pod in trace.pods))
     return MilliGpu(values), shapes, _large(trace, shapes)
 
 
-def _large(trace: Trace, shapes: Shapes) -> Large | None:
+def _large(trace: Trace, shapes: ShapeArrays) -> LargeShapes | None:
     """Pods of several whole GPUs. One asks for at least as much as another if it does in every respect."""
     counts = Counter((pod.count, pod.cpu, pod.models) for pod in trace.pods if pod.count > 1)
     if not counts:
@@ -166,10 +165,10 @@ def _large(trace: Trace, shapes: Shapes) -> Large | None:
     suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
     mean = sum(map(asked, trace.pods)) / len(trace.pods)
     column = np.full(len(count), shapes.kinds.index(MILLI))
-    return Large(column, count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
+    return LargeShapes(column, count, cpu, 0 * cpu, suits, np.array(share) / len(trace.pods), MILLI, mean)
 
 
-def typical(trace: Trace, share: float = 0.95) -> Shapes:
+def typical(trace: Trace, share: float = 0.95) -> ShapeArrays:
     """The commonest shapes that make up this share of the pods; memory is not looked at."""
     counts = Counter((pod.cpu, pod.count, pod.kind, pod.models) for pod in trace.pods)
     # Equals in the order of their figures, as the published analysis has them.
@@ -181,13 +180,13 @@ def typical(trace: Trace, share: float = 0.95) -> Shapes:
     kinds = tuple(sorted({*kind[count > 0].tolist(), MILLI}))
     numbers = np.array([kinds.index(each) if each else 0 for each in kind])
     suits = ((masks[None, :] >> np.arange(len(trace.models))[:, None]) & 1).astype(np.bool_)
-    return Shapes(kinds, numbers, count, kind, cpu, 0 * cpu, times / times.sum(), suits)
+    return ShapeArrays(kinds, numbers, count, kind, cpu, 0 * cpu, times / times.sum(), suits)
 
 
-def _ask(row: dict[str, str], models: tuple[str, ...]) -> Ask:
+def _ask(row: dict[str, str], models: tuple[str, ...]) -> PoolRequest:
     count = int(row["num_gpu"])
     named = [name for name in (row.get("gpu_spec") or "").split("|") if name]
     anywhere = (1 << len(models)) - 1
     mask = sum(1 << models.index(name) for name in named if name in models) if named and count else anywhere
     milli = min(int(row["gpu_milli"]), MILLI) if count else 0
-    return Ask(milli, count, int(row["cpu_milli"]), int(row["memory_mib"]), mask)
+    return PoolRequest(milli, count, int(row["cpu_milli"]), int(row["memory_mib"]), mask)

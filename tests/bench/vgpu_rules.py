@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask, Part, Seat
+from gpuops.plan.placement.fleet.geometry import NodePart, PoolRequest, PoolSeat
 from tests.bench.vgpu_across import Hosts
 from tests.bench.vgpu_world import GB, HOSTS, NODE_GPUS, Scenario, known_shapes, site
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 
 class Rule(Hosts):
@@ -34,12 +34,12 @@ class FirstFit(Rule):
 class BestFit(Rule):
     """The host with the least GPU memory and CPU left, on it the GPU with the least left."""
 
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         free = self.moves.gains.of(self.state)[:, :, -1]
         on_gpu = free[rows, np.maximum(0, gpu)] if ask.count == 1 else np.zeros(len(rows))
         return self._room(rows, alone=ask.count == 1) + on_gpu / 1e6
 
-    def across_loss(self, seat: Seat) -> float:
+    def across_loss(self, seat: PoolSeat) -> float:
         row = np.array([seat.parts[0].row])
         return float(self._room(row, alone=len(seat.parts[0].gpus) == 1)[0])
 
@@ -76,7 +76,7 @@ class Vsphere(Rule):
 
     fullest = True
 
-    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
+    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
         after = self.moves.after(ask.kind).of(self.state)
         room = (after[:, :, 0] > 0).sum(axis=1)
         enough = (self.cpu[::2] + self.cpu[1::2] >= ask.cpu) & (self.memory[::2] + self.memory[1::2] >= ask.memory)
@@ -88,7 +88,7 @@ class Vsphere(Rule):
         gpus = self._choice(ask, row, after)
         return self._at_home(ask, row, gpus, after)
 
-    def _choice(self, ask: Ask, row: int, after: Ints) -> list[tuple[int, int]]:
+    def _choice(self, ask: PoolRequest, row: int, after: Ints) -> list[tuple[int, int]]:
         able = [(node, gpu) for node in (row, row + 1) for gpu in range(NODE_GPUS) if after[node, gpu, 0] > 0]
         if ask.count == 1:
             free = self.moves.gains.of(self.state[row : row + 2])[:, :, -1]
@@ -96,7 +96,7 @@ class Vsphere(Rule):
             return [min(able, key=lambda at: (sign * int(free[at[0] - row, at[1]]), at))]
         return able[: ask.count]
 
-    def _at_home(self, ask: Ask, row: int, gpus: list[tuple[int, int]], after: Ints) -> Seat:
+    def _at_home(self, ask: PoolRequest, row: int, gpus: list[tuple[int, int]], after: Ints) -> PoolSeat:
         homes = (row, row + 1) if self.memory[row] >= self.memory[row + 1] else (row + 1, row)
         home = next((node for node in homes if self.cpu[node] >= ask.cpu and self.memory[node] >= ask.memory), None)
         nodes = {node for node, _ in gpus}
@@ -109,10 +109,10 @@ class Vsphere(Rule):
             if home is not None:
                 cpu, memory = (ask.cpu, ask.memory) if node == home else (0, 0)
             before = tuple(int(self.state[node, gpu]) for gpu in there)
-            parts.append(Part(node, there, before, tuple(int(after[node, gpu, 0]) for gpu in there), cpu, memory))
-        return Seat(tuple(parts), local=self._is_local(ask, nodes, home))
+            parts.append(NodePart(node, there, before, tuple(int(after[node, gpu, 0]) for gpu in there), cpu, memory))
+        return PoolSeat(tuple(parts), local=self._is_local(ask, nodes, home))
 
-    def _is_local(self, ask: Ask, nodes: set[int], home: int | None) -> bool:
+    def _is_local(self, ask: PoolRequest, nodes: set[int], home: int | None) -> bool:
         if home is not None:
             return ask.count <= NODE_GPUS and nodes == {home}
         if ask.count > 1:

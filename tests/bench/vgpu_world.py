@@ -16,16 +16,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.placement.fleet.ask import Ask
-from gpuops.plan.placement.fleet.boards import SLACK
-from gpuops.plan.placement.fleet.prices import prices
-from gpuops.plan.placement.fleet.reserve import Large
-from gpuops.plan.placement.fleet.site import Often, large_of, shapes_of, typical, weighted
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT, Shapes
+from gpuops.plan.placement.fleet.board_pools import FEEDING_SLACK
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from gpuops.plan.placement.fleet.mix_value import (
+    VALUE_UNIT,
+    ShapeArrays,
+    ShapeFrequency,
+    commonest,
+    large_shapes,
+    make_shape_arrays,
+    with_weights,
+)
+from gpuops.plan.placement.fleet.prices import LargeShapes, slot_prices
 from tests.bench.openb_trace import MILLI, read_rows
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 GB: Final = 40
 HOSTS: Final = {"G2": (96_000, 393_216), "G3": (128_000, 786_432)}
@@ -146,7 +152,7 @@ def _fillings(state: int) -> frozenset[tuple[int, ...]]:
     return frozenset(found or {(0,) * 5})
 
 
-def numa_of(ask: Ask) -> NumaPolicy:
+def numa_of(ask: PoolRequest) -> NumaPolicy:
     """How the VMs here ask for locality, as the manual advises: one vGPU finds room beside some GPU sooner or later,
     several GPUs at once are too scarce to wait for it."""
     return NumaPolicy.REQUIRED if ask.count == 1 else NumaPolicy.PREFERRED
@@ -156,7 +162,7 @@ def numa_of(ask: Ask) -> NumaPolicy:
 class Request:
     """One pod as a VM: what it asks for, how long it stays, how often it is drawn."""
 
-    ask: Ask
+    ask: PoolRequest
     stay_s: float
     weight: float
 
@@ -192,7 +198,7 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
         if _fits(row, cpu, memory):
             count, milli = int(row["num_gpu"]), int(row["gpu_milli"])
             kind = geometry.profile(min(milli, MILLI)) if count == 1 else geometry.whole
-            ask = Ask(kind, count, int(row["cpu_milli"]), max(1024, int(row["memory_mib"])))
+            ask = PoolRequest(kind, count, int(row["cpu_milli"]), max(1024, int(row["memory_mib"])))
             stay_s = min(86_400.0, max(60.0, middle if stay is None else stay))
             found.append((Request(ask, stay_s, 1.0), count == 1 and milli <= MILLI // 2))
     if small:
@@ -202,7 +208,7 @@ def scenario(folder: Path, trace: str, mode: str, host: str) -> Scenario:
     return Scenario(trace, mode, host, tuple(each for each, _ in found), bool(small))
 
 
-def site(of: Scenario) -> tuple[SameSize | Mig, Shapes, Large | None]:
+def site(of: Scenario) -> tuple[SameSize | Mig, ShapeArrays, LargeShapes | None]:
     """The geometry at the scenario's prices, its typical shapes and its large ones."""
     geometry = of.geometry()
     asked = _asked(of)
@@ -211,25 +217,25 @@ def site(of: Scenario) -> tuple[SameSize | Mig, Shapes, Large | None]:
         demand[each.kind] += each.often * each.count
     fillings = geometry.fillings()
     relative = np.array(geometry.sizes) / GB
-    geometry.price = GB * prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
+    geometry.price = GB * slot_prices(relative, demand, lambda price: fillings[(fillings @ price).argmax()])
     sizes = dict(enumerate(geometry.sizes))
     price = dict(enumerate(geometry.price.tolist()))
-    shapes = weighted(shapes_of(typical(asked), sizes, NODE_GPUS), asked, price, SLACK)
-    return geometry, shapes, large_of(asked, sizes, shapes, GB)
+    shapes = with_weights(make_shape_arrays(commonest(asked), sizes, NODE_GPUS), asked, price, FEEDING_SLACK)
+    return geometry, shapes, large_shapes(asked, sizes, shapes, GB)
 
 
-def known_shapes(of: Scenario) -> Shapes:
+def known_shapes(of: Scenario) -> ShapeArrays:
     """The typical shapes as they are: what the authors of other rules let them know."""
-    return shapes_of(typical(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
+    return make_shape_arrays(commonest(_asked(of)), dict(enumerate(of.geometry().sizes)), 2 * NODE_GPUS)
 
 
-def _asked(of: Scenario) -> list[Often]:
+def _asked(of: Scenario) -> list[ShapeFrequency]:
     """How often each shape comes."""
     counts: dict[tuple[int, int, int, int], float] = {}
     for each in of.requests:
         key = (each.ask.kind, each.ask.count, each.ask.cpu, each.ask.memory)
         counts[key] = counts.get(key, 0.0) + each.weight
-    return [Often(*key, often) for key, often in counts.items()]
+    return [ShapeFrequency(*key, often) for key, often in counts.items()]
 
 
 def _fits(row: dict[str, str], cpu: int, memory: int) -> bool:

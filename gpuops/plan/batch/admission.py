@@ -21,8 +21,8 @@ from gpuops.plan.batch.request_kinds import Device, RequestKind
 from gpuops.plan.headroom import Headroom
 from gpuops.plan.holding import take
 from gpuops.plan.hypothetical import running
+from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.placement.wide import place_near
 from gpuops.plan.plan import Choice
 from gpuops.plan.trial import Placed, Trial
 

@@ -27,8 +27,8 @@ from gpuops.model.vm import Vm
 from gpuops.plan.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
 from gpuops.plan.batch.request_kinds import Device, RequestKind
 from gpuops.plan.batch.vgpu_layouts import VgpuLayout, VgpuLayouts, hardest_first
-from gpuops.plan.placement.directpath import holders, is_of
-from gpuops.plan.placement.filters import refusals
+from gpuops.plan.placement.gpu_filters import holders, matches_type
+from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
 from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
 
@@ -138,7 +138,7 @@ class _ModelBuilder:
         layouts: list[tuple[tuple[Device, int], ...]] = [*map(_as_devices, self._layouts.of(state))]
         if state.gpu.address not in holder_of and state.gpu.passthrough is not None and state.gpu.passthrough.active:
             whole = (device for device in self.devices if not isinstance(device, str))
-            layouts += [((device, 1),) for device in whole if is_of(state.gpu, WantsDynamic(0, *device))]
+            layouts += [((device, 1),) for device in whole if matches_type(state.gpu, WantsDynamic(0, *device))]
         blocks = [len(nodes)]
         if state.gpu.numa_node in nodes:
             blocks.insert(0, nodes.index(state.gpu.numa_node))

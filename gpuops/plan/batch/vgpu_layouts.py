@@ -17,7 +17,7 @@ from gpuops.advise.occupancy import GpuState, Tenant, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.plan.placement.gpus import serves_no_vgpus
+from gpuops.plan.placement.gpu_filters import refuse_vgpus
 
 VgpuLayout = tuple[tuple[str, int], ...]
 """(profile, number of further vGPUs of it), in the order of starting."""
@@ -48,7 +48,7 @@ class VgpuLayouts:
 
     def of(self, state: GpuState) -> tuple[VgpuLayout, ...]:
         """The maximal layouts of the GPU, each once; none = it takes no vGPU of these profiles."""
-        if serves_no_vgpus(state.gpu, "") is not None or (self.certain and state.unclear):
+        if refuse_vgpus(state.gpu, "") is not None or (self.certain and state.unclear):
             return ()
         if state.unclear:
             state = GpuState(state.gpu)

@@ -14,7 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice
 from gpuops.plan.capacity.bars import Bar, behind
 from gpuops.plan.capacity.place import Device
-from gpuops.plan.placement.directpath import holders
+from gpuops.plan.placement.gpu_filters import holders
 
 
 class Holding:

@@ -23,7 +23,7 @@ from gpuops.model.selector import Mark
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.claims import claims
 from gpuops.plan.headroom import Headroom
-from gpuops.plan.placement.filters import (
+from gpuops.plan.placement.host_filters import (
     connected,
     cpu_to_reserve,
     logical_cpus,

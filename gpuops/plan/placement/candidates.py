@@ -1,7 +1,7 @@
-"""Candidates: the feasible places on a host, each with its seats, and every reason against the others.
+"""Feasible: the places on a host where a VM can go, each with its GPUs, and every reason against the others.
 
-What the host itself would choose is one place. Where the GPU is ours to choose, each GPU with room is one more, and the
-VM would be bound to it.
+`select.py` calls it for each host. What the host itself would choose is one place. Where the plan may choose the GPU,
+each GPU with room is one more, and the VM would be bound (pinned) to it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
-from gpuops.plan.placement.filters import refusals
-from gpuops.plan.placement.gpus import slot_on
+from gpuops.plan.placement.gpu_filters import judge_slot
+from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import memory_doubt, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsVgpu
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One feasible place: a host, the node the VM would be beside if one is required, and the seats there."""
+    """One feasible place: a host, its NUMA node if one is required, and the GPUs there."""
 
     host: Host
     seating: Seating
     node: NumaNode | None = None
     bound: bool = False
-    """The GPUs are ours to choose; else they are those that the host would take."""
+    """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
 
     @property
     def subject(self) -> str:
@@ -48,8 +48,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class World:
-    """What is asked, and of what."""
+class PlacementQuestion:
+    """What is wanted, and the snapshot and the catalogue that answer it."""
 
     wanted: Wanted
     inventory: Inventory
@@ -57,136 +57,145 @@ class World:
 
     @cached_property
     def losses(self) -> Losses:
-        """What a place takes from other VMs. Made at the first question: where there is no choice there is none."""
-        from gpuops.plan.placement.fleet.index import Fleet
+        """The measure of what a place takes from other VMs. Made when first needed: where there is no choice, never."""
+        from gpuops.plan.placement.fleet.index import FleetIndex
         from gpuops.plan.placement.fleet.losses import Losses
 
-        return Losses(self.wanted, Fleet.of(self.inventory, self.catalog))
+        return Losses(self.wanted, FleetIndex.of(self.inventory, self.catalog))
 
 
-def on_host(host: Host, world: World) -> Iterator[Candidate | Rejection]:
-    """Each feasible place on the host (one, one per NUMA node if locality is required, one per GPU if that is ours to
-    choose), and each reason against."""
-    wanted = world.wanted
-    refused = refusals(wanted, host, world.inventory)
-    if refused and not _worth_a_look(host, world):
+def candidates_on_host(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    """Each feasible place on the host, and each reason against.
+
+    One place for the host; one for each NUMA node if locality is required; one for each GPU if the plan may choose it.
+    """
+    wanted = question.wanted
+    # 1. The host filters. A refused host is not looked into, unless it is the only one and its GPUs may tell the cause.
+    refused = refusals(wanted, host, question.inventory)
+    if refused and not _worth_a_look(host, question):
         yield from refused
         return
-    for found in _places(host, world):
-        if isinstance(found, Rejection) or not refused:
-            yield found
+    # 2. Its GPUs.
+    for answer in _candidates(host, question):
+        if isinstance(answer, Rejection) or not refused:
+            yield answer
     yield from refused
 
 
-def _worth_a_look(host: Host, world: World) -> bool:
-    """Whether a refused host's GPUs are looked at too: where it is the only host, and its GPUs may tell the cause."""
-    demands = world.wanted.demands
-    return len(world.wanted.hosts) == 1 and any(
-        not isinstance(demand, WantsVgpu) or any(may_run(gpu, demand.profile, world.catalog) for gpu in host.gpus)
+def _worth_a_look(host: Host, question: PlacementQuestion) -> bool:
+    """Whether the GPUs of a refused host are looked at: it is the only host, and its GPUs may tell the cause."""
+    demands = question.wanted.demands
+    return len(question.wanted.hosts) == 1 and any(
+        not isinstance(demand, WantsVgpu) or any(may_run(gpu, demand.profile, question.catalog) for gpu in host.gpus)
         for demand in demands
     )
 
 
-def _places(host: Host, world: World) -> Iterator[Candidate | Rejection]:
-    wanted, demands = world.wanted, demands_on(host, world.wanted)
+def _candidates(host: Host, question: PlacementQuestion) -> Iterator[Candidate | Rejection]:
+    wanted, demands = question.wanted, demands_on(host, question.wanted)
     if wanted.numa is not NumaPolicy.REQUIRED:
-        seating = seat(wanted.vm, demands, host, world.inventory, world.catalog)
+        seating = seat(wanted.vm, demands, host, question.inventory, question.catalog)
         if seating.complete:
-            yield from _with_bound(Candidate(host, seating), world)
+            yield from _with_bound_candidates(Candidate(host, seating), question)
         yield from seating.rejections
         return
     if not host.numa_nodes:
         yield Rejection(host.name, "its NUMA nodes cannot be read", hint="--numa preferred does without")
     for node in sorted(host.numa_nodes, key=lambda node: node.id):
-        short = short_beside(wanted.vm, node, host, world.inventory)
-        seating = seat(wanted.vm, demands, host, world.inventory, world.catalog, node.id)
+        short = short_beside(wanted.vm, node, host, question.inventory)
+        seating = seat(wanted.vm, demands, host, question.inventory, question.catalog, node.id)
         candidate = Candidate(host, seating, node)
-        unpinned = _unpinned_elsewhere(candidate, world) if wanted.pin is PinPolicy.NEVER else None
+        unpinned = _needs_forbidden_pin(candidate, question) if wanted.pin is PinPolicy.NEVER else None
         if seating.complete and not short and unpinned is None:
-            yield from _with_bound(candidate, world)
+            yield from _with_bound_candidates(candidate, question)
         yield from (*short, *seating.rejections, *([unpinned] if unpinned else []))
 
 
-def _with_bound(own: Candidate, world: World) -> Iterator[Candidate]:
-    """The host's own choice, and the places on other GPUs where the GPU is ours to choose."""
-    yield own
-    found = _bound(own.host, own.node, world)
-    yield from (candidate for candidate in found if candidate.seating.seats != own.seating.seats)
+def _with_bound_candidates(host_choice: Candidate, question: PlacementQuestion) -> Iterator[Candidate]:
+    """The host's own choice, and the places on other GPUs where the plan may choose the GPU."""
+    yield host_choice
+    bound = _bound_candidates(host_choice.host, host_choice.node, question)
+    yield from (candidate for candidate in bound if candidate.seating.seats != host_choice.seating.seats)
 
 
-def _bound(host: Host, node: NumaNode | None, world: World) -> Iterator[Candidate]:
-    profile = world.wanted.bindable
+def _bound_candidates(host: Host, node: NumaNode | None, question: PlacementQuestion) -> Iterator[Candidate]:
+    profile = question.wanted.bindable
     if profile is None:
-        if world.wanted.numa is NumaPolicy.PREFERRED and world.wanted.mixed:
+        if question.wanted.numa is NumaPolicy.PREFERRED and question.wanted.mixed:
             yield from (
-                found for each in host.numa_nodes if (found := _mixed_on_one_node(host, each, world)) is not None
+                candidate
+                for each in host.numa_nodes
+                if (candidate := _mixed_profiles_on_node(host, each, question)) is not None
             )
         return
-    if len(world.wanted.demands) == 1:
-        yield from _on_one_gpu(WantsVgpu(world.wanted.demands[0].ordinal, profile), host, node, world)
-    elif world.wanted.numa is not NumaPolicy.NONE:
+    if len(question.wanted.demands) == 1:
+        yield from _on_one_gpu(WantsVgpu(question.wanted.demands[0].ordinal, profile), host, node, question)
+    elif question.wanted.numa is not NumaPolicy.NONE:
         nodes = host.numa_nodes if node is None else (node,)
-        yield from (found for each in nodes if (found := _on_one_node(profile, host, each, world)) is not None)
+        yield from (each for node in nodes if (each := _on_one_node(profile, host, node, question)) is not None)
 
 
-def _on_one_gpu(demand: WantsVgpu, host: Host, node: NumaNode | None, world: World) -> Iterator[Candidate]:
-    vm = world.wanted.vm
-    memory = memory_doubt(vm, host, world.inventory)
-    for state in gpu_states(host, world.inventory, world.catalog):
+def _on_one_gpu(
+    demand: WantsVgpu, host: Host, node: NumaNode | None, question: PlacementQuestion
+) -> Iterator[Candidate]:
+    vm = question.wanted.vm
+    memory = memory_doubt(vm, host, question.inventory)
+    for state in gpu_states(host, question.inventory, question.catalog):
         if node is not None and state.gpu.numa_node != node.id:
             continue
-        answer = slot_on(state.without(vm.ref), demand, vm, host, world.catalog)
+        answer = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
         if not isinstance(answer, Rejection):
             doubts = tuple(doubt for doubt in (memory, answer) if doubt)
             yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, bound=True)
 
 
-def _on_one_node(profile: str, host: Host, node: NumaNode, world: World) -> Candidate | None:
-    """Several vGPUs where the pool would put them on this node, as far as the exact rules have it so."""
-    wanted = world.wanted
-    if short_beside(wanted.vm, node, host, world.inventory):
+def _on_one_node(profile: str, host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
+    """Several vGPUs on the GPUs of this node that leave the most to others, if the exact rules admit them without
+    doubt."""
+    wanted = question.wanted
+    if short_beside(wanted.vm, node, host, question.inventory):
         return None
-    gpus = world.losses.on_node(profile, host, node.id)
+    gpus = question.losses.on_node(profile, host, node.id)
     if gpus is None:
         return None
     pins = {demand.ordinal: gpu for demand, gpu in zip(wanted.demands, gpus, strict=True)}
-    seating = bound_to(pins, host, world)
+    seating = bound_to(pins, host, question)
     inside = node if wanted.numa is NumaPolicy.REQUIRED else None
     return Candidate(host, seating, inside, bound=True) if seating.complete and not seating.doubts else None
 
 
-def _mixed_on_one_node(host: Host, node: NumaNode, world: World) -> Candidate | None:
-    """vGPUs of several profiles where the host would seat them if it had no GPUs but those of this node."""
-    wanted = world.wanted
-    if short_beside(wanted.vm, node, host, world.inventory):
+def _mixed_profiles_on_node(host: Host, node: NumaNode, question: PlacementQuestion) -> Candidate | None:
+    """vGPUs of several profiles where the host would put them if it had only the GPUs of this node."""
+    wanted = question.wanted
+    if short_beside(wanted.vm, node, host, question.inventory):
         return None
-    inside = seat(wanted.vm, wanted.demands, host, world.inventory, world.catalog, node.id)
+    inside = seat(wanted.vm, wanted.demands, host, question.inventory, question.catalog, node.id)
     if not inside.complete:
         return None
-    seating = bound_to(dict(inside.seats), host, world)
+    seating = bound_to(dict(inside.seats), host, question)
     return Candidate(host, seating, bound=True) if seating.complete and not seating.doubts else None
 
 
-def bound_to(gpus: dict[int, PciAddress], host: Host, world: World) -> Seating:
-    """The seats of vGPUs that are bound to these GPUs, by ordinal."""
+def bound_to(gpus: dict[int, PciAddress], host: Host, question: PlacementQuestion) -> Seating:
+    """The seating of the vGPUs bound to these GPUs, by ordinal."""
     demands = [
-        replace(demand, pin=gpus[demand.ordinal]) for demand in world.wanted.demands if isinstance(demand, WantsVgpu)
+        replace(demand, pin=gpus[demand.ordinal]) for demand in question.wanted.demands if isinstance(demand, WantsVgpu)
     ]
-    return seat(world.wanted.vm, demands, host, world.inventory, world.catalog)
+    return seat(question.wanted.vm, demands, host, question.inventory, question.catalog)
 
 
 def demands_on(host: Host, wanted: Wanted) -> tuple[Demand, ...]:
-    """The demands; pins are addresses of the host the VM is on, and mean nothing on another."""
+    """The demands without pins on another host: a pin is an address of the host that the VM is on."""
     if host.ref == wanted.vm.host:
         return wanted.demands
     return tuple(replace(demand, pin=None) if isinstance(demand, WantsVgpu) else demand for demand in wanted.demands)
 
 
-def pins_for(candidate: Candidate, world: World) -> dict[int, PciAddress]:
-    """The vGPUs that must be bound to their GPU: where it is ours to choose, or locality is required and the host has
-    such GPUs on other nodes."""
+def necessary_pins(candidate: Candidate, question: PlacementQuestion) -> dict[int, PciAddress]:
+    """The pins that the placement needs: where the plan chose the GPUs, or locality is required and the host could
+    choose a GPU of another node."""
     node, seats = candidate.node, candidate.seating.seats
-    vgpus = [each for each in world.wanted.demands if isinstance(each, WantsVgpu) and each.ordinal in seats]
+    vgpus = [each for each in question.wanted.demands if isinstance(each, WantsVgpu) and each.ordinal in seats]
     if candidate.bound:
         return {demand.ordinal: seats[demand.ordinal] for demand in vgpus}
     if node is None:
@@ -194,11 +203,11 @@ def pins_for(candidate: Candidate, world: World) -> dict[int, PciAddress]:
     return {
         demand.ordinal: seats[demand.ordinal]
         for demand in vgpus
-        if _elsewhere(demand, node, candidate.host.gpus, world.catalog)
+        if _served_elsewhere(demand, node, candidate.host.gpus, question.catalog)
     }
 
 
-def _elsewhere(demand: WantsVgpu, node: NumaNode, gpus: Sequence[PhysicalGpu], catalog: Catalog) -> bool:
+def _served_elsewhere(demand: WantsVgpu, node: NumaNode, gpus: Sequence[PhysicalGpu], catalog: Catalog) -> bool:
     """Whether a GPU of another node could serve it too."""
     return any(
         gpu.numa_node != node.id
@@ -208,8 +217,8 @@ def _elsewhere(demand: WantsVgpu, node: NumaNode, gpus: Sequence[PhysicalGpu], c
     )
 
 
-def _unpinned_elsewhere(candidate: Candidate, world: World) -> Rejection | None:
-    if not pins_for(candidate, world):
+def _needs_forbidden_pin(candidate: Candidate, question: PlacementQuestion) -> Rejection | None:
+    if not necessary_pins(candidate, question):
         return None
     rule = "the host may choose a GPU on another NUMA node, and pinning is switched off"
     return Rejection(candidate.subject, rule, hint="--pin auto binds the vGPU to a GPU of the node")

@@ -1,4 +1,6 @@
-"""NUMA nodes of a host: which have the cores and the memory for a VM beside their GPUs.
+"""Feasible: which NUMA nodes of a host have the cores and the memory for a VM beside their GPUs.
+
+`candidates.py`, `multi_node.py`, `explain.py` and the fleet index call it.
 
 Sources: vSphere API, HostNumaNode (logical CPUs, memory, PCI devices beside it); VMware vSphere Resource Management:
 `numa.nodeAffinity` binds vCPUs hard and memory as far as the node has any.
@@ -24,17 +26,17 @@ def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tu
     """What the node lacks for the VM: cores, memory or both."""
     subject = f"{host.name} numa{node.id}"
     cores, memory_mib = free_cores(node, vm, host, inventory), free_memory_mib(node, vm, host, inventory)
-    found = []
+    rejections = []
     if vm.vcpus is None:
-        found.append(Rejection(vm.name, "its number of vCPUs cannot be read"))
+        rejections.append(Rejection(vm.name, "its number of vCPUs cannot be read"))
     elif vm.vcpus > cores:
         reserved = ", without those that VMs bound there reserve" if cores < cores_of(node, host) else ""
-        found.append(Rejection(subject, f"cores beside the GPU{reserved}", vm.vcpus, cores, "cores"))
+        rejections.append(Rejection(subject, f"cores beside the GPU{reserved}", vm.vcpus, cores, "cores"))
     if vm.memory_mib is None:
-        found.append(Rejection(vm.name, "its memory size cannot be read"))
+        rejections.append(Rejection(vm.name, "its memory size cannot be read"))
     elif vm.memory_mib > memory_mib:
-        found.append(Rejection(subject, "memory beside the GPU", vm.memory_mib, memory_mib, "MiB"))
-    return tuple(found)
+        rejections.append(Rejection(subject, "memory beside the GPU", vm.memory_mib, memory_mib, "MiB"))
+    return tuple(rejections)
 
 
 def cores_of(node: NumaNode, host: Host) -> int:
@@ -64,7 +66,7 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
     bound = sum(
-        -(-(_most_mib(other) or 0) // len(nodes))
+        -(-(_most_reserved_mib(other) or 0) // len(nodes))
         for other in inventory.vms_on(host)
         if other.ref != vm.ref and _may_run(other) and str(node.id) in (nodes := _bound_to(other))
     )
@@ -74,7 +76,7 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """The same, however the memory of the VMs lies that are bound to no node, or to this one among others."""
     claims = [
-        _most_mib(other)
+        _most_reserved_mib(other)
         for other in inventory.vms_on(host)
         if other.ref != vm.ref and _may_run(other) and str(node.id) in (_bound_to(other) or (str(node.id),))
     ]
@@ -103,7 +105,7 @@ def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
     What a VM reserves is no more than its memory.
     """
     free_mib = unreserved(host, vm, inventory)
-    claims = [_most_mib(other) for other in _untold(host, vm, inventory)]
+    claims = [_most_reserved_mib(other) for other in _with_unknown_claim(host, vm, inventory)]
     if free_mib is None or None in claims:
         return None
     return free_mib - sum(claim for claim in claims if claim is not None)
@@ -112,7 +114,7 @@ def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
 def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
     """Why it is not certain that the host has the VM's memory left to reserve; empty = it is, or surely has not."""
     free_mib = unreserved(host, vm, inventory)
-    untold = _untold(host, vm, inventory)
+    untold = _with_unknown_claim(host, vm, inventory)
     if not untold or free_mib is None or vm.memory_mib is None:
         return ""
     sure_mib = surely_unreserved(host, vm, inventory)
@@ -123,8 +125,8 @@ def memory_doubt(vm: Vm, host: Host, inventory: Inventory) -> str:
     return f"{host.name}: what {names}{more} may reserve cannot be read: the memory may not be there"
 
 
-def _untold(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
-    return [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_untold(other)]
+def _with_unknown_claim(host: Host, vm: Vm, inventory: Inventory) -> list[Vm]:
+    return [other for other in inventory.vms_on(host) if other.ref != vm.ref and _claim_is_unknown(other)]
 
 
 def node_of(seats: Iterable[int | None]) -> int | None:
@@ -153,10 +155,10 @@ def _may_run(vm: Vm) -> bool:
     return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
 
 
-def _claim_untold(vm: Vm) -> bool:
+def _claim_is_unknown(vm: Vm) -> bool:
     return vm.power is None or (vm.power is PowerState.ON and vm.memory_reservation_mib is None)
 
 
-def _most_mib(vm: Vm) -> int | None:
+def _most_reserved_mib(vm: Vm) -> int | None:
     """What the VM reserves at the most, if it runs; None = not even its size can be read."""
     return vm.memory_mib if vm.memory_reservation_mib is None else vm.memory_reservation_mib

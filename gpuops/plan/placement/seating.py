@@ -1,4 +1,7 @@
-"""Seating: which GPU each device of a VM gets on one host, as that host is expected to choose at power-on."""
+"""Feasible: which GPU each device of a VM gets on one host, as that host is expected to choose at power-on.
+
+`candidates.py`, `select.py`, `multi_node.py` and other plans call it. A seat is the GPU of one device.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.directpath import any_given, given
-from gpuops.plan.placement.gpus import in_order_of_choice, slot_on
+from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot
 from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
 from gpuops.plan.plan import Rejection
@@ -41,6 +43,7 @@ def seat(
     Pinned vGPUs are seated first, then the others in the VM's order, each where the host would put it. All or none:
     one that finds no seat refuses the whole.
     """
+    # 1. The GPUs without what the VM itself holds, for it is placed anew.
     states = {
         state.gpu.address: state.without(vm.ref)
         for state in gpu_states(host, inventory, catalog)
@@ -50,36 +53,40 @@ def seat(
     seats: dict[int, PciAddress] = {}
     rejections: list[Rejection] = []
     doubts = [doubt for doubt in (memory_doubt(vm, host, inventory),) if doubt]
+    # 2. Device by device; each vGPU that got a GPU takes its slot before the next one is asked.
     for demand in in_order_of_seating(demands):
-        found: PciAddress | tuple[Rejection, ...]
+        seat_or_reasons: PciAddress | tuple[Rejection, ...]
         match demand:
             case WantsVgpu():
-                found, doubt = _seat_vgpu(demand, vm, states, host, subject, catalog)
-                if isinstance(found, PciAddress):
-                    states[found] = states[found].with_tenants(Tenant(vm.ref, vm.name, demand.profile))
+                seat_or_reasons, doubt = _seat_vgpu(demand, vm, states, host, subject, catalog)
+                if isinstance(seat_or_reasons, PciAddress):
+                    states[seat_or_reasons] = states[seat_or_reasons].with_tenants(
+                        Tenant(vm.ref, vm.name, demand.profile)
+                    )
             case WantsDirectPath():
-                found, doubt = _seat_device(demand, vm, host, inventory, node)
+                seat_or_reasons, doubt = _seat_device(demand, vm, host, inventory, node)
             case WantsDynamic():
-                device = any_given(demand, vm, seats.values(), host, inventory, node)
-                found, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
+                device = find_free_device(demand, vm, seats.values(), host, inventory, node)
+                seat_or_reasons, doubt = (device, "") if isinstance(device, PciAddress) else ((device,), "")
             case _:
                 assert_never(demand)
-        if isinstance(found, PciAddress):
-            seats[demand.ordinal] = found
+        if isinstance(seat_or_reasons, PciAddress):
+            seats[demand.ordinal] = seat_or_reasons
             doubts += [doubt] if doubt else []
         else:
-            rejections += found
+            rejections += seat_or_reasons
+    # 3. All or none: how many of several were seated stands before the reasons of the single GPUs.
     rejections = [*_too_few(demands, seats, subject), *rejections]
     return Seating(seats, tuple(dict.fromkeys(rejections)), tuple(dict.fromkeys(doubts)))
 
 
 def in_order_of_seating(demands: Iterable[Demand]) -> list[Demand]:
-    """What can only go to one GPU or takes it whole first, then the others in the VM's order."""
+    """The demands, those first that fit one GPU only or take one whole, then the others in the VM's order."""
     return sorted(demands, key=lambda demand: (isinstance(demand, WantsVgpu) and demand.pin is None, demand.ordinal))
 
 
 def _too_few(demands: Iterable[Demand], seats: Mapping[int, PciAddress], subject: str) -> Iterator[Rejection]:
-    """How many vGPUs of a profile found a seat, where several were wanted and not all did."""
+    """How many vGPUs of a profile got a GPU, where several were wanted and not all did."""
     vgpus = [demand for demand in demands if isinstance(demand, WantsVgpu)]
     for profile in dict.fromkeys(demand.profile for demand in vgpus):
         seated = [demand.ordinal in seats for demand in vgpus if demand.profile == profile]
@@ -96,13 +103,13 @@ def _seat_vgpu(
     """
     rejections = []
     doubtful: tuple[PciAddress, str] | None = None
-    there = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
-    alike = [state for state in there if may_run(state.gpu, demand.profile, catalog) is not False]
-    if there and not alike:
-        models = ", ".join(sorted({state.gpu.name for state in there}))
+    candidates = [state for state in states.values() if demand.pin in (None, state.gpu.address)]
+    able = [state for state in candidates if may_run(state.gpu, demand.profile, catalog) is not False]
+    if candidates and not able:
+        models = ", ".join(sorted({state.gpu.name for state in candidates}))
         return (Rejection(subject, f"has no GPU that runs {demand.profile} (it has: {models})"),), ""
-    for state in in_order_of_choice(alike, host, catalog):
-        answer = slot_on(state, demand, vm, host, catalog)
+    for state in host_order(able, host, catalog):
+        answer = judge_slot(state, demand, vm, host, catalog)
         if answer == "":
             return state.gpu.address, ""
         if isinstance(answer, Rejection):
@@ -122,7 +129,7 @@ def _seat_device(
     if node is not None and gpu is not None and gpu.numa_node != node:
         rule = f"is not on NUMA node {node}"
         return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""
-    answer = given(demand, vm, host, inventory)
+    answer = judge_device(demand, vm, host, inventory)
     return ((answer,), "") if isinstance(answer, Rejection) else (demand.address, answer)
 
 

@@ -1,4 +1,4 @@
-"""Wanted: the devices a VM must find at its next power-on; Placement: where they are found."""
+"""What a placement looks for (`Wanted`: the devices of a VM at its next power-on) and what it finds (`Placement`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
-from gpuops.plan.placement.fleet.mix import Asked
+from gpuops.plan.placement.fleet.site_demand import Asked
 from gpuops.plan.plan import Choice
 from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
@@ -24,13 +24,13 @@ class PinPolicy(StrEnum):
     """Whether gpuops may pin a vGPU to a physical GPU (`pciPassthru<N>.cfg.gpu-pci-id`)."""
 
     AUTO = "auto"
-    """Where a promise depends on it: NUMA locality that is required, on a host with GPUs elsewhere too."""
+    """Where a promise depends on it: NUMA locality is required, and the host has such GPUs on other nodes too."""
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
 class WantsVgpu:
-    """A vGPU. `ordinal` is its place among the VM's passthrough devices, `pin` the GPU it is bound to."""
+    """A vGPU. `ordinal`: its number among the VM's passthrough devices; `pin`: the GPU that it is bound to."""
 
     ordinal: int
     profile: str
@@ -59,7 +59,7 @@ Demand = WantsVgpu | WantsDirectPath | WantsDynamic
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for, and where it may be."""
+    """What is looked for, and on which hosts."""
 
     vm: Vm
     demands: tuple[Demand, ...]
@@ -68,26 +68,27 @@ class Wanted:
     numa: NumaPolicy = NumaPolicy.NONE
     pin: PinPolicy = PinPolicy.NEVER
     spread_from: tuple[str, ...] = ()
-    """Ref of the host of each VM it should share none with, where there is a choice."""
+    """The host ref of each VM that it should share no host with, where there is a choice."""
     explain: bool = True
-    """Whether every place looked at is told: on a fleet that takes a hundred times as long as the answer."""
+    """Whether the placement lists every place looked at: on a fleet that takes a hundred times as long as the
+    answer."""
     grouped: bool = False
-    """The devices are a vendor device group: which GPUs they are is the host's choice alone."""
+    """The devices are a vendor device group: only the host chooses their GPUs."""
     chooses_gpu: bool = False
     """Whether it may be bound to any GPU that is better for the others than the one its host would choose: where the
     plan knows who else is started. Else a GPU is bound to only where a promise depends on it."""
     coming: Asked = field(default_factory=dict)
-    """What else is asked for now and has no place yet: the others, beside those that the snapshot knows."""
+    """What other requests of the same plan ask for that have no place yet; it counts as demand of the site."""
 
     @property
     def bindable(self) -> str | None:
-        """The profile of the vGPUs whose GPUs are ours to choose; None = they are not."""
+        """The profile, where all devices are vGPUs of one profile that may be pinned to any GPU; else None."""
         profiles = self._free_profiles
         return next(iter(profiles)) if len(profiles) == 1 else None
 
     @property
     def mixed(self) -> bool:
-        """Whether they are vGPUs of several profiles, whose GPUs are ours to choose."""
+        """Whether all devices are vGPUs of several profiles that may be pinned to any GPU."""
         return len(self._free_profiles) > 1
 
     @property
@@ -100,7 +101,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the VM goes. Seats are the GPUs its devices are expected on; those in `pins` must be bound to theirs."""
+    """Where the VM goes. `seats`: the GPU that each device is expected on; `pins`: those that must be bound to it."""
 
     host: Host
     seats: Mapping[int, PciAddress] = field(default_factory=dict)
@@ -109,21 +110,21 @@ class Placement:
     numa_node: int | None = None
     """The host's node that holds the GPUs and has the cores and memory; None = no such node, or not looked for."""
     doubts: tuple[str, ...] = ()
-    """What could not be checked, or fits only if it lies well: worth a line, no reason to refuse."""
+    """What could not be checked, or fits only in a lucky layout: a warning, no reason to refuse."""
     choices: tuple[Choice, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     """The nodes of a VM that is wider than one: its GPUs, cores and memory are spread over them; () = it is not."""
 
     @property
     def bound_to(self) -> tuple[int, ...]:
-        """The nodes that the VM is beside its GPUs on; () = none for certain."""
+        """The NUMA nodes with both the VM and its GPUs; () = none for certain."""
         return self.numa_nodes or (() if self.numa_node is None else (self.numa_node,))
 
 
 def demands_of(devices: Iterable[GpuDevice | NewDevice], pins: Mapping[int, PciAddress]) -> tuple[Demand, ...]:
-    """What these devices, in the VM's order, need of a host. Passthrough devices of other kinds need nothing of us."""
-    found = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in enumerate(devices))
-    return tuple(demand for demand in found if demand is not None)
+    """What these devices, in the VM's order, need of a host. Passthrough devices of other kinds need nothing here."""
+    demands = (_demand(device, ordinal, pins.get(ordinal)) for ordinal, device in enumerate(devices))
+    return tuple(demand for demand in demands if demand is not None)
 
 
 def pins_of(vm: Vm) -> dict[int, PciAddress]:

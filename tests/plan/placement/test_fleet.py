@@ -16,9 +16,9 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.holding import release, take
 from gpuops.plan.hypothetical import running
-from gpuops.plan.placement.fleet.index import Fleet
-from gpuops.plan.placement.fleet.mix import asked_by
-from gpuops.plan.placement.select import in_fleet, place, place_exactly
+from gpuops.plan.placement.fleet.index import FleetIndex
+from gpuops.plan.placement.fleet.site_demand import count_shapes
+from gpuops.plan.placement.select import place, place_exactly, place_in_fleet
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
 
@@ -117,7 +117,7 @@ def questions(draw: st.DrawFn, number: int, world: Inventory) -> Wanted:
         tuple(draw(st.lists(st.sampled_from(refs), max_size=2))),
         explain=False,
         chooses_gpu=draw(st.booleans()),
-        coming=asked_by(draw(st.lists(vms(90, world), max_size=2)), catalog()),
+        coming=count_shapes(draw(st.lists(vms(90, world), max_size=2)), catalog()),
     )
 
 
@@ -132,7 +132,7 @@ def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
     world = data.draw(fleets())
     for number in range(1, 16):
         wanted = data.draw(questions(number, world))
-        exact, quick = place_exactly(wanted, world, catalog()), in_fleet(wanted, world, catalog())
+        exact, quick = place_exactly(wanted, world, catalog()), place_in_fleet(wanted, world, catalog())
         if quick is not None:
             assert isinstance(exact, Placement)
             assert told(quick) == told(exact)
@@ -160,25 +160,25 @@ def wanted_anywhere(world: Inventory, number: int = 1, profile: str = "nvidia_a4
 class TestIndex:
     def test_a_fleet_is_read_once_and_then_where_it_changed(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
-        fleet = Fleet.of(world, catalog())
+        fleet = FleetIndex.of(world, catalog())
         taken = take(replace(vm(1, "a", "2", "vgpu nvidia_a40-48q"), power=PowerState.ON), world, catalog())
-        assert Fleet.of(taken, catalog()) is fleet
+        assert FleetIndex.of(taken, catalog()) is fleet
         assert [int(number) for number in (fleet.state[:, 0] != fleet.state[0, 0]).nonzero()[0]] == [1]
-        assert Fleet.of(world, catalog()) is fleet
+        assert FleetIndex.of(world, catalog()) is fleet
         assert len(set(fleet.state[:, 0].tolist())) == 1
 
     def test_hosts_that_come_and_go_are_seen(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 4)], [])
-        Fleet.of(world, catalog())
+        FleetIndex.of(world, catalog())
         more = world.with_hosts([host("esx-4", gpu(FIRST, "a40"), gpu(SECOND, "a40", 1))])
-        assert [known.name for known in Fleet.of(more, catalog()).hosts] == ["esx-1", "esx-2", "esx-3", "esx-4"]
-        assert len(Fleet.of(world, catalog()).hosts) == 3
+        assert [known.name for known in FleetIndex.of(more, catalog()).hosts] == ["esx-1", "esx-2", "esx-3", "esx-4"]
+        assert len(FleetIndex.of(world, catalog()).hosts) == 3
 
     def test_a_host_with_another_gpu_is_read_anew(self) -> None:
         world = inventory([host(f"esx-{n}", gpu(FIRST, "a40")) for n in range(1, 3)], [])
-        Fleet.of(world, catalog())
+        FleetIndex.of(world, catalog())
         other = world.with_hosts([host("esx-1", gpu(FIRST, "a40"), gpu(SECOND, "a40"))])
-        assert Fleet.of(other, catalog()).state.shape == (2, 2)
+        assert FleetIndex.of(other, catalog()).state.shape == (2, 2)
 
 
 class TestPlace:
@@ -190,7 +190,7 @@ class TestPlace:
         found = place(wanted_anywhere(fleet), fleet, catalog())
         assert isinstance(found, Placement)
         assert (found.host.name, found.choices) == ("esx-1", ())
-        assert Fleet in fleet.worked_out
+        assert FleetIndex in fleet.worked_out
 
     def test_reasons_are_told_where_they_are_asked_for(self, fleet: Inventory) -> None:
         found = place(replace(wanted_anywhere(fleet), explain=True), fleet, catalog())
@@ -211,7 +211,7 @@ class TestPlace:
     def test_what_reserves_cpu_is_asked_of_each_host(self, fleet: Inventory) -> None:
         wanted = wanted_anywhere(fleet)
         wanted = replace(wanted, vm=replace(wanted.vm, cpu_reservation_mhz=1000))
-        assert in_fleet(wanted, fleet, catalog()) is None
+        assert place_in_fleet(wanted, fleet, catalog()) is None
         hosts = {ref: replace(each, cpu_mhz=2000 if ref == "host-7" else 1) for ref, each in fleet.hosts.items()}
         found = place(wanted, replace(fleet, hosts=hosts), catalog())
         assert isinstance(found, Placement) and found.host.ref == "host-7"

@@ -1,7 +1,7 @@
-"""The choice: feasible, rank, select, over all hosts of a fleet at once.
+"""Feasible, rank and select over all hosts of a fleet at once; `select.py` asks it first.
 
-Answers as the exact pass of `select.py` does, or not at all: where no host is certain to take the VM, it decides.
-Where the GPU is ours to choose too, the pool says which; else each host's own choice is foreseen (`own.py`).
+It answers as the exact pass does, or not at all: where no host is certain to take the VM, the exact pass decides. Where
+the plan may choose the GPU, the pool says which; else each host's own choice is foreseen (`host_choices.py`).
 """
 
 from __future__ import annotations
@@ -15,52 +15,56 @@ import numpy as np
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.placement.filters import MOVE_FILTERS
-from gpuops.plan.placement.fleet.index import Fleet
+from gpuops.plan.placement.fleet.geometry import NO_LIMIT
+from gpuops.plan.placement.fleet.host_choices import HostChoices, first_choice, host_choices
+from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.losses import Losses
-from gpuops.plan.placement.fleet.own import Ways, first_choice, ways_of
-from gpuops.plan.placement.fleet.tables import NO_LIMIT
+from gpuops.plan.placement.host_filters import MOVE_FILTERS
 from gpuops.plan.placement.seating import in_order_of_seating
 from gpuops.plan.placement.wanted import Demand, Wanted, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Ints
+    from gpuops.plan.placement.fleet.geometry import Flags, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FleetChoice:
     """The best host, its NUMA node where one is required, and the GPU of each device by ordinal."""
 
     host: Host
     node: int | None
     seats: dict[int, PciAddress]
     bound: bool
-    """The GPUs are ours to choose; else they are those that the host would take."""
+    """The plan chose the GPUs and must pin them; else they are those that the host would choose."""
     rank: tuple[int, int, int, int, int]
-    """Of its spread group there, not local, in another cluster, steps of loss, its number: less is better."""
+    """(VMs of its spread group there, not local, other cluster, steps of loss, number of the host): less is better."""
 
 
-def choose(wanted: Wanted, fleet: Fleet, losses: Losses) -> Chosen | None:
-    """The best of the places where every check is possible and passed; None = the exact pass must say."""
+def choose_in_fleet(wanted: Wanted, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
+    """The best of the places where every check is possible and passed; None = the exact pass must decide."""
+    # 1. Requests that the index cannot answer: named devices, CPU reservations, profiles beside each other.
     if not wanted.demands or not all(_is_free_choice(demand) for demand in wanted.demands):
         return None
     if wanted.vm.cpu_reservation_mhz or (wanted.mixed and wanted.numa is NumaPolicy.PREFERRED):
-        return None  # CPU that is left to reserve, and profiles beside each other, the index does not know: few VMs ask
-    admitted = _admitted(wanted, fleet)
-    found = _bound(wanted, admitted, fleet, losses) if wanted.bindable is not None else None
-    if found is not None and len(wanted.demands) == 1:
-        return found  # what the host would choose is one of these GPUs
-    own = _own(wanted, admitted, fleet, losses)
-    # What need not be bound is not: of equals the host's own choice.
-    return min((each for each in (own, found) if each is not None), key=lambda each: each.rank, default=None)
+        return None
+    # 2. Feasible: the rows of hosts that pass all host filters for certain.
+    admitted = _admitted_rows(wanted, fleet)
+    bound_choice = _best_bound(wanted, admitted, fleet, losses) if wanted.bindable is not None else None
+    if bound_choice is not None and len(wanted.demands) == 1:
+        return bound_choice  # the host's own choice was among these GPUs
+    host_choice = _best_of_host_choices(wanted, admitted, fleet, losses)
+    # 3. Of the best bound place and the best of the hosts' own choices the better one; of equals the unpinned one.
+    return min(
+        (each for each in (host_choice, bound_choice) if each is not None), key=lambda each: each.rank, default=None
+    )
 
 
 def _is_free_choice(demand: Demand) -> bool:
-    """A pin or an address names a GPU of one host: nothing to search a fleet for."""
+    """Whether the demand names no GPU. A pin or an address leaves nothing to search a fleet for."""
     return isinstance(demand, WantsDynamic) or (isinstance(demand, WantsVgpu) and demand.pin is None)
 
 
-def _admitted(wanted: Wanted, fleet: Fleet) -> Flags:
+def _admitted_rows(wanted: Wanted, fleet: FleetIndex) -> Flags:
     """The rows of hosts that pass all host filters for certain."""
     admitted = fleet.refs(wanted.hosts) & fleet.startable
     admitted &= fleet.threads >= (wanted.vm.vcpus or 0)
@@ -75,7 +79,7 @@ def _admitted(wanted: Wanted, fleet: Fleet) -> Flags:
     return admitted[fleet.host_of]
 
 
-def _beside(wanted: Wanted, fleet: Fleet) -> Flags:
+def _rows_beside(wanted: Wanted, fleet: FleetIndex) -> Flags:
     """Which rows have the cores and the memory for the VM beside their GPUs."""
     vm = wanted.vm
     if vm.vcpus is None or vm.memory_mib is None:
@@ -84,10 +88,10 @@ def _beside(wanted: Wanted, fleet: Fleet) -> Flags:
     return enough
 
 
-def _bound(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Chosen | None:
-    """The best seat of all, whatever the host would choose."""
+def _best_bound(wanted: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
+    """The best place with pinned GPUs, whatever the hosts would choose."""
     profile, count = wanted.bindable or "", len(wanted.demands)
-    for among, local in _tiers(wanted, admitted, fleet):
+    for among, local in _preference_tiers(wanted, admitted, fleet):
         asked = losses.ask(profile, count, beside=local)
         seat = asked[0].pool.choose(asked[1], among) if asked is not None else None
         if asked is None or seat is None:
@@ -96,27 +100,29 @@ def _bound(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Cho
         row, gpus = part.row, part.gpus
         if count > 1:
             gpus = asked[0].pool.in_turn(asked[1], row)
-        own = _own_gpu(row, among, wanted, fleet) if count == 1 else None
-        if own is not None and asked[0].pool.steps(asked[1], *own) <= seat.steps:
-            row, gpus = own[0], own[1:]
+        host_gpu = _gpu_of_host_choice(row, among, wanted, fleet) if count == 1 else None
+        if host_gpu is not None and asked[0].pool.steps(asked[1], *host_gpu) <= seat.steps:
+            row, gpus = host_gpu[0], host_gpu[1:]
         seats = {demand.ordinal: fleet.address[row][gpu] for demand, gpu in zip(wanted.demands, gpus, strict=True)}
-        bound = own is None or (row, *gpus) != own
-        return _chosen(row, seats, int(seat.steps), wanted, fleet, bound=bound, local=local)
+        bound = host_gpu is None or (row, *gpus) != host_gpu
+        return _as_choice(row, seats, int(seat.steps), wanted, fleet, bound=bound, local=local)
     return None
 
 
-def _own_gpu(row: int, among: Flags, wanted: Wanted, fleet: Fleet) -> tuple[int, int] | None:
+def _gpu_of_host_choice(row: int, among: Flags, wanted: Wanted, fleet: FleetIndex) -> tuple[int, int] | None:
     """The row and the GPU that the host of this row would choose for its vGPU; None = not among these rows."""
     host = int(fleet.host_of[row])
     rows = np.arange(fleet.first_row[host], fleet.first_row[host + 1])
-    found = first_choice(wanted.bindable or "", np.array([row]) if wanted.numa is NumaPolicy.REQUIRED else rows, fleet)
-    return found if among[found[0]] else None
+    first = first_choice(wanted.bindable or "", np.array([row]) if wanted.numa is NumaPolicy.REQUIRED else rows, fleet)
+    return first if among[first[0]] else None
 
 
-def _tiers(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[tuple[Flags, bool]]:
-    """Rows in the order in which they are better, whatever the loss, and whether the VM is beside their GPUs: spread
-    first, then locality, then the cluster."""
-    beside = _beside(wanted, fleet)
+def _preference_tiers(wanted: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[tuple[Flags, bool]]:
+    """Sets of rows, the better ones first whatever their loss, each with whether the VM would be local there.
+
+    The order is that of `SCORERS`: spread, then locality, then the cluster.
+    """
+    beside = _rows_beside(wanted, fleet)
     clusters = [_same_cluster(wanted, fleet), np.ones(len(admitted), dtype=np.bool_)]
     for alike in _by_spread(wanted, admitted, fleet):
         if wanted.numa is not NumaPolicy.NONE:
@@ -125,7 +131,7 @@ def _tiers(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[tuple[Flag
             yield from ((alike & cluster, False) for cluster in clusters if cluster is not None)
 
 
-def _by_spread(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[Flags]:
+def _by_spread(wanted: Wanted, admitted: Flags, fleet: FleetIndex) -> Iterator[Flags]:
     if not wanted.spread_from:
         yield admitted
         return
@@ -134,22 +140,22 @@ def _by_spread(wanted: Wanted, admitted: Flags, fleet: Fleet) -> Iterator[Flags]
         yield admitted & (there == number)
 
 
-def _of_spread_group(wanted: Wanted, fleet: Fleet) -> Ints:
+def _of_spread_group(wanted: Wanted, fleet: FleetIndex) -> Ints:
     """For each host how many of the VM's spread group are there."""
     return np.array([wanted.spread_from.count(host.ref) for host in fleet.hosts], dtype=np.int64)
 
 
-def _same_cluster(wanted: Wanted, fleet: Fleet) -> Flags | None:
+def _same_cluster(wanted: Wanted, fleet: FleetIndex) -> Flags | None:
     """Rows in the cluster that the VM is in; None = it is in none."""
     own = fleet.inventory.host_of(wanted.vm)
     return None if own is None or own.cluster is None else fleet.clusters(own.cluster)[fleet.host_of]
 
 
-def _own(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Chosen | None:
+def _best_of_host_choices(wanted: Wanted, admitted: Flags, fleet: FleetIndex, losses: Losses) -> FleetChoice | None:
     """The best of the places that the hosts themselves would choose."""
-    beside = _beside(wanted, fleet)
+    beside = _rows_beside(wanted, fleet)
     rows = np.flatnonzero(admitted & beside if wanted.numa is NumaPolicy.REQUIRED else admitted)
-    ways = ways_of(wanted, rows, fleet)
+    ways = host_choices(wanted, rows, fleet)
     if not len(ways.seats[0][0]):
         return None
     first = ways.rows[ways.seats[0][0]]
@@ -166,10 +172,10 @@ def _own(wanted: Wanted, admitted: Flags, fleet: Fleet, losses: Losses) -> Chose
         for demand, (row, gpu) in zip(in_order_of_seating(wanted.demands), ways.seats, strict=True)
     }
     steps = int(keys[0][place])
-    return _chosen(int(first[place]), seats, steps, wanted, fleet, bound=False, local=bool(local[place]))
+    return _as_choice(int(first[place]), seats, steps, wanted, fleet, bound=False, local=bool(local[place]))
 
 
-def _steps(ways: Ways, wanted: Wanted, losses: Losses) -> Ints:
+def _steps(ways: HostChoices, wanted: Wanted, losses: Losses) -> Ints:
     """The loss of each place."""
     touched = np.zeros(len(ways.rows), dtype=np.int64)
     for row, _ in ways.seats:
@@ -180,9 +186,9 @@ def _steps(ways: Ways, wanted: Wanted, losses: Losses) -> Ints:
     return steps
 
 
-def _chosen(
-    row: int, seats: dict[int, PciAddress], steps: int, wanted: Wanted, fleet: Fleet, *, bound: bool, local: bool
-) -> Chosen:
+def _as_choice(
+    row: int, seats: dict[int, PciAddress], steps: int, wanted: Wanted, fleet: FleetIndex, *, bound: bool, local: bool
+) -> FleetChoice:
     number = int(fleet.host_of[row])
     host = fleet.hosts[number]
     gpu = host.gpu(fleet.address[row][0])
@@ -195,4 +201,4 @@ def _chosen(
         steps,
         row if wanted.numa is NumaPolicy.REQUIRED else number,
     )
-    return Chosen(host, node, seats, bound, rank)
+    return FleetChoice(host, node, seats, bound, rank)

@@ -1,7 +1,10 @@
-"""The index: hosts, NUMA nodes and GPUs of a snapshot as arrays, read again only where the snapshot changed.
+"""The index of a fleet: hosts, NUMA nodes and GPUs of a snapshot as arrays, read again only where the snapshot changed.
 
-A row is the GPUs of one NUMA node of one host, in the order of their addresses; the rows of a host lie together, and
-hosts lie in the order in which equals are chosen.
+`choice.py` and `losses.py` work on it. A row is the GPUs of one NUMA node of one host, in the order of their addresses;
+the rows of a host lie side by side, and hosts lie in the order in which equals are chosen.
+
+Example: esx-01 with two nodes of two GPUs and esx-02 with one node of one GPU are three rows of width two:
+`state` = [[a, b], [c, d], [e, 0]], `host_of` = [0, 0, 1], `first_row` = [0, 2, 3], `sibling` = [1, 0, -1].
 """
 
 from __future__ import annotations
@@ -21,44 +24,43 @@ from gpuops.model.host import Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.directpath import holders
-from gpuops.plan.placement.fleet.boards import Boards
-from gpuops.plan.placement.fleet.mix import SiteMix
+from gpuops.plan.placement.fleet.board_pools import BoardPools
+from gpuops.plan.placement.fleet.geometry import NO_LIMIT
+from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.fleet.states import GpuStates
-from gpuops.plan.placement.fleet.tables import NO_LIMIT
-from gpuops.plan.placement.gpus import used_mib
+from gpuops.plan.placement.gpu_filters import holders, used_mib
 from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Ints
+    from gpuops.plan.placement.fleet.geometry import Flags, Ints
 
-UNIT: Final = 1024
-"""Of an order key: how much of the GPU is used counts in such units, its rank among the host's addresses in ones."""
+ORDER_UNIT: Final = 1024
+"""Unit of an order key: use of the GPU counts in such units, its rank among the host's addresses in ones."""
 BY_SIZE: Final = 1
-"""Not a multiple of the unit: each vGPU adds its frame buffer."""
+"""Marks GPUs whose order key grows by the frame buffer of each vGPU; it is no multiple of the unit."""
 _NONE: Final = -1
-"""Memory that is not known is none that can be promised."""
-_NOBODY: Final = Vm(ref="", name="")
+"""Stands for memory that is not known: none of it can be promised."""
+_NO_VM: Final = Vm(ref="", name="")
 _MOST_USE: Final = 2**24
 
 
-class Fleet:
+class FleetIndex:
     """The GPU hosts of one snapshot, and of every snapshot made from it in turn."""
 
     def __init__(self, inventory: Inventory, catalog: Catalog) -> None:
         self.catalog = catalog
         self.states = GpuStates(catalog)
-        self.mix = SiteMix(catalog)
+        self.mix = SiteDemand(catalog)
         self._among: tuple[Sequence[str], Flags] = ((), np.zeros(0, dtype=np.bool_))
-        """What was asked last: of many VMs most may go to the same hosts."""
+        """The last answer of `refs`: most VMs of a queue may go to the same hosts."""
         self._build(inventory)
 
     @classmethod
-    def of(cls, inventory: Inventory, catalog: Catalog) -> Fleet:
+    def of(cls, inventory: Inventory, catalog: Catalog) -> FleetIndex:
         """The index of this snapshot: the one made for a snapshot it comes from, brought up to date, or a new one."""
         known = inventory.worked_out.get(cls)
-        if not isinstance(known, Fleet) or known.catalog is not catalog:
-            known = inventory.worked_out[cls] = Fleet(inventory, catalog)
+        if not isinstance(known, FleetIndex) or known.catalog is not catalog:
+            known = inventory.worked_out[cls] = FleetIndex(inventory, catalog)
         known._sync(inventory)
         return known
 
@@ -92,20 +94,20 @@ class Fleet:
 
     def free_mib(self, rows: Ints) -> Ints:
         """Memory that a VM can have beside the GPUs of these rows."""
-        found: Ints = np.maximum(0, np.minimum(self.unreserved_mib[self.host_of[rows]], self.node_mib[rows]))
-        return found
+        free_mib: Ints = np.maximum(0, np.minimum(self.unreserved_mib[self.host_of[rows]], self.node_mib[rows]))
+        return free_mib
 
     def _build(self, inventory: Inventory) -> None:
         self.hosts = sorted((host for host in inventory.hosts.values() if host.gpus), key=lambda h: (h.name, h.ref))
         self._number = {host.ref: number for number, host in enumerate(self.hosts)}
-        self._layouts = [_layout(host) for host in self.hosts]
+        self._layouts = [_gpu_layout(host) for host in self.hosts]
         self._seen_hosts: list[Host | None] = [None] * len(self.hosts)
         self._seen_vms: list[tuple[Vm, ...] | None] = [None] * len(self.hosts)
         hosts, rows = len(self.hosts), sum(map(len, self._layouts))
         width = max((count for layout in self._layouts for _, count in layout), default=1)
         self.first_row = np.cumsum([0, *map(len, self._layouts)])
         self.host_of = np.repeat(np.arange(hosts), [len(layout) for layout in self._layouts])
-        self.sibling = _siblings(self.first_row)
+        self.sibling = _sibling_rows(self.first_row)
         self.startable = np.zeros(hosts, dtype=np.bool_)
         self.threads = np.zeros(hosts, dtype=np.int64)
         self.unreserved_mib = np.zeros(hosts, dtype=np.int64)
@@ -125,8 +127,8 @@ class Fleet:
         self._clusters: dict[str | None, int] = {}
         self._among = ((), np.zeros(hosts, dtype=np.bool_))
         self.read_again: list[int] = []
-        """Rows, each as often as it was read."""
-        self.boards = Boards(self)
+        """Rows in the order in which they were read, each as often as it was read."""
+        self.boards = BoardPools(self)
         self.inventory = replace(inventory)  # not yet the one that is read below
         self._sync(inventory)
 
@@ -152,14 +154,14 @@ class Fleet:
 
     def _is_in_place(self, number: int, now: Host | None) -> bool:
         """Whether the host is still where it is in the arrays, as many GPUs on as many nodes."""
-        return now is not None and _layout(now) == self._layouts[number] and now.name == self.hosts[number].name
+        return now is not None and _gpu_layout(now) == self._layouts[number] and now.name == self.hosts[number].name
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
-        if host is not self.hosts[number] and _setup(host) != _setup(self.hosts[number]):
-            self.boards = Boards(self)
+        if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
+            self.boards = BoardPools(self)
         self.hosts[number] = host
-        free_mib = unreserved(host, _NOBODY, inventory)
-        sure_mib = surely_unreserved(host, _NOBODY, inventory)
+        free_mib = unreserved(host, _NO_VM, inventory)
+        sure_mib = surely_unreserved(host, _NO_VM, inventory)
         self.unreserved_mib[number] = _NONE if free_mib is None else free_mib
         self.sure_mib[number] = _NONE if sure_mib is None else sure_mib
         self.startable[number] = host.connected is True and host.in_maintenance is False
@@ -168,21 +170,21 @@ class Fleet:
         self.cluster[number] = self._clusters.setdefault(host.cluster, len(self._clusters))
         nodes = {node.id: node for node in host.numa_nodes}
         states = gpu_states(host, inventory, self.catalog)
-        held = holders(host, inventory)
+        holder_of = holders(host, inventory)
         for row, (number_of_node, _) in enumerate(self._layouts[number], self.first_row[number]):
-            there = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
+            gpus_of_row = [(rank, state) for rank, state in enumerate(states) if state.gpu.numa_node == number_of_node]
             node = nodes.get(number_of_node) if number_of_node is not None else None
             self._read_node(row, node, host, inventory)
-            self.address[row] = [state.gpu.address for _, state in there]
-            for column, (rank, state) in enumerate(there):
-                self.state[row, column] = self.states.number(state, state.gpu.address in held)
+            self.address[row] = [state.gpu.address for _, state in gpus_of_row]
+            for column, (rank, state) in enumerate(gpus_of_row):
+                self.state[row, column] = self.states.number(state, state.gpu.address in holder_of)
                 self.order[row, column], self.more[row, column] = self._order(state, rank, host)
         self.read_again += range(self.first_row[number], self.first_row[number + 1])
 
     def _read_node(self, row: int, node: NumaNode | None, host: Host, inventory: Inventory) -> None:
         self.known_node[row] = node is not None
-        self.cores[row] = 0 if node is None else free_cores(node, _NOBODY, host, inventory)
-        self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NOBODY, host, inventory)
+        self.cores[row] = 0 if node is None else free_cores(node, _NO_VM, host, inventory)
+        self.node_mib[row] = NO_LIMIT if node is None else free_memory_mib(node, _NO_VM, host, inventory)
 
     def _order(self, state: GpuState, rank: int, host: Host) -> tuple[int, int]:
         """The place of a GPU in the host's order of choice as a number, as `gpus.in_order_of_choice` sorts."""
@@ -193,8 +195,8 @@ class Fleet:
                 kind, use, more = 1, used_mib(state, self.catalog), BY_SIZE
             case _:
                 sign = -1 if host.assignment_policy is AssignmentPolicy.CONSOLIDATION else 1
-                kind, use, more = 0, sign * len(state.vm_names), sign * UNIT
-        return (kind * _MOST_USE + use) * UNIT + rank, more
+                kind, use, more = 0, sign * len(state.vm_names), sign * ORDER_UNIT
+        return (kind * _MOST_USE + use) * ORDER_UNIT + rank, more
 
     def _offer_set(self, host: Host) -> int:
         known = self._offer_sets.get(host.profiles)
@@ -204,21 +206,21 @@ class Fleet:
         return known
 
 
-def _setup(host: Host) -> tuple[object, ...]:
-    """What GPUs are for, whatever runs on them."""
+def _gpu_setup(host: Host) -> tuple[object, ...]:
+    """How the GPUs of a host are set up, whatever runs on them; where it changes, prices do."""
     modes = ((g.vgpu_mode, g.graphics_type, g.configured_graphics_type, g.passthrough) for g in host.gpus)
     return (host.profiles, *modes)
 
 
-def _siblings(first_row: Ints) -> Ints:
-    """For each row the other one of its host, where there are two; else -1."""
-    found = np.full(first_row[-1], -1)
+def _sibling_rows(first_row: Ints) -> Ints:
+    """For each row the other row of its host, where there are two; else -1."""
+    siblings = np.full(first_row[-1], -1)
     of_two = first_row[:-1][np.diff(first_row) == 2]
-    found[of_two], found[of_two + 1] = of_two + 1, of_two
-    return found
+    siblings[of_two], siblings[of_two + 1] = of_two + 1, of_two
+    return siblings
 
 
-def _layout(host: Host) -> tuple[tuple[int | None, int], ...]:
+def _gpu_layout(host: Host) -> tuple[tuple[int | None, int], ...]:
     """The NUMA nodes with GPUs, each with the number of them."""
     counts: dict[int | None, int] = {}
     for gpu in host.gpus:

@@ -1,6 +1,7 @@
-"""Losses: what a VM on its seats takes from the other VMs that the site knows or is asked for.
+"""The loss of a place: what a VM on its GPUs takes from the other VMs that the site has or is asked for.
 
-Both passes ask here, the index for all places at once and the exact rules for the few that they found.
+Both passes use it: `choice.py` for all places of the fleet at once, `select.py` for the few places that the exact rules
+found.
 """
 
 from __future__ import annotations
@@ -14,30 +15,29 @@ import numpy as np
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
-from gpuops.plan.placement.fleet.ask import Ask
-from gpuops.plan.placement.fleet.boards import Priced
-from gpuops.plan.placement.fleet.index import Fleet
-from gpuops.plan.placement.fleet.mix import WHOLE, asked_by_devices
-from gpuops.plan.placement.loss import NO_LOSS, Loss
+from gpuops.plan.placement.fleet.board_pools import PricedPool
+from gpuops.plan.placement.fleet.geometry import PoolRequest
+from gpuops.plan.placement.fleet.index import FleetIndex
+from gpuops.plan.placement.fleet.site_demand import NO_LOSS, WHOLE, Loss, shapes_of_devices
 from gpuops.plan.placement.wanted import Demand, Wanted, WantsDynamic, WantsVgpu
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The measure for one VM in one snapshot."""
+    """The measure of losses for one VM in one snapshot."""
 
     wanted: Wanted
-    fleet: Fleet
+    fleet: FleetIndex
 
     @cached_property
-    def pools(self) -> tuple[Priced, ...]:
+    def pools(self) -> tuple[PricedPool, ...]:
         """One for each GPU model that the VM asks for."""
         fleet, vm = self.fleet, self.wanted.vm
         devices = [each for demand in self.wanted.demands if (each := self._device(demand)) is not None]
-        own = asked_by_devices(devices, vm.memory_mib)
+        own = shapes_of_devices(devices, vm.memory_mib)
         asked = fleet.mix.asked(vm.ref, own, self.wanted.coming, fleet.inventory)
         boards = (fleet.catalog.board(key) for key in own)
         return tuple(fleet.boards.priced(board, asked) for board in boards if board is not None)
@@ -55,12 +55,12 @@ class Losses:
             case _:
                 return None
 
-    def ask(self, profile: str, count: int, *, beside: bool) -> tuple[Priced, Ask] | None:
-        """The pool of the profile and what it is asked; None = the catalogue does not know the profile."""
+    def ask(self, profile: str, count: int, *, beside: bool) -> tuple[PricedPool, PoolRequest] | None:
+        """The pool of the profile and the request to it; None = the catalogue does not know the profile."""
         if not self.pools:
             return None
         (priced,) = self.pools
-        return priced, Ask(priced.gpus.kind(profile), count, 0, self.wanted.vm.memory_mib or 0, beside=beside)
+        return priced, PoolRequest(priced.gpus.kind(profile), count, 0, self.wanted.vm.memory_mib or 0, beside=beside)
 
     def on_node(self, profile: str, host: Host, node: int) -> tuple[PciAddress, ...] | None:
         """The GPUs of the node that the pool would choose for so many vGPUs, one each; None = it has not the room."""
@@ -82,11 +82,11 @@ class Losses:
             after: dict[int, Ints] = {}
             devices: dict[int, int] = {}
             for demand in self.wanted.demands:
-                at = where.get(seats[demand.ordinal]) if demand.ordinal in seats else None
-                if at is not None:
-                    now = after.setdefault(at[0], self.fleet.state[at[0]].copy())
-                    now[at[1]] = self._after(demand, int(now[at[1]]))
-                    devices[at[0]] = devices.get(at[0], 0) + 1
+                position = where.get(seats[demand.ordinal]) if demand.ordinal in seats else None
+                if position is not None:
+                    now = after.setdefault(position[0], self.fleet.state[position[0]].copy())
+                    now[position[1]] = self._after(demand, int(now[position[1]]))
+                    devices[position[0]] = devices.get(position[0], 0) + 1
             rows += after
             states += after.values()
             place += [number] * len(after)
@@ -94,8 +94,8 @@ class Losses:
         if not rows:
             return [NO_LOSS] * len(seatings)
         memory = [(self.wanted.vm.memory_mib or 0) * count // total for count, total in parts]
-        found = self.at(np.array(rows), np.array(states), np.array(memory), np.array(place), len(seatings))
-        return [Loss(int(s), float(w), float(k)) for s, w, k in zip(*found, strict=True)]
+        measured = self.at(np.array(rows), np.array(states), np.array(memory), np.array(place), len(seatings))
+        return [Loss(int(s), float(w), float(k)) for s, w, k in zip(*measured, strict=True)]
 
     def _after(self, demand: Demand, state: int) -> int:
         states = self.fleet.states
@@ -103,8 +103,10 @@ class Losses:
         return table.at(state)
 
     def at(self, rows: Ints, states: Ints, memory: Ints, place: Ints, places: int) -> tuple[Ints, Floats, Floats]:
-        """For each place the steps, the worth and what is kept; its rows would be in these states, and would have so
-        much memory less."""
+        """For each place the loss in steps, in use and in places for large VMs.
+
+        `rows` would be in these `states` and have so much less `memory`; `place`: the place that each row belongs to.
+        """
         steps = np.zeros(places, dtype=np.int64)
         worth, kept = np.zeros(places), np.zeros(places)
         for priced in self.pools:

@@ -1,7 +1,8 @@
-"""A pool: NUMA nodes with GPUs of one geometry, and the seat that leaves the rest worth the most to the site's mix.
+"""A pool: NUMA nodes with GPUs of one geometry; finds the seat that leaves the rest worth the most to the site's mix.
 
-What a GPU can be is the geometry's to say; what is free beside it is CPU and memory. The smallest loss wins, in steps,
-and of equals the first node. What was scored for a shape is kept until the node changes.
+`choice.py`, `losses.py` and the benches call it. What a GPU can be is the geometry's to say; beside the GPUs a node has
+CPU and memory. The smallest loss wins, in steps, and of equals the first node. Scores of a request are kept until a
+node changes, so that a decision costs about as much as the nodes that changed since the last one like it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpuops.plan.placement.fleet.ask import Ask, Geometry, Part, Seat
-from gpuops.plan.placement.fleet.moves import Moves
-from gpuops.plan.placement.fleet.reserve import Large, halved, places, price
-from gpuops.plan.placement.fleet.worth import Shapes, worth
+from gpuops.plan.placement.fleet.geometry import Geometry, GpuTransitions, NodePart, PoolRequest, PoolSeat
+from gpuops.plan.placement.fleet.mix_value import ShapeArrays, node_value
+from gpuops.plan.placement.fleet.prices import LargeShapes, count_places, half_of_two_nodes, place_prices
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Flags, Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Flags, Floats, Ints
 
 
 @dataclass(slots=True)
-class _Scored:
-    """What one shape of VM would cost in each way on each node when it was asked last; infinite = does not fit."""
+class _ScoredRequest:
+    """The loss of one request in each way on each node, as it was when last asked; infinite = does not fit."""
 
     at: int
     loss: Floats
@@ -33,11 +33,11 @@ class _Scored:
     """Places for each large shape that go with it."""
 
 
-FULL: Final = np.inf
+NO_ROOM: Final = np.inf
 
 
-class Pool:
-    """The nodes as they are, and what each of them is worth.
+class NodePool:
+    """The nodes as they are, and the value of each to the mix.
 
     `sibling` is the other node of a host of two, -1 where there is none.
     """
@@ -48,10 +48,10 @@ class Pool:
         state: Ints,
         cpu: Ints,
         memory: Ints,
-        shapes: Shapes,
+        shapes: ShapeArrays,
         *,
         step: float,
-        large: Large | None = None,
+        large: LargeShapes | None = None,
         model: Ints | None = None,
         sibling: Ints | None = None,
     ) -> None:
@@ -60,41 +60,41 @@ class Pool:
         self.model = np.zeros(len(cpu), dtype=np.int64) if model is None else model
         self.sibling = np.full(len(cpu), -1) if sibling is None else sibling
         self._wide = np.zeros(0, dtype=np.bool_) if large is None else large.count > state.shape[1]
-        self._half = halved(large) if large is not None and self._wide.any() else None
-        self.moves = Moves(geometry, shapes.kinds)
-        self._scored: dict[Ask, _Scored] = {}
+        self._half = half_of_two_nodes(large) if large is not None and self._wide.any() else None
+        self.moves = GpuTransitions(geometry, shapes.kinds)
+        self._scored: dict[PoolRequest, _ScoredRequest] = {}
         self._changed: list[int] = []
         self.gains = self.moves.gains.of(self.state).sum(axis=1)
         everywhere = np.arange(len(cpu))
         self.value = self._value(everywhere, self.gains, self.cpu, self.memory)
         self.places = self._places(everywhere, self.gains, self.cpu, self.memory)
 
-    def choose(self, ask: Ask, among: Flags | None = None) -> Seat | None:
-        """The best seat on one node, of these nodes where some are named."""
+    def choose(self, ask: PoolRequest, among: Flags | None = None) -> PoolSeat | None:
+        """The best seat on one node, `among` these nodes if given; None = none has room."""
         scored = self._up_to_date(ask)
-        loss = scored.loss if among is None else np.where(among[:, None], scored.loss, FULL)
+        loss = scored.loss if among is None else np.where(among[:, None], scored.loss, NO_ROOM)
         total = self.total(loss, scored.destroyed)
         row, way = divmod(self.select(total), loss.shape[1])
-        if loss[row, way] == FULL:
+        if loss[row, way] == NO_ROOM:
             return None
         gpus, states = self._gpus(ask, row, way, int(scored.state[row, way]))
-        part = Part(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
-        return Seat((part,), ask.beside, float(total[row, way]))
+        part = NodePart(row, gpus, tuple(self.state[row, list(gpus)].tolist()), states, ask.cpu, ask.memory)
+        return PoolSeat((part,), ask.beside, float(total[row, way]))
 
-    def steps(self, ask: Ask, row: int, gpu: int) -> float:
-        """What one device on this GPU would cost where it leads to one state; infinite = has no room."""
+    def steps(self, ask: PoolRequest, row: int, gpu: int) -> float:
+        """The loss in steps of one device on this GPU, where that leads to one state; infinite = no room."""
         scored = self._up_to_date(ask)
         # Of GPUs that are alike only the first is scored.
         way = int((self.state[row] == self.state[row, gpu]).argmax()) * self.geometry.ways
         return float(self.total(scored.loss[row, way : way + 1], scored.destroyed[row, way : way + 1])[0])
 
-    def take(self, seat: Seat) -> None:
-        """The pool with the VM there."""
+    def take(self, seat: PoolSeat) -> None:
+        """Take the GPUs, CPU and memory of the seat."""
         for part in seat.parts:
             self._set(part.row, part.gpus, part.after, -part.cpu, -part.memory)
 
-    def give(self, part: Part, states: Sequence[int]) -> None:
-        """The pool without it; `states` are those of its GPUs then."""
+    def give(self, part: NodePart, states: Sequence[int]) -> None:
+        """Give back what a VM took of one node; `states`: those of its GPUs afterwards."""
         self._set(part.row, part.gpus, states, part.cpu, part.memory)
 
     def _set(self, row: int, gpus: Sequence[int], states: Sequence[int], cpu: int, memory: int) -> None:
@@ -104,7 +104,7 @@ class Pool:
         self.changed((row,))
 
     def changed(self, rows: Iterable[int]) -> None:
-        """These nodes are no longer what they were."""
+        """Compute these nodes anew, and mark them and their siblings as changed for every score that is kept."""
         there = np.array(sorted(set(rows)), dtype=np.int64)
         self.gains[there] = self.moves.gains.of(self.state[there]).sum(axis=1)
         self.value[there] = self._value(there, self.gains[there], self.cpu[there], self.memory[there])
@@ -113,8 +113,8 @@ class Pool:
         self.places[near] = self._places(near, self.gains[near], self.cpu[near], self.memory[near])
         self._changed += near.tolist()
 
-    def loss(self, parts: Sequence[Part]) -> tuple[float, Ints]:
-        """What these nodes lose to the mix if the VM takes so much of them, and the places for each large shape."""
+    def loss(self, parts: Sequence[NodePart]) -> tuple[float, Ints]:
+        """What these nodes lose to the mix by the parts of one VM, and the places lost for each large shape."""
         rows = np.array([part.row for part in parts])
         states = self.state[rows]
         for at, part in enumerate(parts):
@@ -124,36 +124,40 @@ class Pool:
         return float(loss.sum()), destroyed.sum(axis=0)
 
     def losses(self, rows: Ints, states: Ints, cpu: Ints, memory: Ints) -> tuple[Floats, Ints]:
-        """The same for each of these nodes, with its GPUs in these states and so much taken of the rest."""
+        """The loss of each node with its GPUs in these states and so much CPU and memory taken, and the places lost."""
         gains = self.moves.gains.of(states).sum(axis=1)
         cpu, memory = np.maximum(0, self.cpu[rows] - cpu), np.maximum(0, self.memory[rows] - memory)
         loss: Floats = self.value[rows] - self._value(rows, gains, cpu, memory)
         return loss, np.maximum(0, self.places[rows] - self._places(rows, gains, cpu, memory))
 
     def _value(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Floats:
-        return worth(self.shapes, self.model[rows], gains, cpu, memory)
+        return node_value(self.shapes, self.model[rows], gains, cpu, memory)
 
     def _places(self, rows: Ints, gains: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Places for each large shape on these nodes, were they like this; those that take both nodes of a host, on
-        either."""
+        """Places for each large shape on these nodes, were they like this.
+
+        A shape that needs both nodes of a host has a place there if each node has room for its half; it counts on both.
+        """
         if self.large is None:
             return np.zeros((len(rows), 0), dtype=np.int64)
-        found = places(self.large, self.model[rows], gains, cpu, memory)
+        counts = count_places(self.large, self.model[rows], gains, cpu, memory)
         if self._half is not None:
             wide, other = self._wide, self.sibling[rows]
-            here = places(self._half, self.model[rows], gains, cpu, memory)
-            there = places(self._half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
+            here = count_places(self._half, self.model[rows], gains, cpu, memory)
+            there = count_places(self._half, self.model[other], self.gains[other], self.cpu[other], self.memory[other])
             both = np.where((other >= 0)[:, None], np.minimum(1, np.minimum(here, there)), 0)
-            found[:, wide] = both[:, wide]
-        return found
+            counts[:, wide] = both[:, wide]
+        return counts
 
-    def _up_to_date(self, ask: Ask) -> _Scored:
+    def _up_to_date(self, ask: PoolRequest) -> _ScoredRequest:
         scored = self._scored.get(ask)
         if scored is None:
             changed = np.arange(len(self.cpu))
             size = (len(self.cpu), self.state.shape[1] * self.geometry.ways)
             destroyed = np.zeros((*size, self.places.shape[1]), dtype=np.int64)
-            scored = self._scored[ask] = _Scored(0, np.full(size, FULL), np.zeros(size, dtype=np.int64), destroyed)
+            scored = self._scored[ask] = _ScoredRequest(
+                0, np.full(size, NO_ROOM), np.zeros(size, dtype=np.int64), destroyed
+            )
         else:
             changed = np.array(sorted(set(self._changed[scored.at :])), dtype=np.int64)
         scored.at = len(self._changed)
@@ -161,48 +165,52 @@ class Pool:
             self._score(ask, changed, scored)
         return scored
 
-    def _score(self, ask: Ask, rows: Ints, scored: _Scored) -> None:
-        """Score these nodes for the shape anew."""
-        scored.loss[rows] = FULL
+    def _score(self, ask: PoolRequest, rows: Ints, scored: _ScoredRequest) -> None:
+        """Score these nodes for the request anew."""
+        # 1. Nodes with room for CPU and memory, if these must be local, and of a model that will do.
+        scored.loss[rows] = NO_ROOM
         if ask.beside:
             rows = rows[(self.cpu[rows] >= ask.cpu) & (self.memory[rows] >= ask.memory)]
         rows = rows[((ask.models >> self.model[rows]) & 1).astype(np.bool_)]
+        # 2. Every way to add the devices, and the value that the node loses by each.
         option, way, state, gains = self._options(ask, rows)
         at = rows[option]
         gpu = way // self.geometry.ways if ask.count else way - 1
         scored.loss[at, way] = self.cost(ask, at, gpu, gains)
         scored.state[at, way] = state
+        # 3. The places for large shapes that it destroys; their price depends on the whole pool, so it comes in
+        # `total`.
         if self.large is not None:
             left = self._places(at, gains, *self._left(ask, at))
             scored.destroyed[at, way] = np.maximum(0, self.places[at] - left)
 
     def total(self, cost: Floats, destroyed: Ints) -> Floats:
-        """The cost with the places for large shapes that are destroyed, in steps: what differs by less is equal."""
+        """The loss with the price of the destroyed places, in steps: what differs by less than a step is equal."""
         steps: Floats = np.floor((cost + destroyed @ self.reserve()) / self.step + 0.5 + 1e-6)
         return steps
 
     def reserve(self) -> Floats:
-        """What one place of each large shape is worth now."""
+        """The price of one place of each large shape now."""
         if self.large is None:
             return np.zeros(0)
         left = self.places.sum(axis=0)
         left = np.where(self._wide, left // 2, left)
-        return price(self.large, left, float(self.gains[:, -1].sum()))
+        return place_prices(self.large, left, float(self.gains[:, -1].sum()))
 
     def select(self, cost: Floats) -> int:
-        """The cheapest way, of equals the first; the ways of a node lie together."""
+        """The cheapest way, of equals the first; the ways of one node lie side by side."""
         return int(cost.argmin())
 
-    def cost(self, ask: Ask, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
+    def cost(self, ask: PoolRequest, rows: Ints, gpu: Ints, gains: Ints) -> Floats:
         """What these nodes lose to the mix by the VM."""
         return self.value[rows] - self._value(rows, gains, *self._left(ask, rows))
 
-    def _left(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints]:
-        """CPU and memory that the VM leaves; what it has beyond a node, it has elsewhere."""
+    def _left(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints]:
+        """CPU and memory that the VM leaves of a node; what the node lacks comes from elsewhere."""
         return np.maximum(0, self.cpu[rows] - ask.cpu), np.maximum(0, self.memory[rows] - ask.memory)
 
-    def _options(self, ask: Ask, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Ways to seat the devices: which of these nodes, its way, the GPU's new state, what the node offers then."""
+    def _options(self, ask: PoolRequest, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Every way to seat the devices, as arrays: node, way, new state of the GPU, gains of the node then."""
         gains, states = self.gains[rows], self.state[rows]
         if ask.count == 0:
             here = np.arange(len(rows))
@@ -213,44 +221,48 @@ class Pool:
         after = gains[option] + self.moves.gains.of(new) - self.moves.gains.of(states[option, gpu])
         return option, gpu * self.geometry.ways + way, new, after
 
-    def _several(self, ask: Ask, rows: Ints, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """One device after the other, each where the node keeps most of its worth: one way for each node."""
+    def _several(self, ask: PoolRequest, rows: Ints, states: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """One way for each node: one device after the other, each where the node keeps the most value."""
         here = np.arange(len(rows))
         for taken, _, new in self._in_turn(ask, rows, states):
             here, states = here[taken], new
         return here, 0 * here, 0 * here, self.moves.gains.of(states).sum(axis=1)
 
-    def _in_turn(self, ask: Ask, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """For each device: which of the nodes left have room for it, on which GPU, and the states of all GPUs then."""
+    def _in_turn(self, ask: PoolRequest, rows: Ints, states: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """For each device in turn: which of the remaining nodes have room, on which GPU, and the states of all GPUs
+        then."""
         for _ in range(ask.count):
             option, gpu, _, new = self.moves.one(ask.kind, states)
             after, at = states[option], rows[option]
             after[np.arange(len(option)), gpu] = new
             cost = -self._value(at, self.moves.gains.of(after).sum(axis=1), self.cpu[at], self.memory[at])
-            first = _cheapest(np.round(cost / self.step, 3), option)
+            first = _cheapest_of_each_node(np.round(cost / self.step, 3), option)
             taken, states = option[first], after[first]
             rows = rows[taken]
             yield taken, gpu[first], states
 
-    def in_turn(self, ask: Ask, row: int) -> tuple[int, ...]:
-        """The GPU of each of several devices on this node, as far as there is room."""
-        there = np.array([row])
-        return tuple(int(each) for _, gpu, _ in self._in_turn(ask, there, self.state[there]) for each in gpu)
+    def in_turn(self, ask: PoolRequest, row: int) -> tuple[int, ...]:
+        """The GPU of each of several devices on this node, as many as there is room for."""
+        rows = np.array([row])
+        return tuple(int(each) for _, gpu, _ in self._in_turn(ask, rows, self.state[rows]) for each in gpu)
 
-    def _gpus(self, ask: Ask, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _gpus(self, ask: PoolRequest, row: int, way: int, state: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The GPUs that change, and their states then."""
         if ask.count == 0:
             return (), ()
         if ask.count == 1:
             return (way // self.geometry.ways,), (state,)
-        there = np.array([row])
-        *_, (_, _, after) = self._in_turn(ask, there, self.state[there])
+        rows = np.array([row])
+        *_, (_, _, after) = self._in_turn(ask, rows, self.state[rows])
         gpus = tuple(sorted(set(self.in_turn(ask, row))))
         return gpus, tuple(after[0, list(gpus)].tolist())
 
 
-def _cheapest(cost: Floats, node: Ints) -> Ints:
-    """The cheapest option of each node; the sort is stable, so of equals the first."""
+def _cheapest_of_each_node(cost: Floats, node: Ints) -> Ints:
+    """The cheapest option of each node; the sort is stable, so of equals the first.
+
+    Costs (3, 1, 2) on nodes (0, 0, 1) give options 1 and 2.
+    """
     order = np.lexsort((cost, node))
-    found: Ints = order[np.concatenate([[True], np.diff(node[order]) != 0])] if len(order) else order
-    return found
+    cheapest: Ints = order[np.concatenate([[True], np.diff(node[order]) != 0])] if len(order) else order
+    return cheapest

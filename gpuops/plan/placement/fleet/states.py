@@ -1,7 +1,7 @@
-"""States: what a GPU of a host is and holds, as one small whole number for each difference that a rule may see.
+"""The states of GPUs: one number for each difference that a rule may see, and a table for each question about them.
 
-Every answer comes from the rules that judge one GPU of one host (`gpus.py`, `directpath.py`, `advise.capacity`), asked
-about a stand-in: nothing is decided here.
+`index.py` numbers the GPUs of a snapshot. Every answer comes from the rules that judge one GPU of one host
+(`gpu_filters.py`, `advise.capacity`), asked about a representative of the state: nothing is decided here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from gpuops.model.catalog import Board, Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.directpath import is_of
-from gpuops.plan.placement.fleet.tables import Table
-from gpuops.plan.placement.gpus import slot_on
+from gpuops.plan.placement.fleet.geometry import Table
+from gpuops.plan.placement.gpu_filters import judge_slot, matches_type
 from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
 
 ABSENT: Final = 0
@@ -32,7 +31,7 @@ _Key = tuple[object, ...]
 
 
 class GpuStates:
-    """The states met so far, and a table for every question asked about them."""
+    """The states seen so far, and a table for every question asked about them."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -41,7 +40,7 @@ class GpuStates:
         self._tables: dict[_Key, Table] = {}
 
     def __len__(self) -> int:
-        """How many were met."""
+        """The number of states seen."""
         return len(self._stand_ins)
 
     def number(self, state: GpuState, held: bool) -> int:
@@ -61,7 +60,9 @@ class GpuStates:
     def vgpu_surely(self, profile: str) -> Table:
         """1 where a vGPU of the profile finds a slot for certain."""
         demand = WantsVgpu(0, profile)
-        return self._table(("surely", profile), lambda state, _: slot_on(state, demand, _VM, _HOST, self.catalog) == "")
+        return self._table(
+            ("surely", profile), lambda state, _: judge_slot(state, demand, _VM, _HOST, self.catalog) == ""
+        )
 
     def with_vgpu(self, profile: str) -> Table:
         """The state with one more vGPU of the profile."""
@@ -85,7 +86,7 @@ class GpuStates:
 
         def answer(state: GpuState, held: bool) -> bool:
             gpu = state.gpu
-            return not held and is_of(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
+            return not held and matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active
 
         return self._table(("whole", demand.allowed, demand.label), answer)
 

@@ -1,6 +1,7 @@
-"""A board's GPUs as a geometry: what one model of GPU can be, as the exact rules say of each state.
+"""The geometry of one GPU model: what its GPUs can be, as the exact rules say of each state, and what they sell for.
 
-Kinds are the vGPU profiles of the board, and one GPU given whole. GPUs of another model have no room for any of them.
+`board_pools.py` makes one for each model. Kinds of device are the vGPU profiles of the model, and one GPU given whole.
+GPUs of another model have no room for any of them.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import numpy as np
 
 from gpuops.model.catalog import Board
 from gpuops.model.gpu import VgpuMode
-from gpuops.plan.placement.fleet.mix import WHOLE
-from gpuops.plan.placement.fleet.prices import prices
+from gpuops.plan.placement.fleet.mix_value import VALUE_UNIT
+from gpuops.plan.placement.fleet.prices import slot_prices
+from gpuops.plan.placement.fleet.site_demand import WHOLE
 from gpuops.plan.placement.fleet.states import GpuStates
-from gpuops.plan.placement.fleet.worth import VALUE_UNIT
 
 if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.tables import Floats, Ints
+    from gpuops.plan.placement.fleet.geometry import Floats, Ints
 
-_DEAREST: Final = 400
-"""States that are followed to price the fillings of a GPU in MIG mode; beyond, single kinds must do."""
+_MOST_STATES_PRICED: Final = 400
+"""Limit of states that are followed to find the fillings of a GPU in MIG mode; beyond, fillings of one kind must do."""
 
 
 class BoardGpus:
-    """The geometry of one board. `asked` are the devices of each profile that the mix asks for, in any proportion."""
+    """The geometry of one GPU model. `asked`: the devices of each profile that the mix asks for, in any proportion."""
 
     ways = 1
 
@@ -75,9 +76,9 @@ class BoardGpus:
         return round(VALUE_UNIT * self._value(state, self._states.emptied().at(state)))
 
     def price(self, kind: int) -> float:
-        """In MiB of GPU memory; where GPUs of several modes sell it, the dearest."""
-        found = [known[kind] for known in self._prices.values() if kind in known]
-        return max(found, default=float(self.size(kind)))
+        """The price in MiB of GPU memory; where GPUs of several modes sell it, the highest."""
+        prices = [known[kind] for known in self._prices.values() if kind in known]
+        return max(prices, default=float(self.size(kind)))
 
     def _value(self, state: int, empty: int) -> float:
         """The best filling of what is free, at the prices of such GPUs."""
@@ -91,46 +92,47 @@ class BoardGpus:
         return self._values[key]
 
     def _is_cut(self, empty: int) -> bool:
-        """Whether vGPUs of several sizes share such a GPU, and lie where they would be in each other's way."""
+        """Whether vGPUs of several sizes share such a GPU, each at a place of its own (MIG)."""
         return self._states.mode(empty) is VgpuMode.MULTI_INSTANCE
 
     def _prices_of(self, empty: int) -> dict[int, float]:
-        """What a device of each kind sells for on such GPUs."""
+        """The price of a device of each kind on such GPUs."""
         if empty not in self._prices:
             sold = [kind for kind in self.kinds if self.slots(empty, kind)]
             sizes = np.array([self.size(kind) for kind in sold]) / self._board.framebuffer_mib
             demand = np.array([self._asked[self._profiles[kind]] for kind in sold], dtype=np.float64)
             fillings = self._fillings(empty, sold) if sold else np.zeros((0, 0), dtype=np.int64)
-            found = prices(sizes, demand, lambda price: _best(fillings, price)) if sold else sizes
+            sale_prices = slot_prices(sizes, demand, lambda price: _best_filling(fillings, price)) if sold else sizes
             self._prices[empty] = {
-                kind: self._board.framebuffer_mib * each for kind, each in zip(sold, found.tolist(), strict=True)
+                kind: self._board.framebuffer_mib * each for kind, each in zip(sold, sale_prices.tolist(), strict=True)
             }
         return self._prices[empty]
 
     def _fillings(self, empty: int, sold: Sequence[int]) -> Ints:
-        """In numbers of each kind: an empty GPU full of one, and where sizes are mixed by place every full mixture."""
-        found = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
+        """The fillings of an empty GPU as numbers of each kind: full of one kind, and in MIG mode every full
+        mixture."""
+        fillings = {tuple(self.slots(empty, kind) * (kind == other) for other in sold) for kind in sold}
         if self._is_cut(empty):
-            known: dict[int, frozenset[tuple[int, ...]]] = {}
-            found |= self._mixtures(empty, sold, known)
-        return np.array(sorted(found), dtype=np.int64)
+            mixtures_of: dict[int, frozenset[tuple[int, ...]]] = {}
+            fillings |= self._mixtures(empty, sold, mixtures_of)
+        return np.array(sorted(fillings), dtype=np.int64)
 
     def _mixtures(
-        self, state: int, sold: Sequence[int], known: dict[int, frozenset[tuple[int, ...]]]
+        self, state: int, sold: Sequence[int], mixtures_of: dict[int, frozenset[tuple[int, ...]]]
     ) -> frozenset[tuple[int, ...]]:
         """The numbers of each kind with which what is free can be filled until nothing fits."""
-        if state not in known and len(known) < _DEAREST:
-            known[state] = frozenset()
-            found = {
+        if state not in mixtures_of and len(mixtures_of) < _MOST_STATES_PRICED:
+            mixtures_of[state] = frozenset()
+            mixtures = {
                 tuple(count + (other == at) for other, count in enumerate(rest))
                 for at, kind in enumerate(sold)
-                for then in self.after(state, kind)
-                for rest in self._mixtures(then, sold, known)
+                for state_after in self.after(state, kind)
+                for rest in self._mixtures(state_after, sold, mixtures_of)
             }
-            known[state] = frozenset(found or {(0,) * len(sold)})
-        return known.get(state, frozenset())
+            mixtures_of[state] = frozenset(mixtures or {(0,) * len(sold)})
+        return mixtures_of.get(state, frozenset())
 
 
-def _best(fillings: Ints, price: Floats) -> Ints:
+def _best_filling(fillings: Ints, price: Floats) -> Ints:
     best: Ints = fillings[(fillings @ price).argmax()]
     return best

@@ -1,6 +1,10 @@
-"""The site's mix of VMs: what they ask for, counted host by host, so that one VM more costs one host's count.
+"""What the VMs of a site ask for: the mix that losses are measured by, and a loss.
 
-Who is off today asks tomorrow, so all VMs count, and those that are asked for now.
+`losses.py` and `board_pools.py` call it. Demand is counted host by host, so that one more VM costs one host's count. A
+VM that is off today may be started tomorrow, so all VMs count, and those that are asked for now.
+
+Example: 30 VMs with one 8q and 10 with two 24q are the shapes (8q, 1 device) and (24q, 2 devices); with the prior of 8
+VMs with a whole GPU the shares are 30/48, 10/48 and 8/48.
 """
 
 from __future__ import annotations
@@ -19,16 +23,16 @@ from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevi
 WHOLE: Final = ""
 """In place of a profile: a GPU given whole."""
 PRIOR: Final = 8.0
-"""VMs with a whole GPU that every site is taken to have beside its own: what little is known does not decide alone, and
-a GPU that is left empty takes any profile tomorrow, one that is begun only some."""
-_MOST: Final = 256
-"""Shapes: the rarest of more are left out."""
+"""VMs with a whole GPU that are added to the demand of every site: a few VMs then do not decide alone, and a GPU that
+stays empty is worth something, for it takes any profile later."""
+_MOST_SHAPES: Final = 256
+"""Limit of shapes; the rarest are left out."""
 
 
-class Shape(NamedTuple):
-    """One kind of VM: so many devices of one kind, with so much memory beside them, roughly.
+class VmShape(NamedTuple):
+    """The shape of a VM: so many devices of one kind, with roughly so much memory.
 
-    A tuple, for every decision sorts the mix and looks shapes up in it.
+    A tuple, since every decision sorts the mix and looks shapes up in it.
     """
 
     profile: str
@@ -37,82 +41,82 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a profile that hosts offer takes of a GPU."""
+class OfferedSize:
+    """The size of a profile that hosts offer, and whether it is MIG-backed."""
 
     size_mib: int
     mig_backed: bool
 
 
-Mix = Mapping[Shape, float]
+Mix = Mapping[VmShape, float]
 """The shapes of one GPU model, each with its share of all."""
-Asked = Mapping[str, Counter[Shape]]
+Asked = Mapping[str, Counter[VmShape]]
 """By the key of the board: how many VMs of each shape."""
 
 
-def asked_by(vms: Iterable[Vm], catalog: Catalog) -> dict[str, Counter[Shape]]:
+def count_shapes(vms: Iterable[Vm], catalog: Catalog) -> dict[str, Counter[VmShape]]:
     """What these VMs ask for. Templates ask for nothing."""
-    asked: dict[str, Counter[Shape]] = {}
+    asked: dict[str, Counter[VmShape]] = {}
     for vm in vms:
         if vm.devices and vm.template is not True:
             devices = [known for device in vm.devices if (known := _device(device, catalog)) is not None]
-            for board, shapes in asked_by_devices(devices, vm.memory_mib).items():
+            for board, shapes in shapes_of_devices(devices, vm.memory_mib).items():
                 asked.setdefault(board, Counter()).update(shapes)
     return asked
 
 
-def asked_by_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None) -> dict[str, Counter[Shape]]:
+def shapes_of_devices(devices: Sequence[tuple[str, str]], memory_mib: int | None) -> dict[str, Counter[VmShape]]:
     """What one VM asks for with these devices, each a board and a profile: a shape for each kind, with its part of the
     memory."""
-    asked: dict[str, Counter[Shape]] = {}
+    asked: dict[str, Counter[VmShape]] = {}
     for (board, profile), count in Counter(devices).items():
-        shape = Shape(profile, count, _roughly((memory_mib or 0) * count // len(devices)))
+        shape = VmShape(profile, count, _roughly((memory_mib or 0) * count // len(devices)))
         asked.setdefault(board, Counter())[shape] += 1
     return asked
 
 
-def plus(asked: Asked, other: Asked) -> Asked:
-    """These and the others."""
-    return _sum(asked, other, 1)
+def add_counts(asked: Asked, other: Asked) -> Asked:
+    """The sum of both counts."""
+    return _combine_counts(asked, other, 1)
 
 
-def minus(asked: Asked, other: Asked) -> Asked:
-    """These without the others."""
-    return _sum(asked, other, -1)
+def subtract_counts(asked: Asked, other: Asked) -> Asked:
+    """The first counts less the second."""
+    return _combine_counts(asked, other, -1)
 
 
-def _sum(asked: Asked, other: Asked, sign: int) -> Asked:
-    found = dict(asked)
+def _combine_counts(asked: Asked, other: Asked, sign: int) -> Asked:
+    combined = dict(asked)
     for board, shapes in other.items():
-        total = Counter(found.get(board, ()))
+        total = Counter(combined.get(board, ()))
         for shape, times in shapes.items():
             total[shape] += sign * times
             if total[shape] <= 0:
                 del total[shape]
-        found[board] = total
-    return found
+        combined[board] = total
+    return combined
 
 
-def mix_of(board: str, asked: Asked, largest: Iterable[str]) -> Mix:
+def board_mix(board: str, asked: Asked, largest_profiles: Iterable[str]) -> Mix:
     """The mix of one board; `largest` are the largest profiles that hosts offer for it."""
-    weights: dict[Shape, float] = dict(asked.get(board, {}))
-    for profile in largest:
-        shape = Shape(profile, 1, 0)
+    weights: dict[VmShape, float] = dict(asked.get(board, {}))
+    for profile in largest_profiles:
+        shape = VmShape(profile, 1, 0)
         weights[shape] = weights.get(shape, 0.0) + PRIOR
-    if len(weights) > _MOST:
-        weights = dict(sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:_MOST])
+    if len(weights) > _MOST_SHAPES:
+        weights = dict(sorted(weights.items(), key=lambda each: (-each[1], each[0]))[:_MOST_SHAPES])
     total = sum(weights.values())
     # In an order of their own: sums of fractions must not depend on who was counted first.
     return {shape: weight / total for shape, weight in sorted(weights.items())}
 
 
-def distance(mix: Mix, other: Mix) -> float:
-    """The share of VMs that would have to be others to make one mix of the other."""
+def mix_distance(mix: Mix, other: Mix) -> float:
+    """The share of VMs in which two mixes differ: 0 = equal, 1 = nothing in common."""
     more = sum(abs(share - other.get(shape, 0.0)) for shape, share in mix.items())
     return 0.5 * (more + sum(share for shape, share in other.items() if shape not in mix))
 
 
-def largest(offers: Mapping[str, Offer]) -> set[str]:
+def largest_profiles(offers: Mapping[str, OfferedSize]) -> set[str]:
     """The largest profile of each kind of GPU: time-sliced, and MIG-backed."""
     by_size = sorted(offers.items(), key=lambda each: (each[1].size_mib, each[0]))
     return set({offer.mig_backed: name for name, offer in by_size}.values())
@@ -132,15 +136,15 @@ def _device(device: GpuDevice, catalog: Catalog) -> tuple[str, str] | None:
 
 
 def _roughly(mib: int) -> int:
-    """Up to two figures of the binary number: 1, 1.5, 2, 3, 4, 6 GiB and so on."""
+    """Rounded up to 1, 1.5, 2, 3, 4, 6, 8 ... GiB, so that VMs of nearly one size are one shape."""
     if mib <= 0:
         return 0
     power = 1 << (mib - 1).bit_length()
     return power * 3 // 4 if mib <= power * 3 // 4 else power
 
 
-class SiteMix:
-    """What all VMs of the snapshot ask for."""
+class SiteDemand:
+    """The demand of all VMs of a snapshot, brought up to date host by host."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -158,15 +162,29 @@ class SiteMix:
                 self._replace(ref, ())
 
     def asked(self, ref: str, own: Asked, coming: Asked, inventory: Inventory) -> Asked:
-        """With this VM as it is to be, instead of what the snapshot knows of it, and with those that come too."""
+        """The demand with this VM as it is to be, in place of what the snapshot has of it, and with other requests."""
         known = inventory.vms.get(ref)
-        others = self._total if known is None else minus(self._total, asked_by((known,), self._catalog))
-        return plus(plus(others, own), coming)
+        others = self._total if known is None else subtract_counts(self._total, count_shapes((known,), self._catalog))
+        return add_counts(add_counts(others, own), coming)
 
     def _replace(self, ref: str, vms: tuple[Vm, ...]) -> None:
         before = {id(vm): vm for vm in self._seen.get(ref, ())}
         now = {id(vm): vm for vm in vms}
-        gone = asked_by((vm for key, vm in before.items() if key not in now), self._catalog)
-        come = asked_by((vm for key, vm in now.items() if key not in before), self._catalog)
-        self._total = plus(minus(self._total, gone), come)
+        gone = count_shapes((vm for key, vm in before.items() if key not in now), self._catalog)
+        come = count_shapes((vm for key, vm in now.items() if key not in before), self._catalog)
+        self._total = add_counts(subtract_counts(self._total, gone), come)
         self._seen[ref] = vms
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What one place takes from the other VMs of a site. Places are compared by `steps`; the rest explains it."""
+
+    steps: int
+    worth_mib: float
+    """GPU memory that the site's other VMs could have used."""
+    kept_mib: float
+    """Places lost for VMs of several GPUs, times the chance that they are wanted."""
+
+
+NO_LOSS: Final = Loss(0, 0.0, 0.0)

@@ -1,10 +1,13 @@
-"""Wide: a VM that no NUMA node of a host can hold gets GPUs on as many nodes as it needs, the same number on each.
+"""VMs that are larger than a NUMA node: GPUs on as many nodes as they need, the same number on each.
 
-Wide is what has more cores or memory than a node, or more GPUs than are beside one.
+Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/attach.py` and
+`plan/trial.py` call `place_near` instead of `place`.
 
 ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
 A host does not look at nodes when it chooses GPUs, so each vGPU is pinned to its own.
+
+Example: 96 vCPUs on a host with two nodes of 64 cores need two nodes; of four vGPUs two go beside each.
 """
 
 from __future__ import annotations
@@ -21,40 +24,44 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.directpath import is_of
-from gpuops.plan.placement.filters import refusals
+from gpuops.plan.placement.gpu_filters import matches_type
+from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
 from gpuops.plan.plan import Choice, Rejection
 
-_UNKNOWN: Final = 64
-"""More devices than a VM may have: a GPU of which nothing is known makes no VM wide."""
+_UNKNOWN_DEVICES: Final = 64
+"""More devices than a VM may have: a GPU of which nothing is known counts as room for all."""
 
 
 def place_near(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Placement | tuple[Rejection, ...]:
-    """The best place; where locality counts and the VM is wider than a node, one with its GPUs beside all of its nodes.
+    """The best place; where locality counts and the VM is larger than a node, with GPUs beside each of its nodes.
 
-    Where nothing is wide this is `place`.
+    For a VM that fits a node this is `place`.
     """
-    found = place(wanted, inventory, catalog)
-    local = isinstance(found, Placement) and found.numa_node is not None
+    # 1. The ordinary placement. If it is local, or locality does not count, that is all.
+    best = place(wanted, inventory, catalog)
+    local = isinstance(best, Placement) and best.numa_node is not None
     if local or wanted.numa is NumaPolicy.NONE or not _may_be_spread(wanted):
-        return found
+        return best
+    # 2. Spread over nodes, on the host that would be taken anyway first.
     rejections: list[Rejection] = []
-    for host in _in_order(wanted, found, inventory):
+    for host in _hosts_in_order(wanted, best, inventory):
         spread = spread_over_nodes(wanted, host, inventory, catalog)
         if isinstance(spread, Placement):
             return spread
         rejections += spread
-    if isinstance(found, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
-        return found  # without the spread it was refused as well: nodes are no reason
-    return tuple(dict.fromkeys((*found, *rejections)))
+    if isinstance(best, Placement) or wanted.numa is not NumaPolicy.REQUIRED:
+        # Without required locality it was refused for other reasons than nodes.
+        return best
+    return tuple(dict.fromkeys((*best, *rejections)))
 
 
 def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
-    """How many NUMA nodes of this host the VM's cores, memory and GPUs take up at the least; 0 = more than it has."""
+    """The fewest NUMA nodes of this host that hold the VM's cores, memory and GPUs; 0 = more than it has, or
+    unknown."""
     nodes = host.numa_nodes
     if not nodes or vm.vcpus is None or vm.memory_mib is None:
         return 0
@@ -68,18 +75,18 @@ def nodes_needed(vm: Vm, demands: Sequence[Demand], host: Host, catalog: Catalog
 
 
 def _room_if_empty(node: NumaNode, demands: Sequence[Demand], host: Host, catalog: Catalog) -> int:
-    """How many such devices the GPUs beside the node could give if nobody had any; what is not known counts as room."""
-    there = [gpu for gpu in host.gpus if gpu.numa_node == node.id]
-    return sum(max((_takes(gpu, demand, catalog) for demand in demands), default=0) for gpu in there)
+    """How many such devices the GPUs beside the node could give if all were free; what is not known counts as room."""
+    gpus = [gpu for gpu in host.gpus if gpu.numa_node == node.id]
+    return sum(max((_devices_possible(gpu, demand, catalog) for demand in demands), default=0) for gpu in gpus)
 
 
-def _takes(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int:
+def _devices_possible(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int:
     match demand:
         case WantsVgpu(profile=profile):
             most = free_slots(gpu, (), profile, catalog).at_most
-            return _UNKNOWN if most is None else most
+            return _UNKNOWN_DEVICES if most is None else most
         case WantsDynamic():
-            return int(is_of(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active)
+            return int(matches_type(gpu, demand) and gpu.passthrough is not None and gpu.passthrough.active)
         case WantsDirectPath(address=address):
             return int(gpu.address == address)
         case _:
@@ -89,7 +96,7 @@ def _takes(gpu: PhysicalGpu, demand: Demand, catalog: Catalog) -> int:
 def spread_over_nodes(
     wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog
 ) -> Placement | tuple[Rejection, ...]:
-    """A place on this host with GPUs on each node that the VM needs, or why there is none; () = it is not wide."""
+    """A place on this host with GPUs on each node that the VM needs, or why there is none; () = one node is enough."""
     count = nodes_needed(wanted.vm, () if wanted.grouped else wanted.demands, host, catalog)
     if count < 2 or len(wanted.demands) < count:
         return ()
@@ -98,9 +105,9 @@ def spread_over_nodes(
         return refused
     rejections: list[Rejection] = []
     for nodes in combinations(sorted(host.numa_nodes, key=lambda node: node.id), count):
-        part = share(wanted.vm, count)
-        short = [reason for node in nodes for reason in short_beside(part, node, host, inventory)]
-        seating = _seated(wanted, nodes, host, inventory, catalog)
+        vm_share = share_of_vm(wanted.vm, count)
+        short = [reason for node in nodes for reason in short_beside(vm_share, node, host, inventory)]
+        seating = _seat_over_nodes(wanted, nodes, host, inventory, catalog)
         if not short and seating.complete:
             return _placement(wanted, host, nodes, seating)
         rejections += (*short, *seating.rejections)
@@ -113,9 +120,9 @@ def _may_be_spread(wanted: Wanted) -> bool:
     return len(wanted.demands) > 1 and not named and not pins
 
 
-def _in_order(wanted: Wanted, found: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
-    """The host that would be taken anyway first; a VM that exists is not moved for this."""
-    first = found.host.ref if isinstance(found, Placement) else None
+def _hosts_in_order(wanted: Wanted, best: Placement | tuple[Rejection, ...], inventory: Inventory) -> Iterator[Host]:
+    """The hosts to try, the one that would be taken anyway first; a VM that exists is not moved for this."""
+    first = best.host.ref if isinstance(best, Placement) else None
     if first is not None:
         yield inventory.hosts[first]
         if wanted.vm.host is not None:
@@ -123,14 +130,16 @@ def _in_order(wanted: Wanted, found: Placement | tuple[Rejection, ...], inventor
     yield from (inventory.hosts[ref] for ref in wanted.hosts if ref != first)
 
 
-def share(vm: Vm, count: int) -> Vm:
-    """What of the VM is on each of so many nodes; asked only where `nodes_needed` has an answer."""
+def share_of_vm(vm: Vm, count: int) -> Vm:
+    """The part of the VM on each of `count` nodes; only for VMs that `nodes_needed` has an answer for."""
     assert vm.vcpus is not None and vm.memory_mib is not None, "nodes_needed knew them"
     return replace(vm, vcpus=-(-vm.vcpus // count), memory_mib=-(-vm.memory_mib // count))
 
 
-def _seated(wanted: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog) -> Seating:
-    """The demands dealt to the nodes in turn, each seated on its own."""
+def _seat_over_nodes(
+    wanted: Wanted, nodes: Sequence[NumaNode], host: Host, inventory: Inventory, catalog: Catalog
+) -> Seating:
+    """The demands given to the nodes in turn, and each node's part seated on its own."""
     parts = []
     for number, node in enumerate(nodes):
         dealt: list[Demand] = list(wanted.demands[number :: len(nodes)])

@@ -1,4 +1,7 @@
-"""Host filters: why a host cannot take a VM, whatever its GPUs say. Cheapest question first."""
+"""Feasible: why a host cannot take a VM, whatever its GPUs say. The cheapest question comes first.
+
+`candidates.py`, `multi_node.py` and `fleet/choice.py` call it; `HOST_FILTERS` is the list, with a reason for its order.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def connected(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | N
 
 
 def unreachable(host: Host) -> Rejection | None:
-    """Why nothing that the host shows can be relied on; None = vCenter reaches it."""
+    """Why nothing that vCenter shows of the host can be relied on; None = vCenter reaches it."""
     if host.connected is True:
         return None
     if host.connected is False:
@@ -42,7 +45,7 @@ def not_in_maintenance(wanted: Wanted, host: Host, inventory: Inventory) -> Reje
 def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
     """All of the VM's memory is reserved at power-on (VMware vSphere docs, passthrough devices).
 
-    What other VMs may reserve, and vCenter does not tell, is a doubt of the seating and no refusal.
+    What other VMs may reserve and vCenter does not tell is a doubt in `seating.py`, no refusal.
     """
     if wanted.vm.memory_mib is None:
         return Rejection(wanted.vm.name, "its memory size cannot be read, and all of it must be reserved")
@@ -56,19 +59,19 @@ def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejec
 
 
 def cpu_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
-    """What the VM reserves of the CPU must be left at power-on (vSphere API, InsufficientCpuResourcesFault).
+    """The CPU that the VM reserves must be left at power-on (vSphere API, InsufficientCpuResourcesFault).
 
-    Most reserve none; one that cannot be read is taken for such.
+    Most VMs reserve none; a reservation that cannot be read counts as none.
     """
-    asked_mhz = wanted.vm.cpu_reservation_mhz
-    if not asked_mhz:
+    wanted_mhz = wanted.vm.cpu_reservation_mhz
+    if not wanted_mhz:
         return None
     free_mhz = unreserved_mhz(host, wanted.vm, inventory)
     if free_mhz is None:
-        return Rejection(host.name, f"its CPU cannot be read, and {wanted.vm.name} reserves {asked_mhz} MHz of it")
-    if asked_mhz <= free_mhz:
+        return Rejection(host.name, f"its CPU cannot be read, and {wanted.vm.name} reserves {wanted_mhz} MHz of it")
+    if wanted_mhz <= free_mhz:
         return None
-    return Rejection(host.name, "CPU to reserve, beside what running VMs reserve", asked_mhz, max(0, free_mhz), "MHz")
+    return Rejection(host.name, "CPU to reserve, beside what running VMs reserve", wanted_mhz, max(0, free_mhz), "MHz")
 
 
 def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -135,10 +138,10 @@ HOST_FILTERS: Final[tuple[HostFilter, ...]] = (
 )
 
 MOVE_FILTERS: Final[tuple[HostFilter, ...]] = (sees_files, stays_in_its_vapp)
-"""Those of them that only a VM which exists already can fail, one way on one host and another on the next."""
+"""The filters whose answer depends on the host that the VM is on now: only a VM that exists can fail them."""
 
 
 def refusals(wanted: Wanted, host: Host, inventory: Inventory) -> tuple[Rejection, ...]:
-    """Every reason why the host cannot take the VM, but for its GPUs."""
-    found = (host_filter(wanted, host, inventory) for host_filter in HOST_FILTERS)
-    return tuple(rejection for rejection in found if rejection is not None)
+    """Every reason why the host cannot take the VM, except those of its GPUs."""
+    answers = (host_filter(wanted, host, inventory) for host_filter in HOST_FILTERS)
+    return tuple(rejection for rejection in answers if rejection is not None)

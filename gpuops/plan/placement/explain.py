@@ -1,0 +1,183 @@
+"""What a plan says about a placement beyond where it is: room on each GPU, memory that may be remote, device groups
+whose joined GPUs may not be free, and VMs that would find no slot any more.
+
+`plan/attachment.py` and `plan/trial.py` call it; nothing here chooses a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from gpuops.advise.occupancy import GpuState, gpu_states, may_run
+from gpuops.advise.room import room_for
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.holding import take
+from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
+from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import (
+    Demand,
+    Placement,
+    Wanted,
+    WantsDirectPath,
+    WantsDynamic,
+    WantsVgpu,
+    demands_of,
+    pins_of,
+)
+from gpuops.plan.plan import Choice, Rejection
+
+
+def explain_gpus(wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:
+    """A line for each GPU of the host and each kind of device wanted: the room there, or the refusal with its
+    numbers."""
+    kinds = _one_demand_per_kind(wanted)
+    for state in gpu_states(host, inventory, catalog):
+        for demand in kinds:
+            subject = f"{host.name} {state.gpu.address}"
+            if isinstance(demand, WantsVgpu):
+                answer = judge_slot(state.without(wanted.vm.ref), demand, wanted.vm, host, catalog)
+                room = f"room for {_slots_text(state, demand, catalog)} {demand.profile}"
+            else:
+                answer = _judge_whole_gpu(demand, wanted, state.gpu, host, inventory)
+                room = "free as a whole"
+            yield _as_choice(subject, answer, room)
+
+
+def _one_demand_per_kind(wanted: Wanted) -> tuple[Demand, ...]:
+    """One demand of each kind, so that a VM with eight equal vGPUs gets one line for each GPU."""
+    kinds: dict[object, Demand] = {}
+    for demand in wanted.demands:
+        match demand:
+            case WantsVgpu(profile=profile):
+                kinds.setdefault(profile, demand)
+            case WantsDirectPath(address=address):
+                kinds.setdefault(address, demand)
+            case WantsDynamic(allowed=allowed, label=label):
+                kinds.setdefault((allowed, label), demand)
+    return tuple(kinds.values())
+
+
+def _judge_whole_gpu(
+    demand: WantsDirectPath | WantsDynamic, wanted: Wanted, gpu: PhysicalGpu, host: Host, inventory: Inventory
+) -> Rejection | str:
+    if isinstance(demand, WantsDynamic) and (gpu.vendor_id, gpu.device_id) not in demand.allowed:
+        return Rejection(f"{host.name} {gpu.address}", f"is another model ({gpu.name})")
+    return judge_device(WantsDirectPath(demand.ordinal, gpu.address), wanted.vm, host, inventory)
+
+
+def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
+    if isinstance(answer, Rejection):
+        return Choice(subject, chosen=False, reason=str(answer).removeprefix(f"{subject}: "))
+    doubt = f", but {answer.removeprefix(f'{subject}: ')}" if answer else ""
+    return Choice(subject, chosen=False, reason=f"{room}{doubt}", feasible=True)
+
+
+def _slots_text(state: GpuState, demand: WantsVgpu, catalog: Catalog) -> str:
+    slots = room_for(state, demand.profile, catalog)
+    if slots.at_most is None:
+        return "an unknown number of"
+    return str(slots.at_most) if slots.exact else f"{slots.at_least} to {slots.at_most}"
+
+
+def remote_memory(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
+    """Warnings of what is short beside the GPUs, where locality is only preferred."""
+    if numa is not NumaPolicy.PREFERRED or placement.bound_to:
+        return
+    gpus = [gpu for address in placement.seats.values() if (gpu := placement.host.gpu(address)) is not None]
+    nodes = {gpu.numa_node for gpu in gpus} - {None}
+    if not nodes:
+        yield f"on which NUMA node of {placement.host.name} the GPU is cannot be read: its memory may be remote"
+        return
+    if len(nodes) > 1:
+        yield f"the GPUs of {vm.name} are on NUMA nodes {', '.join(map(str, sorted(nodes, key=str)))}"
+    for node in placement.host.numa_nodes:
+        if node.id in nodes:
+            short = short_beside(vm, node, placement.host, inventory)
+            yield from (f"{rejection}: the rest is remote" for rejection in short)
+
+
+def may_be_remote(vm: Vm, numa: NumaPolicy, placement: Placement, inventory: Inventory) -> Iterator[str]:
+    """Warnings of memory beside the GPUs that is only free if ESXi keeps other VMs on other nodes.
+
+    Most VMs are bound to no node, and vCenter does not tell where their memory is. Only where locality is required: a
+    VM that prefers it is not bound itself, and ESXi balances it.
+    """
+    if numa is not NumaPolicy.REQUIRED or vm.memory_mib is None:
+        return
+    host, needed_mib = placement.host, -(-vm.memory_mib // len(placement.bound_to))
+    for node in (node for node in host.numa_nodes if node.id in placement.bound_to):
+        least = surely_free_memory_mib(node, vm, host, inventory)
+        if needed_mib > least:
+            most = free_memory_mib(node, vm, host, inventory)
+            yield (
+                f"{host.name} numa{node.id}: memory beside the GPU: needs {needed_mib} MiB, {least} to {most} there: "
+                "VMs that run on this host are bound to no node and may have the rest"
+            )
+
+
+def as_device_group(vm: Vm, placement: Placement, inventory: Inventory, catalog: Catalog) -> Placement:
+    """The placement of a VM whose devices are a vendor device group: without pins, in doubt where GPUs may not be
+    joined.
+
+    A group is given whole, on GPUs that the host knows to be joined and vCenter does not tell (vSphere API,
+    VirtualMachineVendorDeviceGroupInfo: its component devices carry no address).
+    """
+    doubt = _doubt_of_joined_gpus(vm, placement, inventory, catalog)
+    return replace(placement, pins={}, doubts=(*placement.doubts, *([doubt] if doubt else [])))
+
+
+def _doubt_of_joined_gpus(vm: Vm, placement: Placement, inventory: Inventory, catalog: Catalog) -> str:
+    """Why the joined GPUs may not be free; empty = it does not matter which are joined."""
+    profiles = {device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)}
+
+    def may_join(state: GpuState) -> bool:
+        return any(may_run(state.gpu, profile, catalog) is not False for profile in profiles)
+
+    states = [state for state in gpu_states(placement.host, inventory, catalog) if may_join(state)]
+    taken = [state for state in states if state.tenants or state.unclear]
+    if not taken or len(states) <= len(vm.devices or ()):
+        return ""
+    return f"{placement.host.name}: which of its GPUs are joined vCenter does not tell; {len(taken)} of them are in use"
+
+
+def displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[Vm, ...]:
+    """VMs of the host, off or suspended, that could start beside what runs now, and not beside this VM too."""
+    # Only what the host knows is copied from step to step: a fleet has other VMs in thousands.
+    local = replace(inventory, vms={other.ref: other for other in inventory.vms_on(host) if other.ref != vm.ref})
+    waiting = [other for other in local.vms.values() if _is_waiting(other)]
+    waiting.sort(key=lambda other: (other.power is not PowerState.SUSPENDED, other.name))
+    without = _startable(waiting, local, catalog)
+    running = replace(vm, host=host.ref, power=PowerState.ON)
+    beside = _startable(waiting, take(running, local, catalog), catalog)
+    return tuple(other for other in waiting if other.ref in without and other.ref not in beside)
+
+
+def warn_of_displaced(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """A warning that names the displaced VMs; empty = none is."""
+    others = displaced(vm, host, inventory, catalog)
+    names = ", ".join(f"{o.name} ({'suspended' if o.power is PowerState.SUSPENDED else 'off'})" for o in others)
+    return (f"while {vm.name} runs, {host.name} has no GPU left for {names}",) if others else ()
+
+
+def _is_waiting(vm: Vm) -> bool:
+    return vm.power in (PowerState.OFF, PowerState.SUSPENDED) and bool(vm.devices) and vm.template is not True
+
+
+def _startable(vms: Iterable[Vm], inventory: Inventory, catalog: Catalog) -> frozenset[str]:
+    """Those that could be started one after the other."""
+    started = []
+    for vm in vms:
+        host = inventory.hosts.get(vm.host or "")
+        if host is None:
+            continue
+        if seat(vm, demands_of(vm.devices or (), pins_of(vm)), host, inventory, catalog).complete:
+            inventory = take(replace(vm, power=PowerState.ON), inventory, catalog)
+            started.append(vm.ref)
+    return frozenset(started)

@@ -1,0 +1,120 @@
+"""A pool for each GPU model of the fleet, at the prices of the site's mix; `losses.py` asks for it.
+
+A profile names its GPU model, so models do not compete for VMs. A pool is kept as long as the mix is near to the one
+that it was made for, and brought up to date where the index was read again: one more VM changes no price, and the
+scores of thousands of decisions stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gpuops.model.catalog import Board
+from gpuops.plan.placement.fleet.board_geometry import BoardGpus
+from gpuops.plan.placement.fleet.geometry import NO_LIMIT
+from gpuops.plan.placement.fleet.mix_value import (
+    ShapeFrequency,
+    commonest,
+    large_shapes,
+    make_shape_arrays,
+    with_weights,
+)
+from gpuops.plan.placement.fleet.pool import NodePool
+from gpuops.plan.placement.fleet.site_demand import Asked, Mix, OfferedSize, board_mix, largest_profiles, mix_distance
+
+if TYPE_CHECKING:
+    from gpuops.plan.placement.fleet.index import FleetIndex
+
+LOSS_STEP: Final = 0.001
+"""Share of a GPU: losses that differ by less are equal."""
+FEEDING_SLACK: Final = 2.0
+"""CPU and memory are taken to feed so many times the value of the mean VM: not all of the small VMs come at once."""
+NEAR_MIX: Final = 0.02
+"""Share of VMs by which the mix may differ from the one that a pool was made for."""
+
+
+@dataclass(slots=True)
+class PricedPool:
+    """The pool of one board for one mix."""
+
+    pool: NodePool
+    gpus: BoardGpus
+    mix: Mix
+    at: int
+    """How many of the rows that the index read again the pool has seen."""
+
+
+class BoardPools:
+    """The pools of a fleet, made when first asked for."""
+
+    def __init__(self, fleet: FleetIndex) -> None:
+        self._fleet = fleet
+        self._pools: dict[str, PricedPool] = {}
+        self._largest: dict[str, set[str]] = {}
+
+    def priced(self, board: Board, asked: Asked) -> PricedPool:
+        """The pool of this board where so much is asked for, as the index is now."""
+        mix = board_mix(board.key, asked, self._largest_of(board))
+        priced_pool = self._pools.get(board.key)
+        if priced_pool is None or mix_distance(priced_pool.mix, mix) > NEAR_MIX:
+            priced_pool = self._pools[board.key] = self._new(board, mix)
+        self._sync(priced_pool)
+        return priced_pool
+
+    def _sync(self, priced_pool: PricedPool) -> None:
+        rows = sorted(set(self._fleet.read_again[priced_pool.at :]))
+        priced_pool.at = len(self._fleet.read_again)
+        if rows:
+            pool = priced_pool.pool
+            pool.state[rows], pool.memory[rows] = self._fleet.state[rows], self._fleet.free_mib(np.array(rows))
+            pool.changed(rows)
+
+    def _new(self, board: Board, mix: Mix) -> PricedPool:
+        fleet = self._fleet
+        devices: dict[str, float] = {}
+        for shape, part in mix.items():
+            devices[shape.profile] = devices.get(shape.profile, 0.0) + part * shape.devices
+        gpus = BoardGpus(board, fleet.states, devices)
+        often = [
+            ShapeFrequency(gpus.kind(shape.profile), shape.devices, 0, shape.memory_mib, part)
+            for shape, part in mix.items()
+        ]
+        sizes = {kind: gpus.size(kind) for kind in gpus.kinds}
+        rows = np.arange(len(fleet.host_of))
+        empties = np.unique(fleet.states.emptied().of(np.unique(fleet.state)))
+        for state in empties.tolist():
+            gpus.value(state)  # so that every kind has its price
+        shapes = with_weights(
+            make_shape_arrays(commonest(often), sizes, fleet.state.shape[1]),
+            often,
+            {kind: gpus.price(kind) for kind in sizes},
+            FEEDING_SLACK,
+        )
+        pool = NodePool(
+            gpus,
+            fleet.state,
+            np.full(len(rows), NO_LIMIT),  # vSphere shares cores, it does not hand them out
+            fleet.free_mib(rows),
+            shapes,
+            step=LOSS_STEP * board.framebuffer_mib,
+            large=large_shapes(often, sizes, shapes, board.framebuffer_mib),
+            sibling=fleet.sibling,
+        )
+        return PricedPool(pool, gpus, mix, len(fleet.read_again))
+
+    def _largest_of(self, board: Board) -> set[str]:
+        """The largest profiles that hosts offer for their GPUs in the mode that these are in."""
+        if board.key not in self._largest:
+            states = self._fleet.states
+            empties = np.unique(states.emptied().of(np.unique(self._fleet.state))).tolist()
+            there = [state for state in empties if state and states.of_board(state, board.key)]
+            offers = {}
+            for name in self._fleet.offered_names():
+                facts = states.catalog.profile(name)
+                if facts is not None and facts.board == board.key and any(states.slots(name).at(s) for s in there):
+                    offers[name] = OfferedSize(facts.framebuffer_mib, facts.mig_backed)
+            self._largest[board.key] = largest_profiles(offers)
+        return self._largest[board.key]

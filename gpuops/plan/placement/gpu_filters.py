@@ -1,0 +1,185 @@
+"""Feasible: whether a GPU has a slot for a vGPU, or a host can give a PCI device whole; and in which order hosts
+choose.
+
+`seating.py`, `candidates.py`, `explain.py` and `fleet/states.py` call it.
+
+Sources: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force) and HostAssignableHardwareBinding;
+HostGraphicsInfo.graphicsType; HostGraphicsConfig.sharedPassthruAssignmentPolicy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from gpuops.advise.occupancy import GpuState, may_run
+from gpuops.advise.room import room_for
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
+from gpuops.plan.plan import Rejection
+
+
+def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
+    """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and the VM's own vGPUs so far."""
+    subject = f"{host.name} {state.gpu.address}"
+    refused = refuse_vgpus(state.gpu, subject)
+    if refused is not None:
+        return refused
+    slots = room_for(state, demand.profile, catalog)
+    if may_run(state.gpu, demand.profile, catalog) is False:
+        return Rejection(subject, slots.because)
+    if not slots.possible:
+        names = [f"{name} itself" if name == vm.name else name for name in state.vm_names]
+        held = f"; held by {', '.join(names)}" if names else ""
+        return Rejection(subject, f"{slots.because}{held}", 1, 0, "slot")
+    if state.unclear:
+        return Rejection(subject, f"what runs on it is not known: {state.unclear}")
+    return "" if slots.at_least else f"{subject}: {slots.because}"
+
+
+def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
+    """Why a GPU is in the wrong mode for any vGPU; None = it serves vGPUs.
+
+    Sources: vSphere API, HostGraphicsInfo.graphicsType; NVIDIA vGPU docs: a change of the type takes effect when Xorg
+    or the host restarts.
+    """
+    if gpu.passthrough is not None and gpu.passthrough.active:
+        return Rejection(subject, "is given to DirectPath I/O", hint="attach it whole: --device")
+    if gpu.graphics_type is GraphicsType.SHARED_DIRECT:
+        return None
+    wanted, now = GraphicsType.SHARED_DIRECT.value, gpu.graphics_type
+    if gpu.configured_graphics_type is GraphicsType.SHARED_DIRECT:
+        hint = "the change is configured: restart Xorg on the host, or the host"
+        return Rejection(subject, "graphics type in force", wanted, now.value if now else "unknown", hint=hint)
+    if now is None:
+        return Rejection(subject, "its graphics type cannot be read")
+    return Rejection(subject, "graphics type", wanted, now.value, hint="set it to Shared Direct on the host")
+
+
+def host_order(states: Iterable[GpuState], host: Host, catalog: Catalog) -> list[GpuState]:
+    """The GPUs in the order in which the host is expected to try them; ties go to the lowest address.
+
+    In same-size mode by the host's policy: `performance` the GPU with the fewest VMs, `consolidation` the one with the
+    most (vSphere API, HostGraphicsConfig.sharedPassthruAssignmentPolicy); in mixed-size mode the least used; in MIG
+    mode as they come (NVIDIA AI Enterprise docs; the policy is ignored there).
+    """
+
+    def key(state: GpuState) -> tuple[int, int]:
+        match state.gpu.vgpu_mode:
+            case VgpuMode.MULTI_INSTANCE:
+                return (2, 0)
+            case VgpuMode.MIXED_SIZE:
+                return (1, used_mib(state, catalog))
+            case _ if host.assignment_policy is AssignmentPolicy.CONSOLIDATION:
+                return (0, -len(state.vm_names))
+            case _:
+                return (0, len(state.vm_names))
+
+    return sorted(states, key=lambda state: (*key(state), state.gpu.address))
+
+
+def used_mib(state: GpuState, catalog: Catalog) -> int:
+    """Frame buffer that the vGPUs on the GPU hold, as far as the catalogue knows them."""
+    profiles = (catalog.profile(tenant.profile) for tenant in state.tenants)
+    return sum(profile.framebuffer_mib for profile in profiles if profile is not None)
+
+
+def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> Rejection | str:
+    """A doubt about the device ("" = certain), or why the host cannot give it to the VM."""
+    subject = f"{host.name} {demand.address}"
+    holder = holders(host, inventory).get(demand.address)
+    if holder is not None and holder != vm.ref:
+        name = inventory.vms[holder].name if holder in inventory.vms else holder
+        return Rejection(subject, f"is held by {name}, which runs", hint=f"stop {name}, or choose another device")
+    gpu = host.gpu(demand.address)
+    if gpu is not None:
+        return _refuse_inactive(gpu, subject) or ""
+    if not host.readable:
+        return Rejection(subject, "the devices of its host cannot be read")
+    if host.config_target is None:
+        if host.ref != vm.host:
+            return Rejection(subject, "is no GPU of this host")
+        return f"{subject}: not a GPU that the host lists; its passthrough state is not checked"
+    addresses = [target.address for target in host.config_target.passthrough]
+    if demand.address in addresses:
+        return ""
+    known = ", ".join(str(address) for address in sorted(addresses)) or "none"
+    return Rejection(subject, f"is no passthrough device of this host (it has: {known})")
+
+
+def _refuse_inactive(gpu: PhysicalGpu, subject: str) -> Rejection | None:
+    state = gpu.passthrough
+    if state is None:
+        return Rejection(subject, "its passthrough state cannot be read")
+    if state.active and state.enabled:
+        return None
+    if state.reboot_pending:
+        change = "is switched on" if state.enabled else "is switched off"
+        return Rejection(
+            subject, f"its passthrough {change} and waits for a reboot of the host", hint="reboot the host"
+        )
+    if not state.capable:
+        return Rejection(subject, "cannot be passed through (the host says it is not capable)")
+    hint = "switch passthrough on for it on the host; vGPUs can then no longer use it"
+    return Rejection(subject, "is not switched to passthrough", hint=hint)
+
+
+def find_free_device(
+    demand: WantsDynamic,
+    vm: Vm,
+    taken: Collection[PciAddress],
+    host: Host,
+    inventory: Inventory,
+    node: int | None = None,
+) -> PciAddress | Rejection:
+    """A device of the host (of its NUMA node `node`) that fits and nobody holds, lowest address first; or why none."""
+    fitting = [gpu for gpu in host.gpus if matches_type(gpu, demand) and node in (None, gpu.numa_node)]
+    active = sorted(gpu.address for gpu in fitting if gpu.passthrough is not None and gpu.passthrough.active)
+    held_by_others = {address: ref for address, ref in holders(host, inventory).items() if ref != vm.ref}
+    free = [address for address in active if address not in held_by_others and address not in taken]
+    if free:
+        return free[0]
+    wanted = f"device of type {_types(demand)}" + (f" with label {demand.label}" if demand.label else "")
+    if not active:
+        where = "" if node is None else f" on NUMA node {node}"
+        return Rejection(host.name, f"has no {wanted} in passthrough{where}")
+    holders_there = {held_by_others[address] for address in active if address in held_by_others}
+    who = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in holders_there))
+    rule = f"{wanted} that is free ({len(active)} there" + (f", held by {who})" if who else ")")
+    return Rejection(host.name, rule, 1 + sum(address in taken for address in active), len(active) - len(holders_there))
+
+
+def holders(host: Host, inventory: Inventory) -> dict[PciAddress, str]:
+    """Which VM holds each passthrough device of the host now: as the host binds them, and as running VMs carry them."""
+    holder_of = {binding.address: binding.vm for binding in host.bindings if _may_hold(binding.vm, inventory)}
+    for vm in inventory.vms_on(host):
+        if vm.power is not PowerState.ON:
+            continue
+        for device in vm.devices or ():
+            match device:
+                case DirectPathDevice(address=address):
+                    holder_of[address] = vm.ref
+                case DynamicDevice(assigned=PciAddress() as address):
+                    holder_of[address] = vm.ref
+                case _:
+                    pass
+    return holder_of
+
+
+def _may_hold(ref: str, inventory: Inventory) -> bool:
+    """A VM that is off holds no device, though its binding may be listed for a while."""
+    vm = inventory.vms.get(ref)
+    return vm is None or vm.power is not PowerState.OFF
+
+
+def matches_type(gpu: PhysicalGpu, demand: WantsDynamic) -> bool:
+    if (gpu.vendor_id, gpu.device_id) not in demand.allowed:
+        return False
+    return demand.label is None or (gpu.passthrough is not None and gpu.passthrough.label == demand.label)
+
+
+def _types(demand: WantsDynamic) -> str:
+    return " or ".join(f"{vendor:04x}:{device:04x}" for vendor, device in demand.allowed)
