@@ -48,12 +48,13 @@ RENAMED: Final = (Event("V6", rules_of("V6", {"target": "ml-06", "at_s": 112.0})
         pytest.param(2100226, PAUSED, id="one request of a machine that was paused may come late"),
         pytest.param(13786, ONE_AFTER_ANOTHER, id="ML VMs of a host start in the order of the plan"),
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
+        pytest.param(2300065, (), id="a hook that needs longer than it is given is not done"),
         pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
     ],
 )
 def test_a_night_that_broke_holds(seed: int, events: Sequence[Event]) -> None:
     night = play(seed, events)
-    assert night.reached, "something struck"
+    assert night.reached or not events, "something struck"
     assert violations(night) == []
 
 

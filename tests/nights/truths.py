@@ -217,7 +217,9 @@ def hooks_end_as_told(night: Played) -> Iterator[str]:
             if not isinstance(outcome.step, RunInGuest) or outcome.verdict not in (Verdict.UNKNOWN, Verdict.FAILED):
                 continue
             process = ended.get(outcome.step.vm)
-            if process is not None and process.ends_at is not None and process.exit_code == 0:
+            if process is None or process.ends_at is None or process.exit_code != 0:
+                continue
+            if (process.ends_at - process.started_at).total_seconds() < outcome.step.limit_s:
                 yield f"I8: the hook of {outcome.step.vm} ended well, and is {outcome.verdict}: {outcome.reason}"
 
 
