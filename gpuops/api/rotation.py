@@ -113,15 +113,21 @@ def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force
 
 
 def rotate_abandon(
-    site: Site, vm: str, *, apply: bool = True, consent: Callable[[Abandonment], None] = lambda found: None
+    site: Site,
+    vm: str,
+    policy: Policy | None = None,
+    *,
+    apply: bool = True,
+    consent: Callable[[Abandonment], None] = lambda found: None,
 ) -> Abandonment:
     """Gives up one VM that a night holds: no morning waits for it any more; nothing is sent to vCenter.
 
-    Raises Refused where this machine's journal knows of no such VM, Locked while a rotation runs.
+    One that this machine's journal does not know is held by its marker, under the custom attribute of `policy`; None =
+    that of the last night. Raises Refused where no night holds such a VM, Locked while a rotation runs.
     """
     from gpuops.execute.abandoning import abandon_vm
 
-    return abandon_vm(site, vm, apply=apply, consent=consent)
+    return abandon_vm(site, vm, policy, apply=apply, consent=consent)
 
 
 def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import PolicyError
@@ -23,22 +24,11 @@ class Originals:
 
         What is already saved of this night stays as it was saved.
         """
-        self._journal.save(
-            [
-                {
-                    "night": original.night,
-                    "vm": original.vm,
-                    "role": str(original.role),
-                    "uuid": original.uuid,
-                    "name": original.name,
-                    "host": original.host,
-                    "profiles": list(original.profiles),
-                    **({"drs": str(original.drs)} if original.drs is not None else {}),
-                }
-                for original in originals
-            ],
-            run,
-        )
+        self._journal.save([_body(original) for original in originals], run)
+
+    def adopt(self, original: Original) -> None:
+        """Keeps a VM that its marker alone says was taken."""
+        self._journal.save([{**_body(original), "taken": True}])
 
     def returned(self, original: Original) -> None:
         """The VM was seen as it was before the night."""
@@ -72,6 +62,19 @@ class Originals:
             if saved.returned is None or saved.night == night or returned
         ]
         return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+
+
+def _body(original: Original) -> dict[str, Any]:
+    return {
+        "night": original.night,
+        "vm": original.vm,
+        "role": str(original.role),
+        "uuid": original.uuid,
+        "name": original.name,
+        "host": original.host,
+        "profiles": list(original.profiles),
+        **({"drs": str(original.drs)} if original.drs is not None else {}),
+    }
 
 
 @lru_cache(maxsize=16)

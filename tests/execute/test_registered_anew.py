@@ -131,7 +131,7 @@ def test_one_vm_of_two_nights_is_given_up_as_one(world: World, tmp_path: Path) -
     with site(world, tmp_path) as here, here.changing("vc-uuid", alone=True) as journal:
         [mine] = [each for each in Originals(journal).all() if each.uuid == world.vms[new].instance_uuid]
         Originals(journal).save([replace(mine, night="2026-11-19", vm=new)])
-    found = abandon_vm(site(world, tmp_path), mine.name, apply=True, consent=lambda found: None)
+    found = abandon_vm(site(world, tmp_path), mine.name, None, apply=True, consent=lambda found: None)
     assert found.applied
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
     assert mine.name not in {each.name for each in Originals(journal).all()}
@@ -142,7 +142,7 @@ def test_one_that_was_given_up_and_is_taken_again_is_given_up_no_more(world: Wor
     assert run(world, Half.NIGHT, tmp_path).exit_code == 0
     old = suspended(world)[0]
     name = world.vms[old].name
-    abandon_vm(site(world, tmp_path), name, apply=True, consent=lambda found: None)
+    abandon_vm(site(world, tmp_path), name, None, apply=True, consent=lambda found: None)
     assert run(world, Half.DAY, tmp_path).exit_code == 0
     new = registered_anew(world, old)
     world._set_power(new, PowerState.ON)

@@ -18,6 +18,7 @@ from gpuops.api import (
 )
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
+from gpuops.model.rotation import Role
 from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.scope import Scope
 from gpuops.sim.server import SimServer
@@ -80,3 +81,49 @@ def _ref(lab: SimServer) -> str:
 def test_what_no_night_holds_is_not_given_up(lab: SimServer, tmp_path: Path) -> None:
     with site_of(lab, tmp_path) as site, pytest.raises(Refused, match="vdi-01: no night in this machine's journal"):
         rotate_abandon(site, "vdi-01")
+
+
+def test_what_its_marker_alone_tells_of_is_given_up_as_an_entry_of_the_journal_is(
+    lab: SimServer, tmp_path: Path
+) -> None:
+    """The journal is lost, and a host with a desktop of the night on it never comes back."""
+    with site_of(lab, tmp_path / "lost") as site:
+        rotate_init(LAB, site)
+        assert rotate_night(LAB, site, apply=True).exit_code == 0
+        taken = {mine.original.name: mine for mine in rotate_status(site).vms}
+    there = sorted(name for name, mine in taken.items() if mine.vm is not None and mine.vm.host == _ref(lab))
+    assert {taken[name].original.role for name in there} == {Role.DESKTOP, Role.ML}
+    with site_of(lab, tmp_path / "new") as site:
+        connected(lab, "esx-02.lab", "notResponding")
+        assert rotate_day(LAB, site, apply=True).exit_code == 4
+        before = len(lab.world.ledger)
+        for name in there:
+            found = rotate_abandon(site, name, LAB)
+            assert found.means[1].startswith("only its marker says that a night took it")
+            assert any(f"--vm {name} brings it back" in each for each in found.means), "under the policy of its morning"
+        assert len(lab.world.ledger) == before, "nothing is asked of vCenter"
+        assert rotate_abandon(site, there[0], LAB).already
+        assert rotate_day(LAB, site, apply=True).exit_code == 0
+        assert tuple(map(sorted, given_up(site))) == (there, there)
+        connected(lab, "esx-02.lab", "connected")
+        rotate_day(LAB, site, apply=True)
+        assert not any(runs(lab, name) for name in there if name.startswith("vdi-")), "they are left to a person"
+        assert all(runs(lab, name) for name in there if name.startswith("ml-"))
+        assert rotate_restore(LAB, site, tuple(there), apply=True).exit_code == 0
+        assert rotate_day(LAB, site, apply=True).exit_code == 0
+        assert all(runs(lab, name) for name in there if name.startswith("vdi-"))
+        assert given_up(site) == ([], [])
+        key = lab.world.custom_fields.define("gpuops.rotation")
+        assert [vm.name for vm in lab.world.by_type("VirtualMachine") if vm.state.attributes.get(key)] == []
+
+
+def test_a_marker_under_another_attribute_is_not_taken_for_one(lab: SimServer, tmp_path: Path) -> None:
+    with site_of(lab, tmp_path / "lost") as site:
+        rotate_init(LAB, site)
+        assert rotate_night(LAB, site, apply=True).exit_code == 0
+        [name, *_] = [mine.original.name for mine in rotate_status(site).vms]
+    other = parse_policy(POLICY.replace("marker: gpuops.rotation", "marker: another.attribute"), "other")
+    with site_of(lab, tmp_path / "new") as site:
+        with pytest.raises(Refused, match=f"{name}: no night in this machine's journal"):
+            rotate_abandon(site, name, other)
+        assert rotate_abandon(site, name, apply=False).name == name, "the attribute of a policy that names none"

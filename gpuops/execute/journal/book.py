@@ -258,6 +258,8 @@ class Book:
             *key, Role(body["role"]), body["uuid"], body["name"], body["host"], tuple(body["profiles"]), drs=drs,
             policy=self._policy_of(record.run, body["night"]),
         )  # fmt: skip
+        if body.get("taken", False):  # by whom no record tells: its marker does
+            self.takes[key] = 1
 
     def key_of(self, night: str, vm: str, uuid: str | None) -> tuple[str, str]:
         """By which a VM is known that a night has saved: it may have been registered anew since, and a VM is known by

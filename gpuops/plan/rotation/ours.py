@@ -148,6 +148,12 @@ def _marked(inventory: Inventory, names: Sequence[str]) -> Iterator[tuple[Vm, st
                 yield vm, name, marked
 
 
+def by_marker(policy: Policy | None, inventory: Inventory) -> tuple[Original, ...]:
+    """What markers alone tell, wherever they are: the VMs with one under the attribute of this policy."""
+    found = _marked(inventory, [marker_of(policy)])
+    return tuple(_from_marker(marked, vm, policy) for vm, _, marked in found)
+
+
 def _ref(original: Original, vms: Sequence[Vm]) -> str:
     """The managed object id that it has now, where that can be told."""
     return vms[0].ref if len(vms) == 1 else original.vm
