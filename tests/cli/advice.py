@@ -1,7 +1,8 @@
-"""Advice, played: each `next:` that a test leaves behind is typed as it stands, and must get somewhere.
+"""Advice, played: each command that is advised is typed as it stands, and must get somewhere (`aside.py`).
 
-What is advised is every command of ours in the line, but for those behind "then": these come after what somebody must
-do first. It gets somewhere when it ends well, changes something, or says something else than the line it comes from.
+What is advised is every command of ours in a `next:` line, and in whatever is said of what did not end well, but for
+those behind "then": these come after what somebody must do first. It gets somewhere when it ends well, changes
+something, or says something else than the line it comes from.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,42 +37,44 @@ class Ran:
     def advised(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """(the advice, the words to type) of each command that is advised as it stands."""
         for line in sorted(self.lines):
-            said = SAID.match(line)
-            for found in OURS.findall(said[1]) if said else ():
+            for found in OURS.findall(line) if self._advises(line) else ():
                 words = typed(found.split(), self.words)
                 if words:
-                    yield said[1] if said else "", words
+                    yield line, words
+
+    def _advises(self, line: str) -> bool:
+        """Whatever is said of what did not end well may be typed; elsewhere a command may be an example."""
+        return self.exit_code != 0 or SAID.match(line) is not None
+
+    def repeats(self, before: Ran) -> set[str]:
+        """What it says again of what went wrong."""
+        said = before.lines & self.lines
+        return {line for line in said if line.startswith("error:") or OURS.search(line)}
 
 
 @dataclass
 class Advice:
-    """What one test's commands advised last; `state` is a fingerprint of all that they may change."""
+    """What a command advised, played; `state` is a fingerprint of all that its commands may change."""
 
     run: Callable[..., Any]
     state: Callable[[], str]
-    last: Ran | None = None
-    played: list[str] = field(default_factory=list)
 
-    def note(self, words: tuple[str, ...], result: Any) -> Ran:
-        text = f"{result.stdout}\n{result.stderr}"
+    def ran(self, words: tuple[str, ...], exit_code: int, text: str) -> Ran:
         lines = frozenset(line.strip() for line in text.splitlines() if line.strip())
-        self.last = Ran(words, result.exit_code, lines, self.state())
-        return self.last
+        return Ran(words, exit_code, lines, self.state())
 
-    def play(self) -> list[str]:
+    def play(self, before: Ran) -> list[str]:
         """What of it leads nowhere."""
-        if self.last is None or self.last.exit_code == 0 or self.last.state != self.state():
-            return []
-        return [bad for advice, words in self.last.advised for bad in self._followed(self.last, advice, words)]
+        return [bad for advice, words in before.advised for bad in self._followed(before, advice, words)]
 
     def _followed(self, before: Ran, advice: str, words: tuple[str, ...]) -> Iterator[str]:
         seen = {before.words}
         for _ in range(HOPS):
-            self.played.append(" ".join(words))
-            ran = self.note(words, self.run(*words))
-            same = {line for line in before.lines & ran.lines if line.startswith("error:") or SAID.match(line)}
+            result = self.run(*words)
+            ran = self.ran(words, result.exit_code, f"{result.stdout}\n{result.stderr}")
+            same = ran.repeats(before)
             if ran.exit_code and ran.state == before.state and (same or words in seen):
-                yield f"`gpuops {' '.join(words)}` is advised ({advice}), and says the same: {sorted(same)}"
+                yield f"`gpuops {' '.join(words)}` is advised ({advice!r}), and says the same: {sorted(same)}"
                 return
             seen.add(words)
             onward = next(iter(ran.advised), None)

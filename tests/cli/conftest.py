@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner, Result
 from gpuops.cli.app import app
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
-from tests.cli.advice import Advice, fingerprint
+from tests.cli.aside import Aside
 
 
 @pytest.fixture(autouse=True)
@@ -35,17 +36,13 @@ class Lab:
 
     server: SimServer
     ready: Path
-    advice: list[Advice] = field(default_factory=list)
-    """What its commands advised, to be played when the test is over."""
+    aside: Aside
 
     def run(self, *arguments: str, **more: Any) -> Result:
-        result = self.typed(*arguments, **more)
-        for each in self.advice:
-            each.note(arguments, result)
+        """What the command says; what it advises is played in a copy."""
+        result = CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"], **more)
+        self.aside.advised(arguments, result.exit_code, f"{result.stdout}\n{result.stderr}")
         return result
-
-    def typed(self, *arguments: str, **more: Any) -> Result:
-        return CliRunner().invoke(app, [*arguments, "--vcenter", f"sim@{self.ready}"], **more)
 
     @property
     def effects(self) -> list[str]:
@@ -53,20 +50,32 @@ class Lab:
         return [f"{entry.method} {entry.name}" for entry in self.server.world.ledger]
 
 
+@contextmanager
+def lab_on(server: SimServer, folder: Path, home: Path) -> Iterator[Lab]:
+    """The command line pointed at this server. Whatever its commands advise gets somewhere."""
+    path = folder / "ready.json"
+    ready_file.write(path, ready_file.of(server))
+    lab = Lab(server, path, Aside(server, home))
+    yield lab
+    assert lab.aside.wrong == []
+
+
 @pytest.fixture
 def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
-    """The scenario `lab`. What the test's last command advised is played when the test is over."""
-    with start("lab") as server:
-        path = tmp_path / "ready.json"
-        ready_file.write(path, ready_file.of(server))
-        lab = Lab(server, path)
-        advice = Advice(lab.typed, lambda: fingerprint(len(server.world.ledger), clean))
-        lab.advice.append(advice)
+    """The scenario `lab`."""
+    with start("lab") as server, lab_on(server, tmp_path, clean) as lab:
         yield lab
-        assert advice.play() == []
 
 
 @pytest.fixture
-def gpuops() -> Callable[..., Result]:
-    """The command line by itself."""
-    return lambda *arguments, **more: CliRunner().invoke(app, list(arguments), **more)
+def gpuops(clean: Path) -> Iterator[Callable[..., Result]]:
+    """The command line by itself. Whatever it advises in a world of its own gets somewhere."""
+    aside = Aside(None, clean)
+
+    def run(*arguments: str, **more: Any) -> Result:
+        result = CliRunner().invoke(app, list(arguments), **more)
+        aside.advised(arguments, result.exit_code, f"{result.stdout}\n{result.stderr}")
+        return result
+
+    yield run
+    assert aside.wrong == []

@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 
 from gpuops.sim.server import start
-from gpuops.sim.wire import ready_file
-from tests.cli.conftest import Lab
+from tests.cli.conftest import Lab, lab_on
 from tests.sim.mixed import CARD, mixed_lab
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
-    with start(mixed_lab(tmp_path)) as server:
-        path = tmp_path / "ready.json"
-        ready_file.write(path, ready_file.of(server))
-        yield Lab(server, path)
+def lab(tmp_path: Path, clean: Path) -> Iterator[Lab]:
+    with start(mixed_lab(tmp_path)) as server, lab_on(server, tmp_path, clean) as lab:
+        yield lab
         assert list(server.world.bugs) == []
 
 

@@ -53,12 +53,15 @@ def lab_target(lab: SimServer) -> Target:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[World], Bench]]:
-    """Serves a world for rolling changes."""
+    """Serves a world for rolling changes; whatever they advise gets somewhere."""
     from tests.wire.rolling import Bench
 
     with ExitStack() as stack:
+        benches: list[Bench] = []
 
         def begin(world: World) -> Bench:
-            return Bench(stack.enter_context(SimServer(world)), tmp_path / "state")
+            benches.append(Bench(stack.enter_context(SimServer(world)), tmp_path / "state"))
+            return benches[-1]
 
         yield begin
+        assert [wrong for bench in benches for wrong in bench.aside.wrong] == []

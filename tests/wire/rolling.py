@@ -17,6 +17,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
 from gpuops.vsphere.connection import Connection
+from tests.cli.aside import Aside
 from tests.wire.conftest import target_of
 
 Answer = TypeVar("Answer")
@@ -33,30 +34,35 @@ class Bench:
     server: SimServer
     state_dir: Path
     told: list[str] = field(default_factory=list)
+    aside: Aside = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.aside = Aside(self.server, self.state_dir, "GPUOPS_STATE_DIR", self.world.clock.now)
 
     @property
     def world(self) -> World:
         return self.server.world
 
     def roll(self, request: Any = EQUAL, *, apply: bool = True, **options: Any) -> ChangeReport:
-        return self.on_site(lambda site: change.roll(
+        words = ("scheduler", "set", "--yes")
+        return self.aside.of(words, lambda: self.on_site(lambda site: change.roll(
             request, "scheduler set", Rolling(**options), site, apply=apply, consent=lambda report: None,
             told=self.told.append,
-        ))  # fmt: skip
+        )))  # fmt: skip
 
     def resume(self) -> ChangeReport:
-        return self._taken_up(change.resume)
+        return self._taken_up("resume", change.resume)
 
     def abort(self) -> ChangeReport:
-        return self._taken_up(change.abort)
+        return self._taken_up("abort", change.abort)
 
-    def _taken_up(self, act: Callable[..., Any]) -> ChangeReport:
+    def _taken_up(self, verb: str, act: Callable[..., Any]) -> ChangeReport:
         def begin(site: Site) -> ChangeReport:
             report = act(site, apply=True, consent=lambda report: None, told=self.told.append)
             assert isinstance(report, ChangeReport)
             return report
 
-        return self.on_site(begin)
+        return self.aside.of(("change", verb, "--yes"), lambda: self.on_site(begin))
 
     def is_open(self) -> bool:
         """Whether the journal holds a change that has not ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpuops.plan.outcome import Report, Verdict
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection
+from tests.cli.aside import Aside
 from tests.wire.conftest import target_of
 from tests.wire.points import Killed, Points
 
@@ -27,6 +28,7 @@ class Bench:
     def __init__(self, server: SimServer, state_dir: Path) -> None:
         self.server, self.state_dir = server, state_dir
         server.world.patience_s = 0
+        self.aside = Aside(server, state_dir, "GPUOPS_STATE_DIR", server.world.clock.now)
 
     def execute(self, *, apply: bool = True, **asked: Any) -> Report:
         return self._with(
@@ -52,8 +54,11 @@ class Bench:
         return self._with(ask)
 
     def _with(self, act: Callable[[Site], Any]) -> Any:
-        with Connection(target_of(self.server)) as connection:
-            return act(Site(connection, self.state_dir, self.server.world.clock.now))
+        def played() -> Any:
+            with Connection(target_of(self.server)) as connection:
+                return act(Site(connection, self.state_dir, self.server.world.clock.now))
+
+        return self.aside.of(("defrag", "--execute"), played)
 
     @property
     def effects(self) -> list[tuple[str, str]]:
@@ -69,8 +74,10 @@ def _nobody(line: str) -> None:
 
 
 @pytest.fixture
-def bench(serve: Serve, tmp_path: Path) -> Bench:
-    return Bench(serve("scattered"), tmp_path / "state")
+def bench(serve: Serve, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(serve("scattered"), tmp_path / "state")
+    yield bench
+    assert bench.aside.wrong == []
 
 
 def test_the_moves_are_made_as_planned_one_after_another(bench: Bench) -> None:

@@ -5,7 +5,7 @@ The night is that of the lab. Before its morning people rename, move and mark VM
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,8 +106,10 @@ def cut_off(site: Site) -> None:
 
 
 @pytest.fixture
-def lab_wire(lab: SimServer, tmp_path: Path) -> Wire:
-    return Wire(lab, tmp_path / "state", NIGHTS)
+def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
+    wire = Wire(lab, tmp_path / "state", NIGHTS)
+    yield wire
+    assert wire.aside.wrong == []
 
 
 @pytest.mark.parametrize("befell", [renamed, moved, folder_renamed, marks_withdrawn, nothing])

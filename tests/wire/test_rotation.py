@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
+from tests.cli.aside import Aside
 from tests.execute.journals import op_ids
 from tests.wire.conftest import target_of
 
@@ -65,6 +66,12 @@ class Wire:
     server: SimServer
     state_dir: Path
     policy: Policy
+    words: tuple[str, ...] = ("rotate",)
+    """Of the commands that would have done the same, for what these advise."""
+    aside: Aside = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.aside = Aside(self.server, self.state_dir, "GPUOPS_STATE_DIR")
 
     def night(
         self,
@@ -89,8 +96,11 @@ class Wire:
         return self._with(lambda site: rotate_resume(site, apply=apply))
 
     def _with(self, corridor: Callable[[Site], Made]) -> Made:
-        with Connection(target_of(self.server)) as connection:
-            return corridor(Site(connection, self.state_dir, wall_clock))
+        def act() -> Made:
+            with Connection(target_of(self.server)) as connection:
+                return corridor(Site(connection, self.state_dir, wall_clock))
+
+        return self.aside.of(self.words, act)
 
     def trouble(self, effect: Effect, method: str, **more: Any) -> None:
         self.server.world.injector.add(Rule(effect, method, **more))
@@ -107,7 +117,8 @@ class Wire:
         )
 
     def check_ledger(self) -> None:
-        """No suspended state was discarded, and every effect has an intent of the same op id."""
+        """No suspended state was discarded, every effect has an intent of the same op id, no advice led nowhere."""
+        assert self.aside.wrong == []
         assert [
             entry
             for entry in self.entries()
@@ -129,8 +140,10 @@ class Wire:
 
 
 @pytest.fixture
-def lab_wire(lab: SimServer, tmp_path: Path) -> Wire:
-    return Wire(lab, tmp_path / "state", load_policy(LAB_POLICY))
+def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
+    wire = Wire(lab, tmp_path / "state", load_policy(LAB_POLICY), ("rotate", "--policy", str(LAB_POLICY)))
+    yield wire
+    assert wire.aside.wrong == []
 
 
 def test_a_night_and_a_morning_in_the_lab(lab_wire: Wire) -> None:

@@ -4,8 +4,8 @@ say what happened, and no session stays behind."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
+from tests.cli.aside import Aside
 from tests.execute.journals import left_open, op_ids
 
 from .conftest import target_of
@@ -46,12 +47,20 @@ class Wire:
 
     server: SimServer
     state_dir: Path
+    aside: Aside = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.aside = Aside(self.server, self.state_dir, "GPUOPS_STATE_DIR")
 
     def __call__(self, corridor: Callable[[Site], Report]) -> int:
         """The exit code a command would have."""
-        try:
+
+        def act() -> Report:
             with Connection(target_of(self.server)) as connection:
-                report = corridor(Site(connection, self.state_dir, wall_clock))
+                return corridor(Site(connection, self.state_dir, wall_clock))
+
+        try:
+            report = self.aside.of(("rotate", "--policy", str(POLICY)), act)
         except GpuopsError as error:
             return error.exit_code
         finally:
@@ -86,9 +95,11 @@ class Wire:
 
 
 @pytest.fixture
-def wire(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wire:
+def wire(lab: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     monkeypatch.setattr(updates, "PAUSES_S", (0.0,) * len(updates.PAUSES_S))  # test_tasks.py sees to the real ones
-    return Wire(lab, tmp_path / "state")
+    wire = Wire(lab, tmp_path / "state")
+    yield wire
+    assert wire.aside.wrong == []
 
 
 CHANGES: Final = ("RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task")

@@ -35,7 +35,9 @@ from gpuops.plan.steps import HostStep
 Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
 
-RESUME: Final = "gpuops change resume goes on with it, gpuops change abort gives it up; gpuops change status shows it"
+RESUME: Final = "gpuops change resume goes on with it"
+ABORT: Final = "gpuops change abort gives it up"
+STATUS: Final = "gpuops change status shows it"
 LEFT: Final = "was given up: left as it is"
 GOES_ON: Final = "goes on with"
 GIVES_UP: Final = "gives up"
@@ -205,24 +207,40 @@ def _gone_on_with(turns: Turns) -> ChangeReport:
     except NotConnected as lost:
         lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
         raise
-    return _ended(turns, outcomes, turns.doer.inventory)
+    return _ended(turns, outcomes, turns.doer.inventory, giving_up=False)
 
 
 def _given_up(turns: Turns, before: Inventory) -> ChangeReport:
     _settle(turns)
     open_hosts = turns.history().left_open
     outcomes = turns.give_up([step for step in turns.order.steps if step.host in open_hosts])
-    return _ended(turns, outcomes, before)
+    return _ended(turns, outcomes, before, giving_up=True)
 
 
-def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory) -> ChangeReport:
+def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory, *, giving_up: bool) -> ChangeReport:
     """The report; where nothing is left to do, the change is over."""
     order = turns.order
-    left = any(outcome.verdict not in (Verdict.DONE, Verdict.ALREADY) for outcome in outcomes)
+    left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     if not left:
         turns.doer.journal.end(turns.doer.run)
-    afterwards = (RESUME,) if left else ()
+    afterwards = (_next_move(turns, left, giving_up=giving_up),) if left else ()
     return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards)
+
+
+def _next_move(turns: Turns, left: Sequence[HostOutcome], *, giving_up: bool) -> str:
+    """What somebody must see to, and the command after it. The change stopped for a reason: to type `resume` at once
+    would only stop it there again."""
+    wrong = [each for each in left if each.verdict is not Verdict.SKIPPED]
+    names = ", ".join(turns.order.names[each.step.host] for each in wrong or left)
+    window_is_closed = not wrong and next(shut(turns.order.rolling, turns.site.clock()), None) is not None
+    first = "wait until its window opens" if window_is_closed else f"put right what is said of {names}"
+    if giving_up:
+        return f"{first}, then {ABORT}; {STATUS}"
+    hosts = turns.doer.inventory.hosts
+    there = [host for each in wrong if (host := hosts.get(each.step.host)) is not None and host.connected is True]
+    if wrong and not there:  # a host that does not answer cannot be put back into service either
+        return f"{first}, then {RESUME}, or then {ABORT}; {STATUS}"
+    return f"{first}, then {RESUME}; {ABORT}; {STATUS}"
 
 
 def _rounds_left(turns: Turns) -> list[HostOutcome]:

@@ -1,0 +1,157 @@
+"""Aside: what is advised is played in a copy of the process, of its simulated vCenter and of its state on disk.
+
+So each advice is played the moment that it is given, with the faults that are there then, and the test goes on as if
+nobody had.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from typer.testing import CliRunner
+
+from gpuops.cli.app import app
+from gpuops.cli.output import print_text
+from gpuops.clock import machine_time, set_ahead
+from gpuops.errors import GpuopsError
+from gpuops.plan.abandonment import Abandonment
+from gpuops.plan.change.report import ChangeReport
+from gpuops.plan.outcome import Report
+from gpuops.report.change import change_text
+from gpuops.report.given_up import abandonment_text
+from gpuops.report.plan_text import report_text
+from gpuops.sim.server import SimServer
+from gpuops.sim.wire import ready_file
+from tests.cli.advice import Advice, Ran, fingerprint
+
+Answer = TypeVar("Answer")
+PATIENCE_S: Final = 120.0
+"""For all that one command advised, on a machine that others use too."""
+OWN_WORLD: Final = "sim:"
+"""A target that is simulated within the command; what it does is gone when it ends."""
+
+
+@dataclass
+class Aside:
+    """Plays what is advised by those who work on `server`, or each on a world of its own (None).
+
+    `kept` is the folder with their state, which `variable` names; `now` their clock, if it is not that of the machine.
+    """
+
+    server: SimServer | None
+    kept: Path
+    variable: str = "HOME"
+    now: Callable[[], datetime] | None = None
+    wrong: list[str] = field(default_factory=list)
+    """What led nowhere, of all that was played."""
+    played: int = 0
+
+    def advised(self, words: tuple[str, ...], exit_code: int, text: str) -> None:
+        """A command ended so, and said so."""
+        target = words[words.index("--vcenter") + 1] if "--vcenter" in words[:-1] else ""
+        if self.server is None and not target.startswith(OWN_WORLD):
+            return
+        ran = self._advice(lambda *_: None, self.kept).ran(words, exit_code, text)
+        if any(ran.advised):
+            self.played += 1
+            self.wrong += self._copied(ran, target)
+
+    def of(self, words: tuple[str, ...], act: Callable[[], Answer]) -> Answer:
+        """What `act` returns, as the command of these words would print it; or the error that it raises."""
+        try:
+            answer = act()
+        except GpuopsError as error:
+            self.advised(words, error.exit_code, f"error: {error.message}\nnext: {error.hint}")
+            raise
+        self.advised(words, getattr(answer, "exit_code", 0), _text(answer))
+        return answer
+
+    def _advice(self, run: Callable[..., Any], kept: Path) -> Advice:
+        world = self.server.world if self.server else None
+        return Advice(run, lambda: fingerprint(len(world.ledger) if world else 0, kept))
+
+    def _copied(self, ran: Ran, target: str) -> list[str]:
+        place = self.kept.with_name(f"{self.kept.name}-aside-{self.played}")
+        place.mkdir()
+        told = place / "told.json"
+        with self._still():
+            pid = os.fork()
+        if pid == 0:
+            self._child(ran, place, told, target)
+        _wait(pid)
+        found = json.loads(told.read_text(encoding="utf-8")) if told.exists() else [f"did not end: {[*ran.advised]}"]
+        shutil.rmtree(place)
+        return [str(each) for each in found]
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """Nothing of the world is half done in the copy."""
+        if self.server is None:
+            yield
+        else:
+            with self.server.world.lock:
+                yield
+
+    def _child(self, ran: Ran, place: Path, told: Path, target: str) -> None:
+        try:
+            os.setsid()
+            shutil.copytree(self.kept, place / "kept")
+            for name in [name for name in os.environ if name.startswith(("GPUOPS_", "XDG_"))]:
+                del os.environ[name]
+            os.environ |= {"HOME": str(place), self.variable: str(place / "kept")}
+            if self.now is not None:
+                set_ahead(self.now() - machine_time())
+            if self.server is not None:
+                served = SimServer(self.server.world)  # the threads of the other were not copied
+                ready_file.write(place / "ready.json", ready_file.of(served))
+                target = f"sim@{place / 'ready.json'}"
+
+            def run(*words: str) -> Any:
+                there = [] if words[0] == "help" or words[-1] == "--help" else ["--vcenter", target]
+                return CliRunner().invoke(app, [*words, *there])
+
+            found = self._advice(run, place / "kept").play(ran)
+        except BaseException:
+            found = [traceback.format_exc()]
+        finally:
+            told.with_suffix(".part").write_text(json.dumps(found), encoding="utf-8")
+            told.with_suffix(".part").rename(told)
+            os._exit(0)
+
+
+def _text(answer: object) -> str:
+    """As it is printed; empty for what nobody prints."""
+    found: Any = ""
+    match answer:
+        case ChangeReport():
+            found = change_text(answer)
+        case Report():
+            found = report_text(answer)
+        case Abandonment():
+            found = abandonment_text(answer)
+    stream = io.StringIO()
+    print_text(found, stream)
+    return stream.getvalue()
+
+
+def _wait(pid: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.01)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
