@@ -17,7 +17,7 @@ from typing import Final
 from gpuops.model.host import AdmissionControl, Cluster, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Rejection
+from gpuops.plan.plan import Rejection, Shortage
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class _Resource:
     asked: Callable[[Vm], int | None]
     """By the VM that is to start."""
     percent: Callable[[AdmissionControl], int | None]
+    shortage: Shortage | None = None
 
 
 _RESOURCES: Final = (
@@ -65,6 +66,7 @@ _RESOURCES: Final = (
         lambda vm: vm.memory_reservation_mib,
         lambda vm: vm.memory_mib,
         lambda admission: admission.memory_percent,
+        Shortage.MEMORY,
     ),
     _Resource(
         "CPU",
@@ -96,7 +98,8 @@ def _short(resource: _Resource, vm: Vm, cluster: Cluster, inventory: Inventory) 
         return None
     rule = f"{resource.name} beside the {kept} {resource.unit} that HA keeps free for the failure of a host"
     hint = "free reservations in the cluster, or change its admission control"
-    return Rejection(f"cluster {cluster.name}", rule, asked, free, resource.unit, hint=hint)
+    cluster_name = f"cluster {cluster.name}"
+    return Rejection(cluster_name, rule, asked, free, resource.unit, hint=hint, short_of=resource.shortage)
 
 
 def _kept(resource: _Resource, cluster: Cluster, sizes: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from gpuops.model.profile_name import near, parse
 from gpuops.model.workload import Workload
 from gpuops.plan.asked import groups_of, profile_meant
 from gpuops.plan.hypothetical import unknown_profiles, vm_of
-from gpuops.plan.plan import Rejection
+from gpuops.plan.plan import Rejection, Shortage
 from gpuops.plan.reach import scope_of
 from gpuops.plan.trial import Placed, Trial, relaxed
 
@@ -65,8 +65,8 @@ def _bases(asked: _Wish, against: Sequence[Rejection]) -> Iterator[_Wish]:
     """The wish as it is, then cut to the cores and the memory that the refusals say are there."""
     workload = asked.workload
     yield asked
-    vcpus = _there(workload.vcpus, (each for each in against if "CPUs" in each.rule or each.unit == "cores"))
-    memory_mib = _there(workload.memory_mib, (each for each in against if each.unit == "MiB"))
+    vcpus = _there(workload.vcpus, (each for each in against if each.short_of is Shortage.VCPUS))
+    memory_mib = _there(workload.memory_mib, (each for each in against if each.short_of is Shortage.MEMORY))
     memory_mib -= memory_mib % _GIB_MIB
     cut = asked
     if vcpus:

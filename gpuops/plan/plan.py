@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 
 from gpuops.plan.steps import Step
+
+
+class Shortage(Enum):
+    """What of a host or node is too small for a VM, where a rejection says how much there is."""
+
+    VCPUS = auto()
+    MEMORY = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,8 @@ class Rejection:
     available: float | str | None = None
     unit: str = ""
     hint: str = ""
+    short_of: Shortage | None = None
+    """What a smaller VM would need less of; None = its size is not the reason."""
 
     def __str__(self) -> str:
         unit = f" {self.unit}" if self.unit else ""

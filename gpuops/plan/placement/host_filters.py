@@ -12,7 +12,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
-from gpuops.plan.plan import Rejection
+from gpuops.plan.plan import Rejection, Shortage
 
 HostFilter = Callable[[Wanted, Host, Inventory], Rejection | None]
 
@@ -55,7 +55,7 @@ def memory_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejec
     if wanted.vm.memory_mib <= free_mib:
         return None
     rule = "memory to reserve in full, beside what running VMs reserve"
-    return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB")
+    return Rejection(host.name, rule, wanted.vm.memory_mib, free_mib, "MiB", short_of=Shortage.MEMORY)
 
 
 def cpu_to_reserve(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:
@@ -78,7 +78,8 @@ def logical_cpus(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection 
     """A VM has no more vCPUs than its host has logical CPUs (VMware vSphere docs, virtual CPU limitations)."""
     if host.cpu_threads is None or wanted.vm.vcpus is None or wanted.vm.vcpus <= host.cpu_threads:
         return None
-    return Rejection(host.name, "logical CPUs for the VM's vCPUs", wanted.vm.vcpus, host.cpu_threads)
+    rule = "logical CPUs for the VM's vCPUs"
+    return Rejection(host.name, rule, wanted.vm.vcpus, host.cpu_threads, short_of=Shortage.VCPUS)
 
 
 def offers(wanted: Wanted, host: Host, inventory: Inventory) -> Rejection | None:

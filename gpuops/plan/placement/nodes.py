@@ -16,7 +16,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Rejection
+from gpuops.plan.plan import Rejection, Shortage
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"
 _FEW: Final = 3
@@ -31,11 +31,13 @@ def short_beside(vm: Vm, node: NumaNode, host: Host, inventory: Inventory) -> tu
         rejections.append(Rejection(vm.name, "its number of vCPUs cannot be read"))
     elif vm.vcpus > cores:
         reserved = ", without those that VMs bound there reserve" if cores < cores_of(node, host) else ""
-        rejections.append(Rejection(subject, f"cores beside the GPU{reserved}", vm.vcpus, cores, "cores"))
+        rule = f"cores beside the GPU{reserved}"
+        rejections.append(Rejection(subject, rule, vm.vcpus, cores, "cores", short_of=Shortage.VCPUS))
     if vm.memory_mib is None:
         rejections.append(Rejection(vm.name, "its memory size cannot be read"))
     elif vm.memory_mib > memory_mib:
-        rejections.append(Rejection(subject, "memory beside the GPU", vm.memory_mib, memory_mib, "MiB"))
+        rule = "memory beside the GPU"
+        rejections.append(Rejection(subject, rule, vm.memory_mib, memory_mib, "MiB", short_of=Shortage.MEMORY))
     return tuple(rejections)
 
 
