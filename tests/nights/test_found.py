@@ -77,6 +77,11 @@ def test_a_night_that_broke_holds(seed: int, events: Sequence[Event]) -> None:
             (("T5", "gone"), ("T9", "away"), ("V10", "gone"), ("A1", "given up"), ("T3", "unknown")),
             id="the lock VM is made anew",
         ),
+        pytest.param(
+            15059,
+            (("G2", "away"), ("T2", "wait"), ("A3", "away"), ("V7", "given up"), ("T8", "untouched")),
+            id="a desktop that was to be taken cannot be read",
+        ),
         pytest.param(61, (("K2", "lost"), ("T13", "intend")), id="a suspend given up on the last morning"),
         pytest.param(
             770,

@@ -320,14 +320,15 @@ def closed_at_the_end(night: Played) -> Iterator[str]:
 
 
 def only_who_is_away_is_named(night: Played) -> Iterator[str]:
-    """I24: a desktop that runs all night long, and of which no night ever had to do with, is named by no return."""
+    """I24: a desktop that runs all night long, and with which no night ever had to do, is named by no return, but where
+    it was to be taken and cannot be read."""
     ours = {entry.moid for entry in night.world.ledger if is_ours(entry)}
     off = {entry.moid for entry in night.world.ledger if entry.after.get("power") not in (None, Power.ON)}
     ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.doubtful}
     for report, _ in night.told:
         if _returns(report):
             for each in report.plan.unmet:
-                if each.subject in ran:
+                if each.subject in ran and "cannot be read" not in each.rule:
                     yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
 
 
