@@ -42,6 +42,30 @@ def patience_of(seed: int) -> timedelta:
     return timedelta(seconds=random.Random(f"{seed}:patience").choice([0, 10, 60, 300]))
 
 
+def policies_in_the_morning(seed: int, policy: Policy) -> tuple[Policy, ...]:
+    """The files that the mornings name, one after the other, and again: in one night of twenty somebody makes several
+    edits at once, and perhaps others between two returns."""
+    rng = random.Random(f"{seed}:edits")
+    if rng.randrange(20):
+        return (policy_in_the_morning(seed, policy),)
+    return tuple(_edited(policy, rng) for _ in range(rng.choice([1, 1, 2, 3])))
+
+
+def _edited(policy: Policy, rng: random.Random) -> Policy:
+    """Two edits or more at once."""
+    pool = policy.pools[0]
+    narrowed = replace(pool.select, name=rng.choice(["desktop-*[13579]", "desktop-00[1-3]", "old-*"]))
+    edits: dict[str, object] = {
+        "ml": tuple(rng.sample(policy.ml, len(policy.ml) // 2)),
+        "marker": "gpuops.night",
+        "pools": (replace(pool, select=narrowed, floor=rng.choice([0, 100])), *policy.pools[1:]),
+        "limits": replace(policy.limits, in_flight=1, per_host=1),
+        "ml_stop": replace(policy.ml_stop, grace_s=30),
+    }
+    made = rng.sample(sorted(edits), rng.randint(2, len(edits)))
+    return replace(policy, **{name: edits[name] for name in made})  # type: ignore[arg-type]
+
+
 def policy_in_the_morning(seed: int, policy: Policy) -> Policy:
     """The file that the morning names: in one night of twenty somebody has edited it since the evening.
 

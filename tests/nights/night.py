@@ -44,7 +44,7 @@ from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.world import World
 from tests.nights.beside import Beside
-from tests.nights.cron import evening_of, patience_of, policy_in_the_morning
+from tests.nights.cron import evening_of, patience_of, policies_in_the_morning
 from tests.nights.direct import DirectVcenter
 from tests.nights.event import Event
 from tests.nights.machines import Machines, leases_of_a_seed
@@ -192,7 +192,8 @@ class Nightly:
         )
         self._seated: dict[str, datetime] = {}
         self._withdrawn: dict[str, datetime] = {}
-        self._in_the_morning = self._named_in_the_morning(seed)
+        self._files = self._named_in_the_morning(seed)
+        self._in_the_morning = self._files[0]
         self._second = second_machine(seed) if self.site.several in (Several.APART, Several.TWINS) else None
         self._machine = 0
         """The number of the machine that is at work."""
@@ -364,18 +365,23 @@ class Nightly:
 
     # --- one process --------------------------------------------------------------------------------------------
 
-    def _named_in_the_morning(self, seed: int) -> Policy | None:
-        """The policy that the first machine's return names; None = it goes by its journal alone."""
+    def _named_in_the_morning(self, seed: int) -> Sequence[Policy | None]:
+        """The policies that the first machine's returns name in turn; None = such a one goes by its journal alone."""
         if self.site.several is not Several.POLICIES:
-            return policy_in_the_morning(seed, self.site.policies[0])
+            return policies_in_the_morning(seed, self.site.policies[0])
         named = morning_names(seed)
-        return self.site.policies[named] if named is not None else None
+        return [self.site.policies[named] if named is not None else None]
 
     def _said(self, half: Half, policy: Policy | None) -> Policy | None:
         """The policy that a run names: `policy`, or that of its machine."""
         if self._machine:
             return self.site.policies[-1]
-        return self._in_the_morning if half is Half.DAY else policy or self.site.policies[0]
+        if half is not Half.DAY:
+            return policy or self.site.policies[0]
+        said = self._in_the_morning
+        if said in self._files:
+            self._in_the_morning = self._files[(self._files.index(said) + 1) % len(self._files)]
+        return said
 
     def _half(self, half: Half | None, policy: Policy | None = None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""

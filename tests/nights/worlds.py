@@ -37,6 +37,8 @@ _SIZES: Final = ("nvidia_a40-24q", "nvidia_a40-8q")
 LOCK: Final = "gpuops-lock"
 LEASED: Final = 4
 """One world in so many has a lock VM."""
+STRICT: Final = 6
+"""In one world in so many a desktop that is renamed is out of the pattern of its pool."""
 BY_TURNS: Final = 12
 """In one world in so many, desktops of these two sizes come by turns."""
 _IDLE: Final = {"cpu_usage_mhz": 60}
@@ -131,7 +133,8 @@ def site_of(seed: int, size: Size | None = None) -> Site:
     several = several_of(seed, leased=leased)
     terms = _terms(size, rng, hooked=kept, leased=leased)
     parts = ("first", "second") if several in (Several.POLICIES, Several.APART) else ()
-    whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "whole")
+    strict = random.Random(f"{seed}:strict").randrange(STRICT) == 0
+    whole = _parsed(**terms, part="two pools" if several is Several.POOLS else "strict" if strict else "whole")
     split = tuple(_parsed(**terms, part=part) for part in parts)
     return Site(size, ScenarioFile.model_validate(scenario), whole, several, split)
 
@@ -329,6 +332,7 @@ def _terms(size: Size, rng: random.Random, *, hooked: bool, leased: bool) -> dic
 
 _POOLS: Final[dict[str, dict[str, str]]] = {
     "whole": {"office": "desktop-*"},
+    "strict": {"office": "desktop-[0-9][0-9][0-9]"},
     "two pools": {"office": "desktop-*[02468]", "cad": "desktop-*[13579]"},
     "first": {"office": "desktop-*[02468]"},
     "second": {"cad": "desktop-*[13579]"},
@@ -353,7 +357,8 @@ def _parsed(
     part: str,
     directpath: str = "leave",
 ) -> Policy:
-    """`part`: of the whole, all of it in one pool or in two, or one of two policies that have half of it each."""
+    """`part`: of the whole, all of it in one pool, by any name or by a strict one, or in two pools, or one of two
+    policies that have half of it each."""
     pools = [
         {"name": name, "parked": True, "select": {"folder": "vdi", "name": pattern},
          "idle": {"cpu_below_mhz": 500}, "floor": floor, "priority": priority,
