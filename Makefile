@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench peers collections long soak mutants sbom lock clean
+.PHONY: help setup hooks demo test lint format bench peers collections long soak mutants results sbom lock clean
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ soak: setup  ## a million simulated nights, and what they come to (NIGHTS=N: few
 
 mutants: setup  ## draw mutants of the engine, and see how many the nights alone kill (SECONDS=S of a core each: fewer)
 	$(BIN)/python -m tests.mutants.drawn judge --seconds $(or $(SECONDS),120) --jobs $$(nproc)
+
+results: setup  ## what the nights reach, and which mutants they kill, into tests/nights/RESULTS.md
+	-$(BIN)/python -m tests.nights results --jobs $$(nproc)
+	$(MAKE) --no-print-directory mutants
 
 sbom: setup  ## what an installation brings: a CycloneDX bill of materials and a list of licences, in dist/
 	@mkdir -p dist

@@ -2,7 +2,9 @@
 
 python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J]   nights, effects, faults, violations
 python -m tests.nights replay SEED|FILE                                         what happened in one
-python -m tests.nights coverage [--nights N] [--jobs J] [--out FILE]            which fault met which state, how often
+python -m tests.nights replay SEED --aims FAULT/STATE,...                       the same of one that coverage tells of
+python -m tests.nights coverage [--nights N] [--jobs J]                         which fault met which state, how often
+python -m tests.nights results [--nights N] [--jobs J]                          the same, into RESULTS.md
 python -m tests.nights shrink SEED [--out FILE]                                 the fewest events that still break it
 """
 
@@ -14,11 +16,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.nights.aiming import aimed_night, pairs_of
 from tests.nights.checkers import violations
-from tests.nights.coverage import MOST, cover, results
+from tests.nights.coverage import MOST, cover
 from tests.nights.event import Event
 from tests.nights.log import lines
 from tests.nights.night import Nightly, play
+from tests.nights.results import section, write
 from tests.nights.shrink import broken, shrunk
 from tests.nights.tally import tally
 
@@ -31,11 +35,13 @@ def main(arguments: list[str]) -> int:
     many.add_argument("--first", type=int, default=0)
     many.add_argument("--step", type=int, default=1, help="2 = the small half")
     many.add_argument("--jobs", type=int, default=2)
-    verbs.add_parser("replay").add_argument("night")
-    reach = verbs.add_parser("coverage")
-    reach.add_argument("--nights", type=int, default=MOST)
-    reach.add_argument("--jobs", type=int, default=2)
-    reach.add_argument("--out", type=Path, help="tests/nights/RESULTS.md, to keep it")
+    again = verbs.add_parser("replay")
+    again.add_argument("night")
+    again.add_argument("--aims", help="FAULT/STATE,...: the night of that seed which `coverage` aims at them")
+    for verb in ("coverage", "results"):
+        reach = verbs.add_parser(verb)
+        reach.add_argument("--nights", type=int, default=MOST, help="at most: it ends when all pairs are reached")
+        reach.add_argument("--jobs", type=int, default=2)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
     fewer.add_argument("--out", type=Path)
@@ -47,10 +53,10 @@ def main(arguments: list[str]) -> int:
         if found.broken:
             print(*first_failure(found.broken[0]), sep="\n")
         return 1 if found.broken else 0
-    if asked.verb == "coverage":
-        return _coverage(asked.nights, asked.jobs, asked.out)
+    if asked.verb in ("coverage", "results"):
+        return _coverage(asked.nights, asked.jobs, keep=asked.verb == "results")
     if asked.verb == "replay":
-        return _replay(asked.night)
+        return _replay(asked.night, asked.aims)
     events = Nightly(asked.seed).played.events
     if not broken(asked.seed, events):
         print(f"the night of seed {asked.seed} breaks no invariant: there is nothing to shrink")
@@ -74,17 +80,19 @@ def first_failure(seed: int) -> list[str]:
     ]
 
 
-def _coverage(nights: int, jobs: int, out: Path | None) -> int:
+def _coverage(nights: int, jobs: int, *, keep: bool) -> int:
     found = cover(nights, jobs=jobs)
-    if out is not None:
-        out.write_text(results(found), encoding="utf-8")
-    print(results(found))
+    if keep:
+        write(found)
+    print(section(found))
     print(*found.broken, *(f"called impossible, and reached: {pair}" for pair in found.surprising()), sep="\n")
     return 1 if found.rare() or found.surprising() or found.broken else 0
 
 
-def _replay(night: str) -> int:
-    if night.isdigit():
+def _replay(night: str, aims: str | None) -> int:
+    if aims is not None:
+        played = aimed_night(int(night), pairs_of(aims)).play()
+    elif night.isdigit():
         played = play(int(night))
     else:
         document = json.loads(Path(night).read_text(encoding="utf-8"))

@@ -71,17 +71,18 @@ Checker = Callable[[Played], Iterator[str]]
 
 
 def desktops_back(night: Played) -> Iterator[str]:
-    """I1: every desktop that we suspended runs again, or the last report names it; no other desktop is named.
+    """I1: every desktop that we suspended runs again, or the last report names it, or a person gave it up; no other
+    desktop is named.
 
     What becomes of a desktop after it was back is no longer ours to tell.
     """
     ours = {entry.moid for entry in effects(night, SUSPEND)} | night.left_over
     report = night.last
     named = _named(night)
-    for moid in sorted(not_back(list(night.world.ledger)) - named):
+    for moid in sorted(not_back(list(night.world.ledger)) - named - night.given_up):
         vm: Any = night.world.find(moid)
         yield f"I1: {night.names.get(moid)} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
-    for moid in sorted(named - ours - night.doubtful):
+    for moid in sorted(named - ours - night.doubtful - night.strays):
         if is_desktop(night, moid):
             yield f"I1: {night.names.get(moid)} is named, and was never suspended by us"
     nothing_known = night.site.several is Several.POLICIES and not list(effects(night))
@@ -174,7 +175,7 @@ def only_ours(night: Played) -> Iterator[str]:
     ours = set(night.left_over)
     for entry in effects(night):
         name = chosen_as(night, entry.moid)
-        if entry.method in (DEFINE, OVERRIDE):
+        if entry.method in (DEFINE, OVERRIDE) or entry.moid in night.asked_for:
             continue
         if name not in queue and not name.startswith("desktop-"):
             yield f"I7: {entry.method} on {entry.name}, which no policy selects"

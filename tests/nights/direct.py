@@ -63,14 +63,19 @@ DOWN_S: Final = 10.0
 """What a try costs to reach a vCenter that is down."""
 SLICE_S: Final = 20.0
 
-_METHODS: Final[Mapping[type[Step], str]] = {
+METHODS: Final[Mapping[type[Any], str]] = {
     SuspendVm: "SuspendVM_Task",
     PowerOnVm: "PowerOnVM_Task",
     ResumeVm: "PowerOnVM_Task",
     PowerOffVm: "PowerOffVM_Task",
     RelocateVm: "RelocateVM_Task",
     ShutDownGuest: "ShutdownGuest",
+    ReconfigureVm: "ReconfigVM_Task",
+    SetVmDrs: "ReconfigureComputeResource_Task",
+    SetAttribute: "SetField",
+    RunInGuest: "StartProgramInGuest",
 }
+"""What is called for each kind of step."""
 
 
 class Lost(Exception):
@@ -209,7 +214,7 @@ class DirectVcenter:
             return self._override(step, inventory, op_id)
         if isinstance(step, RunInGuest):
             return self._guests.start(step, op_id)
-        method = "ReconfigVM_Task" if isinstance(step, ReconfigureVm) else _METHODS[type(step)]
+        method = METHODS[type(step)]
         power = inventory.vm(step.vm).power
         if isinstance(step, ResumeVm) and power is not PowerState.SUSPENDED:
             raise StepFailed(f"{step.vm}: not suspended: resuming it would boot it")
@@ -224,7 +229,7 @@ class DirectVcenter:
     def _override(self, step: SetVmDrs, inventory: Inventory, op_id: str) -> TaskRef:
         cluster = inventory.cluster_of(inventory.vm(step.vm))
         assert cluster is not None
-        method, spec = "ReconfigureComputeResource_Task", override_spec(step, there=cluster.has_override(step.vm))
+        method, spec = METHODS[SetVmDrs], override_spec(step, there=cluster.has_override(step.vm))
         task = self._ask(
             method, cluster.ref, lambda call: getattr(self._world.get(cluster.ref), method)(call, spec, True), op_id
         )
@@ -247,7 +252,7 @@ class DirectVcenter:
             key = self._world.custom_fields.define(step.name)
             self._world.get("CustomFieldsManager").SetField(call, vim.VirtualMachine(step.vm), key, step.value)
 
-        self._ask("SetField", step.vm, mark, op_id)
+        self._ask(METHODS[SetAttribute], step.vm, mark, op_id)
 
     def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
         raise NotImplementedError("no night waits for the guest of a VM that it started")

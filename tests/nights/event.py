@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from gpuops.sim.trouble.rule import Rule
+
+GIVEN_UP: Final = "P1"
+"""A person gives up the VM `target`, `at_s` after the evening."""
+ASKED_FOR: Final = "P2"
+"""A person asks for the VM `target` by name: `rotate restore --vm`."""
+PEOPLE: Final = (GIVEN_UP, ASKED_FOR)
+"""No faults: what people do with commands of gpuops, so that a night comes to a state that it has not by itself."""
 
 
 @dataclass(frozen=True, slots=True)

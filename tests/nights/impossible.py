@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
+from gpuops.execute.journal.record import Kind
 from gpuops.plan.rotation.ours import Whereabouts
-from tests.nights.schedule import DISKS, HOSTS, MISSING, TASKS, VMS
-from tests.nights.stages import Stage
+from gpuops.plan.steps import ReconfigureVm, RunInGuest, SetAttribute, ShutDownGuest
+from gpuops.sim.happenings.by_name import HAPPENINGS
+from gpuops.sim.trouble.catalogue import catalogue, rules_of
+from gpuops.sim.trouble.rule import Effect
+from tests.nights.direct import METHODS
+from tests.nights.reach import REFUSALS
+from tests.nights.schedule import ALL, DISKS, HANGS, MISSING, TASKS
+from tests.nights.stages import ADOPT, LEASE, LOGIN, LOOK, RECORDS, SUBMITS, WAIT
 
 REPLIES: Final = ("T2", "T3", "T4", "T5", "T6", "T7", "T8")
 """What befalls a reply on its way."""
 CALLS: Final = ("T1", *REPLIES, "T9", "T10", "T11", "N1", "N5")
-REFUSALS: Final = ("V2", "A2", "A8")
-"""What a request itself is answered with."""
 OF_TASKS: Final = (*(each for each in TASKS if each not in REFUSALS), "G3")
 SUSPENDS: Final = ("V1", "V2", "V3", "G4")
+STARTS: Final = ("V8", "G2", "G3", "C6", "A8")
 WAITS: Final = ("N3", "N4")
-APPENDS: Final = (Stage.INTEND, Stage.SETTLE, Stage.JOURNAL)
+SENDS: Final = (*SUBMITS.values(), LEASE)
+APPENDS: Final = tuple(RECORDS.values())
+WITHOUT_TASK: Final = (SetAttribute, ShutDownGuest, RunInGuest)
 
-IMPOSSIBLE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...]] = (
+Row = tuple[tuple[str, ...], tuple[str, ...], str]
+
+
+def _of_other_tasks() -> Iterator[Row]:
+    """Trouble of one kind of task, and the steps that make tasks of other kinds."""
+    for kind, state in [*SUBMITS.items(), (ReconfigureVm, LEASE)]:
+        others = tuple(fault for fault in (*OF_TASKS, *REFUSALS) if not _speaks_of(fault, kind))
+        if others:
+            yield others, (state,), "it befalls the tasks of other methods"
+
+
+def _speaks_of(fault: str, kind: Any) -> bool:
+    return fnmatchcase(METHODS[kind], "*_Task" if fault == "A2" else rules_of(fault)[0].method)
+
+
+def _befalling_vms() -> Iterator[str]:
+    """What befalls a VM, or a host with its VMs."""
+    for fault in ALL:
+        rules = rules_of(fault) if fault in catalogue() else ()
+        kinds = {HAPPENINGS[rule.happening].kind for rule in rules if rule.effect is Effect.HAPPEN}
+        if fault.startswith("H") or kinds & {"VirtualMachine", "HostSystem", "ManagedEntity"}:
+            yield fault
+
+
+IMPOSSIBLE: Final[tuple[Row, ...]] = (
+    # states that no night has
+    (("*",), (SUBMITS[ReconfigureVm],), "a night reconfigures no VM but the lock VM, and that is a lease write"),
+    (
+        ("*",),
+        (RECORDS[Kind.SKIP], RECORDS[Kind.CHECKPOINT], RECORDS[Kind.IMPORTED]),
+        "no night writes it: it is of `rotate skip`, of the end of 2,000 records, of a journal of an earlier schema",
+    ),
+    # stages
     (
         (*CALLS, *WAITS, "N6", *OF_TASKS, *REFUSALS, *MISSING),
         APPENDS,
@@ -26,34 +68,45 @@ IMPOSSIBLE: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...]] = (
     ),
     (
         (*OF_TASKS, *REFUSALS),
-        (Stage.LOGIN, Stage.LOOK, Stage.WAIT, Stage.ADOPT),
+        (LOGIN, LOOK, WAIT, ADOPT),
         "vCenter refuses a request, and gives a task its trouble, as it is submitted",
     ),
-    (WAITS, (Stage.LOGIN, Stage.LOOK, Stage.SUBMIT, Stage.ADOPT), "it is the answer to a wait for updates"),
-    (("N6",), (Stage.SUBMIT,), "a submit whose session has ended does not log in anew: the look after it does"),
-    (MISSING, (Stage.LOGIN, Stage.SUBMIT, Stage.WAIT, Stage.ADOPT), "it is a property that a look does not get"),
-    (DISKS, (Stage.LOGIN, Stage.LOOK, Stage.SUBMIT, Stage.WAIT, Stage.ADOPT), "the journal alone is on the disk"),
-    (REPLIES, (Stage.LOGIN,), "a login whose reply is lost is to a night's client one that was not answered"),
-    (("N1", "N5"), (Stage.LOGIN,), "who is not logged in has no session that could end"),
-    (("K5",), (Stage.LOGIN,), "a run that is not logged in does not hold its lock"),
+    (OF_TASKS, tuple(SUBMITS[kind] for kind in WITHOUT_TASK), "the request has no task"),
+    *_of_other_tasks(),
+    (WAITS, (LOGIN, LOOK, ADOPT, *SENDS), "it is the answer to a wait for updates"),
+    (("N6",), SENDS, "a submit whose session has ended does not log in anew: the look after it does"),
+    (MISSING, (LOGIN, WAIT, ADOPT, *SENDS), "it is a property that a look does not get"),
+    (DISKS, (LOGIN, LOOK, WAIT, ADOPT, *SENDS), "the journal alone is on the disk"),
+    (REPLIES, (LOGIN,), "a login whose reply is lost is to a night's client one that was not answered"),
+    (("N1", "N5"), (LOGIN,), "who is not logged in has no session that could end"),
+    (("K5", HANGS), (LOGIN,), "a run that is not logged in does not hold its lock"),
+    ((HANGS,), SENDS, "a process that stops between its last check and its request is K6: its machine stands still"),
     # whereabouts
     (
-        (*OF_TASKS, *REFUSALS),
+        tuple(fault for fault in (*STARTS, *SUSPENDS) if fault not in REFUSALS),
         (Whereabouts.CHANGING,),
-        "nothing is sent to a VM while a task changes it",
+        "a VM that a task changes has no second task",
+    ),
+    ((*OF_TASKS, *REFUSALS), (Whereabouts.GONE,), "a request for a VM that is gone has no task"),
+    (
+        (*SUSPENDS, *STARTS),
+        (Whereabouts.UNTOUCHED,),
+        "from its intent on, whoever is suspended or started counts as taken",
     ),
     (SUSPENDS, (Whereabouts.AWAY,), "a desktop that is away is suspended already"),
     (
-        (*VMS, *MISSING, *HOSTS, "G8", "G10", "H1", "H2", "H3", "V11"),
-        (Whereabouts.GONE,),
-        "a VM that is gone is not there",
+        SUSPENDS,
+        (Whereabouts.FOREIGN, Whereabouts.GIVEN_UP),
+        "whoever is suspended stands in the journal of that night first",
     ),
-    (("V7", "H1"), (Whereabouts.LOST,), "it is powered off already"),
-    (("H1",), (Whereabouts.AWAY,), "nobody sits down at a desktop that is suspended"),
+    ((*_befalling_vms(), *MISSING), (Whereabouts.GONE,), "a VM that is gone is not there"),
+    (("V7", "H1", "H4"), (Whereabouts.LOST,), "it is powered off already"),
+    (("H1", "H4"), (Whereabouts.AWAY,), "nobody sits down at a desktop that is suspended, or works with it"),
+    (("H1", "H4"), (Whereabouts.GIVEN_UP,), "a desktop that was given up and runs is back"),
     (
         ("H2", "H3"),
         (Whereabouts.CHANGING, Whereabouts.BACK, Whereabouts.LOST),
         "it wakes up a desktop that is suspended, and no task is at it",
     ),
 )
-"""(faults, states, reason)."""
+"""(faults, states, reason); `*` is every fault."""

@@ -69,13 +69,15 @@ def in_time(night: Played) -> Iterator[str]:
 
 
 def nobody_left_behind(night: Played) -> Iterator[str]:
-    """I23: when nothing goes wrong any more, whoever the simulator would let resume has been resumed."""
-    for moid in sorted(not_back(list(night.world.ledger)) & night.left_behind):
+    """I23: when nothing goes wrong any more, whoever the simulator would let resume has been resumed, unless a person
+    gave it up."""
+    for moid in sorted(not_back(list(night.world.ledger)) & night.left_behind - night.given_up):
         yield f"I23: {night.names.get(moid)} could be running again, and is not"
 
 
 def ml_stops(night: Played) -> Iterator[str]:
-    """I23: an ML VM that we started and nobody else has, stops in the morning, unless the policy says otherwise."""
+    """I23: an ML VM that we started and nobody else has, stops in the morning, unless the policy says otherwise or a
+    person gave it up."""
     if not night.site.policy.ml_stop.then_off:
         return
     started: dict[str, str] = {}
@@ -84,7 +86,9 @@ def ml_stops(night: Played) -> Iterator[str]:
             started[entry.moid] = entry.operation_id
     for moid, op in sorted(started.items()):
         vm: Any = night.world.find(moid)
-        if op and not is_desktop(night, moid) and vm is not None and vm.state.power is Power.ON:
+        if moid in night.given_up or not op or is_desktop(night, moid):
+            continue
+        if vm is not None and vm.state.power is Power.ON:
             yield f"I23: {night.names.get(moid)} was started by the night and still runs"
 
 

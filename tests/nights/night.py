@@ -21,6 +21,7 @@ from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import lock, rotation
+from gpuops.execute.abandoning import abandon_vm
 from gpuops.execute.ending import GRACE_S
 from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
@@ -28,7 +29,7 @@ from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.port import Vcenter
-from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.rotation import restore, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE, LockHolder, Policy
@@ -46,11 +47,11 @@ from gpuops.sim.world import World
 from tests.nights.beside import Beside
 from tests.nights.cron import evening_of, patience_of, policies_in_the_morning
 from tests.nights.direct import DirectVcenter
-from tests.nights.event import Event
+from tests.nights.event import GIVEN_UP, PEOPLE, Event
 from tests.nights.machines import Machines, leases_of_a_seed
 from tests.nights.place import NightPlace, NightStore, Turnstile
 from tests.nights.reach import Reach
-from tests.nights.schedule import ENDS, HANGS, USERS, schedule_of
+from tests.nights.schedule import ENDS, HANGS, schedule_of
 from tests.nights.several import (
     Several,
     begins_first,
@@ -60,7 +61,7 @@ from tests.nights.several import (
     second_policy_later,
 )
 from tests.nights.showing import Showing
-from tests.nights.stages import Stage, Staged
+from tests.nights.stages import LOGIN, Staged
 from tests.nights.worlds import EVENING, LOCK, Site, policies_read_quickly, site_of
 
 MORNING: Final = EVENING + timedelta(hours=9)
@@ -113,6 +114,8 @@ class Played:
     """(op id, when, length of the ledger then) of each request that was sent, in order; the lease's among them."""
     refused: dict[int, str] = field(default_factory=dict)
     """By its number among `asks`, the type of the fault that vCenter answered a request with."""
+    strays: frozenset[str] = frozenset()
+    """VMs (refs) with the marker of another machine's night, in folders that no policy names."""
     left_over: frozenset[str] = frozenset()
     """VMs (refs) that carried the policy's marker in the evening: a night of which this machine's journal knows nothing
     has taken them, or was to."""
@@ -154,6 +157,10 @@ class Played:
     """That one run had at once."""
     busy: frozenset[str] = frozenset()
     """Desktops (refs) that were used in the evening, and are all night."""
+    given_up: frozenset[str] = frozenset()
+    """VMs (refs) that a person gave up."""
+    asked_for: frozenset[str] = frozenset()
+    """VMs (refs) that a person asked for by name."""
     beside: list[Beside] = field(default_factory=list)
     """Each run that was begun while another was under way."""
     on_a_wrong_clock: list[tuple[str, datetime]] = field(default_factory=list)
@@ -188,7 +195,8 @@ class Nightly:
             uuids={vm.moid: vm.state.instance_uuid for vm in vms},
             takeable=frozenset(vm.moid for vm in vms if vm.name.startswith("desktop-") and self._both_keys(vm)),
             busy=frozenset(vm.moid for vm in vms if vm.state.console_connections or self._works(vm)),
-            left_over=frozenset(vm.moid for vm in vms if self.site.policy.marker in self._marks(vm)),
+            left_over=frozenset(vm.moid for vm in vms if self._is_marked(vm) and self._is_in_a_pools_folder(vm)),
+            strays=frozenset(vm.moid for vm in vms if self._is_marked(vm) and not self._is_in_a_pools_folder(vm)),
         )
         self._seated: dict[str, datetime] = {}
         self._withdrawn: dict[str, datetime] = {}
@@ -224,6 +232,7 @@ class Nightly:
         """The journal of the second machine."""
         self._lost_stores: list[NightStore] = []
         self._armed: list[tuple[str, Any]] = []
+        self._people = [event for event in chosen if event.fault in PEOPLE]
         self._showing = Showing(world)
         self._machines = Machines(self.site, world)
 
@@ -234,7 +243,7 @@ class Nightly:
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
         """A new process's way to vCenter. Raises NotConnected."""
-        with self._reach.stages.within(Stage.LOGIN):
+        with self._reach.stages.within(LOGIN):
             vcenter = DirectVcenter(
                 self.world, boundary, lambda: self._certificate == 1, self._showing, self._asked, self._refused
             )
@@ -274,6 +283,7 @@ class Nightly:
         self._wait_until(MORNING)
         quiet = 0
         while self.world.clock.now() < DEADLINE and quiet < QUIET:
+            self._let_people_act()
             quiet = quiet + 1 if self._mornings() else 0
             self._wait_until(self.world.clock.now() + CRON)
         self._wait_until(DEADLINE)
@@ -358,6 +368,12 @@ class Nightly:
         fields = self.world.custom_fields.fields
         return {fields[key].name: value for key, value in vm.state.attributes.items()}
 
+    def _is_marked(self, vm: VirtualMachine) -> bool:
+        return self.site.policy.marker in self._marks(vm)
+
+    def _is_in_a_pools_folder(self, vm: VirtualMachine) -> bool:
+        return self.world.get(vm.state.folder).display_name in {pool.select.folder for pool in self.site.pools}
+
     def _both_keys(self, vm: VirtualMachine) -> bool:
         marks = self._marks(vm)
         owned = self.site.policy.pools[0].owner is None or marks.get("gpuops.owner") == "office"
@@ -385,27 +401,57 @@ class Nightly:
 
     def _half(self, half: Half | None, policy: Policy | None = None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
+
+        def act(place: NightPlace) -> Report:
+            if half is None:
+                return resume(place, apply=True, consent=agreed)
+            return rotate(half, self._said(half, policy), place, apply=True, consent=agreed)
+
+        told = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
+        report = self._process(half.value if half else "rotate resume", act, told)
+        if report is None or half is not Half.DAY:
+            return
+        if self._machine:
+            self.played.last_elsewhere = report
+        else:
+            self.played.last = report
+
+    def _let_people_act(self) -> None:
+        """P1, P2: commands of people about one VM, whose time has come."""
+        passed_s = (self.world.clock.now() - EVENING).total_seconds()
+        for event in [event for event in self._people if event.at_s <= passed_s]:
+            self._people.remove(event)
+            if event.fault == GIVEN_UP:
+                self._process("rotate give-up", partial(self._give_up, event.target))
+            else:
+                self._process(Half.RESTORE.value, partial(self._ask_for, event.target))
+
+    def _give_up(self, name: str, place: NightPlace) -> None:
+        given = abandon_vm(place, name, None, apply=True, consent=lambda means: None)
+        self.played.given_up |= {thing.ref for thing in given.things}
+
+    def _ask_for(self, name: str, place: NightPlace) -> Report:
+        meant = (vm.moid for vm in self.world.by_type("VirtualMachine") if vm.name == name)
+        self.played.asked_for |= set(meant)
+        return restore(self.site.policy, place, (name,), from_markers=False, apply=True, consent=agreed)
+
+    def _process(self, name: str, act: Callable[[NightPlace], Report | None], told: str = "") -> Report | None:
+        """One process from its login to its end; what it reports, if it comes to that. `told`: how its call is told
+        apart from others of that name."""
         self._points, self._of_others = 0, self._open_sessions()
         self._run = len(self.played.machine_of)
         self.played.machine_of.append(self._machine)
-        self._running = name = half.value if half else "rotate resume"
-        name += " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
+        self._running = name
         vcenter: Any = None
+        report: Report | None = None
         try:
             vcenter = self._connect(self._boundary)
-            place = self._place(vcenter)
-            if half is None:
-                report = resume(place, apply=True, consent=agreed)
-            else:
-                report = rotate(half, self._said(half, policy), place, apply=True, consent=agreed)
-            ended = "done" if report.exit_code in (0, 4) else "refused"
-            self.played.told.append((report, len(self.world.ledger)))
-            if self._machine:
-                self.played.told_elsewhere.append(report)
-            if half is Half.DAY and self._machine:
-                self.played.last_elsewhere = report
-            elif half is Half.DAY:
-                self.played.last = report
+            report = act(self._place(vcenter))
+            ended = "done" if report is None or report.exit_code in (0, 4) else "refused"
+            if report is not None:
+                self.played.told.append((report, len(self.world.ledger)))
+                if self._machine:
+                    self.played.told_elsewhere.append(report)
         except Killed:
             vcenter = None  # a killed process does not log out
             ended = "killed"
@@ -420,7 +466,8 @@ class Nightly:
                 vcenter.close()
         if ended != "killed":
             self.played.sessions = max(self.played.sessions, self._sessions())
-        self.played.calls.append((name, ended, self.world.clock.now()))
+        self.played.calls.append((name + told, ended, self.world.clock.now()))
+        return report
 
     def _place(self, vcenter: Vcenter) -> NightPlace:
         now: Callable[[], datetime] = self.world.clock.now
@@ -628,7 +675,7 @@ class Nightly:
             self._meet(event, "aimed")
         elif event.fault == "K3":
             self._full, self._full_since = replace(event, point=0), None
-        elif vm is not None and event.fault in USERS and vm.name.startswith("desktop-"):
+        elif vm is not None and vm.name.startswith("desktop-"):
             self._strike(event, vm)
 
     def _user(self, event: Event) -> None:

@@ -18,7 +18,7 @@ from gpuops.execute.journal.store import Store
 from gpuops.execute.lock import LockedBy, LockHold, locked
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder
-from tests.nights.stages import OF_RECORDS, Stages
+from tests.nights.stages import RECORDS, Stages
 
 
 class Admission(StrEnum):
@@ -115,7 +115,7 @@ class NightStore(MemoryStore):
         """Of the ledger, when each record was durable."""
 
     def append(self, records: Sequence[Record]) -> None:
-        with self._stages.within(OF_RECORDS[records[0].kind]):
+        with self._stages.within(RECORDS[records[0].kind]):
             self._boundary("before an append")
             if self._full():
                 raise StateDamaged("the journal cannot be written: no space left on device")

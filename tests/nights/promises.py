@@ -31,14 +31,14 @@ REACHES = {
 
 
 def journal_keeps(night: Played) -> Iterator[str]:
-    """I5: a desktop is in the journal before it is suspended, and stays open there until it has run again. Of two
-    machines, in the journal of the one that suspended it."""
+    """I5: a desktop is in the journal before it is suspended, and stays open there until it has run again or a person
+    has given it up. Of two machines, in the journal of the one that suspended it."""
     ledger = list(night.world.ledger)
     saved: dict[str, int] = {}
     for record, length in night.kept:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
-        elif record.kind is Kind.RETURNED and record.body["vm"] in not_back(ledger[:length]) & night.names.keys():
+        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length):
             last = next(entry for entry in reversed(ledger[:length]) if _suspends(entry, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
@@ -49,6 +49,11 @@ def journal_keeps(night: Played) -> Iterator[str]:
 
 def _suspends(entry: Entry, vm: str) -> bool:
     return entry.moid == vm and entry.method == SUSPEND and is_ours(entry)
+
+
+def _awaited(night: Played, length: int) -> set[str]:
+    """Desktops of the evening that were not back when the ledger was so long, and that nobody had given up."""
+    return not_back(list(night.world.ledger)[:length]) & night.names.keys() - night.given_up
 
 
 def intent_first(night: Played) -> Iterator[str]:
@@ -104,8 +109,8 @@ def each_step_is_told(night: Played) -> Iterator[str]:
 
 
 def told_is_back(night: Played) -> Iterator[str]:
-    """I24: a morning that ends with 0 leaves no desktop that we suspended behind; of those that another machine did,
-    none that is still there: one that is gone is in the journal of that machine alone."""
+    """I24: a morning that ends with 0 leaves no desktop behind that we suspended and nobody gave up; of those that
+    another machine did, none that is still there: one that is gone is in the journal of that machine alone."""
     ledger = list(night.world.ledger)
     elsewhere = {id(report) for report in night.told_elsewhere}
     taken_by = {entry.moid: machine_of(night, entry) for entry in effects(night, SUSPEND)}
@@ -113,7 +118,7 @@ def told_is_back(night: Played) -> Iterator[str]:
         if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
             gone = {entry.moid for entry in ledger[:length] if not entry.after}
             others = {moid for moid in gone if taken_by.get(moid, 0) != (id(report) in elsewhere)}
-            for moid in sorted(not_back(ledger[:length]) - others):
+            for moid in sorted(not_back(ledger[:length]) - others - night.given_up):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
 
 

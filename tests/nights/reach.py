@@ -15,22 +15,30 @@ from typing import Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.originals import Originals
+from gpuops.execute.originals import known_originals
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.ours import Whereabouts, ours
+from gpuops.plan.steps import SetVmDrs
+from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import TASKS, Effect, Rule
 from gpuops.sim.world import World
 from tests.nights.event import Event
+from tests.nights.schedule import DISKS, ENDS, HOSTS
 from tests.nights.showing import Showing
-from tests.nights.stages import Stage, Stages
+from tests.nights.stages import LOGIN, LOOK, NO_RUN, SUBMIT, SUBMITS, WAIT, Stage, Stages
 
 OF_ANY_CALL: Final = ("T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9", "T10", "T11", "N1")
 """Faults that may befall any call: an aimed one befalls the next."""
-METHODS: Final = {Stage.LOGIN: "Login", Stage.WAIT: "WaitForUpdatesEx"}
+HEAVY: Final = (*HOSTS, "G10", "T12", "T13", "N7", "N8", "V4", "V5", "V7", "V11", "A12")
+"""Of what happens beside the calls: what takes a VM, a host or vCenter away for a while."""
+REFUSALS: Final = ("V2", "A2", "A8")
+"""What a request itself is answered with."""
+METHODS: Final = {LOGIN: "Login", WAIT: "WaitForUpdatesEx"}
 """What is called in a stage; in the others, whatever comes."""
+WHEREABOUTS: Final = frozenset(each.value for each in Whereabouts)
 LOOKS: Final = 400
 """So often whereabouts are looked at for what is aimed at them."""
 
@@ -54,13 +62,21 @@ class Reach:
         self._fire = fire
         self._showing: Showing | None = None
         self._were: dict[str, Whereabouts] = {}
+        self._seen = (-1, -1)
+        """How much had happened, and how much stood in the journal, when that was looked at."""
         self._aimed = [event for event in events if event.state]
         self._passed: dict[int, int] = {}
+        self._about = ""
+        """The VM that the stage is about."""
         self._looks = 0
+        self._effects = 0
+        """How often anything took effect."""
+        self._strikes = False
+        """Whether an aimed event strikes just now: another process that it begins is not aimed at."""
         self._rules: list[Rule] = []
         """Kept, so that no other rule has the identity of one of them."""
         self._faults: dict[int, str] = {}
-        self._rng = random.Random(f"{len(events)}:aims")
+        self._rng = random.Random(f"{world.get('ServiceInstance').instance_uuid}:aims")
         for event in events:
             for rule in event.rules:
                 self._know(rule, event.fault)
@@ -74,8 +90,9 @@ class Reach:
 
     def reached(self, fault: str, targets: Sequence[Any] = ()) -> None:
         """It takes effect now: on these objects, or with none of them on all."""
-        pairs = {(fault, self.stages.now.value)}
-        if self.stages.now is not Stage.NONE:
+        self._effects += 1
+        pairs = {(fault, self.stages.now)}
+        if self.stages.now != NO_RUN:
             pairs |= {(fault, where.value) for where in self._where(targets)}
         self.pairs |= pairs
 
@@ -83,11 +100,15 @@ class Reach:
         """Where the VMs of the night are now, before something changes that."""
         if self.journal is None:
             return
-        injector = self._world.injector
+        seen = (self._world.changes, self.journal.book.seq)
+        if seen == self._seen:
+            return
+        self._seen, injector = seen, self._world.injector
         hides, injector.hides = injector.hides, False
         try:
-            self._showing = self._showing or Showing(self._world)
-            found = ours(self._policy, Originals(self.journal).all(), self._showing.inventory())
+            self._showing = self._showing or Showing(self._world, as_it_is=True)
+            known = known_originals(self.journal, self._policy, self._world.clock.now())
+            found = ours(self._policy, known, self._showing.inventory())
         finally:
             injector.hides = hides
         self._were = {mine.original.vm: mine.whereabouts for mine in found}
@@ -107,74 +128,146 @@ class Reach:
 
     def _struck(self, rule: Rule, targets: tuple[Any, ...]) -> None:
         fault = self._faults.get(id(rule))
-        if fault is None or (rule.effect in TASKS and self.stages.now not in (Stage.SUBMIT, Stage.LEASE)):
+        if fault is None or (rule.effect in TASKS and not (self.stages.submits and self._is_ours())):
             return  # the task of somebody else
-        if rule.effect is Effect.EXPIRE and self.stages.now is Stage.LOGIN:
+        if rule.effect is Effect.EXPIRE and self.stages.now == LOGIN:
             return  # there is no session yet that could end
         if self._looks > 2 * LOOKS:
             return  # a fault of every second call has had its turn
         if rule.effect is not Effect.HAPPEN and rule.effect not in TASKS:
             self._looks += 1
             self.look()
-        self.reached(fault, targets)
+        self.reached(fault, self._meant(rule, targets))
+
+    def _is_ours(self) -> bool:
+        """Whether the task that was made just now is gpuops's own."""
+        made: Any = self._world.tasks.history()[-1]
+        return bool(made.call.operation_id)
+
+    def _meant(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
+        """Whom a rule strikes, of the objects that its pattern fits: by a task, which may be one of a cluster, the VM
+        that it is about."""
+        if rule.effect in TASKS:
+            vm = self._world.find(self._about)
+            return targets if vm is None else (vm,)
+        if rule.effect is Effect.HAPPEN:
+            kind = HAPPENINGS[rule.happening].kind
+            return [each for each in targets if kind and is_kind_of(each.wsdl_name, kind)]
+        return targets
 
     # aims
 
     def _entered(self, stage: Stage, ref: str) -> None:
-        if stage in (Stage.SUBMIT, Stage.LEASE) and any(rule.effect in TASKS for rule in self._rules):
+        self._about = ref
+        if self._aimed and not self._strikes:
+            self._let_aimed_strike(stage, ref)
+        if self.stages.submits and self._waits_for_tasks():
             self.look()  # where its VM is before it has a task
-        if not self._aimed:
-            return
-        for event in [event for event in self._aimed if event.state == stage.value]:
-            self._let_strike(event, ref or self._anyone())
-        waiting = [event for event in self._aimed if event.state in list(Whereabouts)]
-        if not waiting or stage is not Stage.LOOK or self._looks > LOOKS:
-            return
-        self._looks += 1
-        self.look()
-        for event in waiting:
-            there = [vm for vm, where in self._were.items() if where.value == event.state]
+
+    def _waits_for_tasks(self) -> bool:
+        """Whether there is trouble for the next tasks."""
+        armed = self._world.injector.struck()
+        return any(rule.effect in TASKS and (rule.times is None or count < rule.times) for rule, count in armed)
+
+    def _let_aimed_strike(self, stage: Stage, ref: str) -> None:
+        self._let_due_strike([event for event in self._aimed if _is_in(event.state, stage)], ref)
+        waiting = [event for event in self._aimed if event.state in WHEREABOUTS]
+        if waiting and stage == LOOK and self._looks < LOOKS:
+            self._looks += 1
+            self.look()
+            self._let_due_strike(waiting)
+
+    def _let_due_strike(self, events: Sequence[Event], ref: str = "") -> None:
+        """Those whose turn it is strike: all light ones, and one of the others, so that each meets its own moment."""
+        due = []
+        for event in events:
+            there = self._there(event)
             if there:
-                self._let_strike(event, self._rng.choice(there))
+                self._passed[id(event)] = passed = self._passed.get(id(event), 0) + 1
+                due += [(event, there)] if passed > event.point else []
+        alone = False
+        for event, there in due:
+            light = is_light(event)
+            if alone and not light:
+                continue
+            others = [each for each in there if each != ref]
+            self._rng.shuffle(others)
+            self._aimed.remove(event)
+            if not self._let_strike(event, [*([ref] if ref in there else []), *others]):
+                self._aimed.append(event)
+            elif not light and event.fault:  # without one it is what must be so just before another
+                alone = True
 
-    def _anyone(self) -> str:
-        """A VM of the night, or any; empty in a world without any."""
-        vms = [vm.moid for vm in self._world.by_type("VirtualMachine")]
-        known = [ref for ref in self._were if ref in vms] or vms
-        return self._rng.choice(known) if known else ""
+    def _there(self, event: Event) -> list[str]:
+        """The VMs that an event may strike now: those at its whereabouts, or any."""
+        if event.state in WHEREABOUTS:
+            return [vm for vm, where in self._were.items() if where.value == event.state]
+        return [vm.moid for vm in self._world.by_type("VirtualMachine")]
 
-    def _let_strike(self, event: Event, ref: str) -> None:
-        if event not in self._aimed:
-            return  # what struck just before let another process act, and that one met it
-        number = id(event)
-        self._passed[number] = self._passed.get(number, 0) + 1
-        if self._passed[number] <= event.point:
-            return
-        self._aimed.remove(event)
-        vm: Any = self._world.find(ref)
+    def _let_strike(self, event: Event, refs: Sequence[str]) -> bool:
+        """Whether it need not be tried again: what happens beside the calls may find nothing that it could change."""
+        before, self._strikes = self._effects, True
+        try:
+            if not _is_beside(event):
+                self._strike_alone(event, self._world.find(refs[0]))
+                return bool(event.rules) or event.fault in DISKS or self._effects > before
+            for ref in refs:
+                self._strike_beside(event, self._world.find(ref))
+                if self._effects > before:
+                    self.look()
+                    return True
+            return False
+        finally:
+            self._strikes = False
+
+    def _strike_alone(self, event: Event, vm: Any) -> None:
         if not event.rules:
-            self._fire(event, vm if isinstance(vm, VirtualMachine) else None)
+            self._fire(event, None)
         for rule in event.rules:
             with suppress(GpuopsError):
                 self._arm(event.fault, rule, vm)
 
+    def _strike_beside(self, event: Event, vm: Any) -> None:
+        if not event.rules and isinstance(vm, VirtualMachine):
+            self._fire(event, vm)
+        for rule in event.rules:
+            if rule.effect is Effect.HAPPEN:
+                struck = replace(rule, at_s=None, target=_target(rule, vm))
+                self._world.injector.happen(self._know(struck, event.fault))
+            else:
+                self._arm(event.fault, rule, vm)
+
     def _arm(self, fault: str, rule: Rule, vm: Any) -> None:
         injector, stage = self._world.injector, self.stages.now
-        if rule.effect is Effect.HAPPEN:
-            injector.happen(self._know(replace(rule, at_s=None, target=_target(rule, vm)), fault))
-            return
         changes: dict[str, Any] = {"skip": 0, "every": 1}
-        if rule.effect in TASKS and vm is not None:
-            changes["target"] = vm.moid
+        if rule.effect in TASKS or fault in REFUSALS:  # a task about DRS is one of the cluster
+            changes["target"] = "*" if stage == SUBMITS[SetVmDrs] or vm is None else vm.moid
         if rule.effect is Effect.MISSING:
             changes["target"] = vm.moid if vm is not None else "*"
         if fault in OF_ANY_CALL:
             changes["method"] = METHODS.get(stage, "*")
         if fault == "A2":
             changes["method"] = "*_Task"
-        if fault == "N6" and stage is not Stage.LOGIN:
+        if fault == "N6" and stage != LOGIN:
             injector.add(replace(rules_of("N1")[0], method=METHODS.get(stage, "*")))  # who has no session logs in
         injector.add(self._know(replace(rule, **changes), fault))
+
+
+def _is_beside(event: Event) -> bool:
+    """Whether it happens beside the calls, at once, and the run goes on."""
+    if event.rules:
+        return any(rule.effect is Effect.HAPPEN for rule in event.rules)
+    return event.fault not in (*ENDS, *DISKS, "K10")
+
+
+def _is_in(state: str, stage: Stage) -> bool:
+    """Whether that state is this stage; a submit, with no step named, is one of any step."""
+    return state == stage or (state == SUBMIT and stage in SUBMITS.values())
+
+
+def is_light(event: Event) -> bool:
+    """Whether a run and its VMs hardly feel it."""
+    return _is_beside(event) and event.fault not in HEAVY and bool(event.fault)
 
 
 def _target(rule: Rule, vm: Any) -> str:

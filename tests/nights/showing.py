@@ -47,8 +47,10 @@ _FIRMWARES: Final[dict[str, Firmware]] = {each.value: each for each in Firmware}
 class Showing:
     """What one world shows, now, less what a rule hides."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, as_it_is: bool = False) -> None:
+        """`as_it_is`: what vCenter tells late is shown at once."""
         self._world = world
+        self._as_it_is = as_it_is
         self._vms: dict[str, Vm] = {}
         self._hosts: dict[str, Host] = {}
         self._touched: set[str] = set()
@@ -119,7 +121,7 @@ class Showing:
         shown = self._vms.get(vm.moid)
         if shown is None:
             self._world.registry.watch(vm.moid, self)
-        elif self._world.fragments.is_frozen(vm.moid):
+        elif self._world.fragments.is_frozen(vm.moid) and not self._as_it_is:
             return shown
         if shown is None or vm.moid in self._touched:
             shown = self._vms[vm.moid] = self._fresh(vm)

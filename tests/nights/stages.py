@@ -1,61 +1,58 @@
 """Stages: what the engine is doing at a moment of a night, told by what it asks of vCenter and writes to its journal.
 
-The engine is not asked: each call of its port to vCenter, and each kind of record, is of one stage; `test_coverage.py`
-holds that none is left out. A lease is written by the same `submit` as any change; its op id tells.
+The engine is not asked. A stage is a call of its port to vCenter, a submit of one kind of step, or an append of one
+kind of record: the kinds are those of gpuops itself, so that a new one is a new stage. `test_coverage.py` holds that no
+call of the port is left out. A lease is written by the same `submit` as any change; its op id tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from gpuops.execute.journal.record import Kind
+from gpuops.plan.steps import Step
 
+Stage = str
+LOGIN: Final[Stage] = "login"
+LOOK: Final[Stage] = "look"
+WAIT: Final[Stage] = "wait"
+ADOPT: Final[Stage] = "adopt"
+LEASE: Final[Stage] = "lease write"
+DEFINE: Final[Stage] = "set up"
+"""What makes VMs and custom attributes: no night does."""
+NO_RUN: Final[Stage] = "no run"
+"""No process of ours is at work."""
 
-class Stage(StrEnum):
-    """What the engine does."""
+SUBMITS: Final[Mapping[type[Any], Stage]] = {kind: f"submit {kind.__name__}" for kind in get_args(Step)}
+RECORDS: Final[Mapping[Kind, Stage]] = {kind: f"write {kind.value}" for kind in Kind}
 
-    LOGIN = "login"
-    LOOK = "look"
-    INTEND = "intend"
-    SUBMIT = "submit"
-    WAIT = "wait"
-    ADOPT = "adopt"
-    SETTLE = "settle"
-    LEASE = "lease write"
-    JOURNAL = "journal write"
-    """Any record that is neither an intent nor a settlement."""
-    NONE = "no run"
-    """No process of ours is at work."""
-
-
+SUBMIT: Final = "submit"
 OF_CALLS: Final[Mapping[str, Stage]] = {
-    "inventory": Stage.LOOK,
-    "observe": Stage.LOOK,
-    "with_config_targets": Stage.LOOK,
-    "with_tags": Stage.LOOK,
-    "with_drs": Stage.LOOK,
-    "lacking": Stage.LOOK,
-    "lacking_on_clusters": Stage.LOOK,
-    "no_way_in": Stage.LOOK,
-    "defined_attributes": Stage.LOOK,
-    "folder_at": Stage.LOOK,
-    "submit": Stage.SUBMIT,
-    "define_attribute": Stage.SUBMIT,
-    "create_vm": Stage.SUBMIT,
-    "clone_vm": Stage.SUBMIT,
-    "adopt": Stage.ADOPT,
-    "wait": Stage.WAIT,
-    "wait_for_power": Stage.WAIT,
-    "wait_for_guest": Stage.WAIT,
+    "inventory": LOOK,
+    "observe": LOOK,
+    "with_config_targets": LOOK,
+    "with_tags": LOOK,
+    "with_drs": LOOK,
+    "lacking": LOOK,
+    "lacking_on_clusters": LOOK,
+    "no_way_in": LOOK,
+    "defined_attributes": LOOK,
+    "folder_at": LOOK,
+    SUBMIT: SUBMIT,
+    "define_attribute": DEFINE,
+    "create_vm": DEFINE,
+    "clone_vm": DEFINE,
+    "adopt": ADOPT,
+    "wait": WAIT,
+    "wait_for_power": WAIT,
+    "wait_for_guest": WAIT,
 }
-OF_RECORDS: Final[Mapping[Kind, Stage]] = {
-    **dict.fromkeys(Kind, Stage.JOURNAL),
-    Kind.INTENT: Stage.INTEND,
-    Kind.SETTLED: Stage.SETTLE,
-}
+"""By call of the port; a submit is of the stage of its step."""
+
+STAGES: Final[tuple[Stage, ...]] = (LOGIN, LOOK, *SUBMITS.values(), LEASE, WAIT, ADOPT, *RECORDS.values())
+"""All that count."""
 
 LEASE_OP: Final = "gpuops-lease-"
 
@@ -64,7 +61,7 @@ class Stages:
     """The stage that the run at work is in; `entered` is told each one as it begins, with the VM that it is about."""
 
     def __init__(self, entered: Callable[[Stage, str], None] = lambda stage, vm: None) -> None:
-        self.now = Stage.NONE
+        self.now = NO_RUN
         self._entered = entered
 
     @contextmanager
@@ -76,6 +73,11 @@ class Stages:
             yield
         finally:
             self.now = before
+
+    @property
+    def submits(self) -> bool:
+        """Whether a request for a change is under way."""
+        return self.now.startswith(SUBMIT) or self.now == LEASE
 
 
 class Staged:
@@ -91,18 +93,24 @@ class Staged:
             return found
         if name == "wait":
             return lambda *args: self._waited(found(*args))
+        if name == SUBMIT:
+            return self._submit
 
         def call(*args: Any, **more: Any) -> Any:
-            is_lease = stage is Stage.SUBMIT and str(args[-1]).startswith(LEASE_OP)
-            with self._stages.within(Stage.LEASE if is_lease else stage, getattr(args[0], "vm", "") if args else ""):
+            with self._stages.within(stage, getattr(args[0], "vm", "") if args else ""):
                 return found(*args, **more)
 
         return call
 
+    def _submit(self, step: Step, inventory: Any, op_id: str) -> Any:
+        stage = LEASE if op_id.startswith(LEASE_OP) else SUBMITS[type(step)]
+        with self._stages.within(stage, step.vm):
+            return self._vcenter.submit(step, inventory, op_id)
+
     def _waited(self, ends: Iterator[Any]) -> Iterator[Any]:
         """What the engine does with an end, between two of them, is not waiting."""
         while True:
-            with self._stages.within(Stage.WAIT):
+            with self._stages.within(WAIT):
                 end = next(ends, None)
             if end is None:
                 return

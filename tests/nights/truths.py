@@ -249,7 +249,7 @@ def a_reason_is_told(night: Played) -> Iterator[str]:
 
 def whoever_is_away_is_named(night: Played) -> Iterator[str]:
     """I1: whoever has not come back is named by each return, by a name that it has had; unless a fault hides where a VM
-    is."""
+    is, or a person gave it up."""
     if any(event.fault in UNSEEN for event in night.events) or not _alone(night):
         return
     ledger = list(night.world.ledger)
@@ -261,7 +261,7 @@ def whoever_is_away_is_named(night: Played) -> Iterator[str]:
         if not _returns(report) or not report.applied:
             continue
         told = {each.subject for each in report.plan.unmet} | {outcome.step.vm for outcome in report.outcomes}
-        for moid in sorted(not_back(ledger[:length])):
+        for moid in sorted(not_back(ledger[:length]) - night.given_up):
             if not told & {moid, *called[moid]}:
                 yield f"I1: {night.names.get(moid)} is not back, and a return does not name it"
                 return
@@ -274,7 +274,7 @@ def what_is_over_is_left(night: Played) -> Iterator[str]:
         return
     closed: dict[str, int] = {}
     for record, length in night.kept:
-        if record.kind is Kind.RETURNED:
+        if record.kind is Kind.RETURNED and record.body["vm"] not in night.given_up:
             closed.setdefault(record.body["vm"], length)
     taken = {entry.moid: entry.sequence for entry in _takes(night)}
     for entry in effects(night, START, OFF, SHUT_DOWN):
@@ -324,7 +324,7 @@ def only_who_is_away_is_named(night: Played) -> Iterator[str]:
     it was to be taken and cannot be read."""
     ours = {entry.moid for entry in night.world.ledger if is_ours(entry)}
     off = {entry.moid for entry in night.world.ledger if entry.after.get("power") not in (None, Power.ON)}
-    ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.doubtful}
+    ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.strays - night.doubtful}
     for report, _ in night.told:
         if _returns(report):
             for each in report.plan.unmet:
