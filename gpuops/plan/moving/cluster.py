@@ -111,7 +111,7 @@ def gpu_contents(states: Iterable[GpuState], numbers: Mapping[str, int]) -> tupl
 
 
 @dataclass(frozen=True, slots=True)
-class HostState:
+class HostContents:
     """One host between two moves: what is on it, and what is free."""
 
     number: int
@@ -129,7 +129,7 @@ class HostState:
     """Equal for hosts that are alike now and for every move to come."""
 
 
-ClusterState = tuple[HostState, ...]
+ClusterState = tuple[HostContents, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class VmMove:
     to: int
 
 
-def with_host(cluster_state: ClusterState, now: HostState) -> ClusterState:
+def with_host(cluster_state: ClusterState, now: HostContents) -> ClusterState:
     """The state with one host replaced."""
     return (*cluster_state[: now.number], now, *cluster_state[now.number + 1 :])
 
@@ -206,9 +206,9 @@ class ClusterModel:
         free_mib: int,
         indistinct: frozenset[int] = frozenset(),
         unlocated: frozenset[int] = frozenset(),
-    ) -> HostState:
+    ) -> HostContents:
         """The state of the host with these vGPUs on its GPUs."""
-        return HostState(
+        return HostContents(
             number,
             contents,
             free_mib,

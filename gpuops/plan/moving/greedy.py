@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostState, SearchVm, VmMove
+from gpuops.plan.moving.cluster import ClusterModel, ClusterState, GpuContent, HostContents, SearchVm, VmMove
 from gpuops.plan.moving.moves import (
     Arrival,
     ArrivalBasis,
@@ -125,7 +125,7 @@ class GreedySearch:
                     sequence = after
         return improvements
 
-    def _departures_of_host(self, now: HostState, only: int | None = None) -> Iterator[_Departure]:
+    def _departures_of_host(self, now: HostContents, only: int | None = None) -> Iterator[_Departure]:
         """The departures that free something on each GPU of the host, or on one of them only."""
         for gpu, content in enumerate(now.contents):
             if only in (None, gpu):
@@ -154,7 +154,7 @@ class GreedySearch:
         ]
         return min(ranked)[1] if ranked else None
 
-    def _rank(self, now: HostState, search_vm: SearchVm) -> tuple[int, ...] | None:
+    def _rank(self, now: HostContents, search_vm: SearchVm) -> tuple[int, ...] | None:
         """What the arrival of the VM on this host costs, less is better; None = no room, or a free GPU would be
         lost."""
         if any(vgpu[0] == search_vm.number for content in now.contents for vgpu in content):
@@ -232,7 +232,7 @@ class _Departure:
     """The key of the host when this was computed."""
 
 
-def _departures_from(model: ClusterModel, now: HostState, gpu: int, content: GpuContent) -> Iterator[_Departure]:
+def _departures_from(model: ClusterModel, now: HostContents, gpu: int, content: GpuContent) -> Iterator[_Departure]:
     worth = model.worth(now.number, gpu, content)
     known: set[tuple[int, ...]] = set()
     for vms in _departure_sets(model, content):

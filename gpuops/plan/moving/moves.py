@@ -29,7 +29,7 @@ from gpuops.plan.moving.cluster import (
     ClusterModel,
     ClusterState,
     GpuContent,
-    HostState,
+    HostContents,
     SearchVm,
     VmMove,
     with_host,
@@ -49,7 +49,7 @@ class ArrivalBasis(StrEnum):
 class Arrival:
     """A host with one more VM, and the GPUs that the VM may be on."""
 
-    now: HostState
+    now: HostContents
     gpus: tuple[int, ...]
     basis: ArrivalBasis
 
@@ -60,7 +60,7 @@ class _VgpuArrival:
     basis: ArrivalBasis
 
 
-def remove_vm(model: ClusterModel, now: HostState, search_vm: SearchVm) -> HostState | None:
+def remove_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> HostContents | None:
     """The host without the VM; None = it is not known which GPU the VM leaves."""
     if search_vm.number in now.unlocated:
         return None
@@ -73,7 +73,7 @@ def remove_vm(model: ClusterModel, now: HostState, search_vm: SearchVm) -> HostS
     return model.host_state(now.number, contents, now.free_mib + search_vm.reserved_mib, now.indistinct, now.unlocated)
 
 
-def add_vm(model: ClusterModel, now: HostState, search_vm: SearchVm) -> Arrival | None:
+def add_vm(model: ClusterModel, now: HostContents, search_vm: SearchVm) -> Arrival | None:
     """The host with the VM; None = it has no room for it, or not for certain."""
     # 1. Memory, which is reserved in full.
     if search_vm.memory_mib > now.free_mib:
@@ -237,7 +237,7 @@ def replay(model: ClusterModel, cluster_state: ClusterState, vm_moves: Sequence[
     return None if now is None else MoveSequence(now, tuple(vm_moves))
 
 
-def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostState | None:
+def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostContents | None:
     """The host that the VM is on now."""
     number = search_vm.number
     return next(
@@ -245,7 +245,7 @@ def host_of(cluster_state: ClusterState, search_vm: SearchVm) -> HostState | Non
     )
 
 
-def distinct_movable_vms(model: ClusterModel, now: HostState) -> Iterator[SearchVm]:
+def distinct_movable_vms(model: ClusterModel, now: HostContents) -> Iterator[SearchVm]:
     """The VMs of the host that may move, one of each kind on GPUs that are alike."""
     known = set()
     for gpu, content in enumerate(now.contents):
@@ -257,7 +257,7 @@ def distinct_movable_vms(model: ClusterModel, now: HostState) -> Iterator[Search
                 yield search_vm
 
 
-def distinct_hosts(cluster_state: ClusterState, without: HostState | None = None) -> Iterator[HostState]:
+def distinct_hosts(cluster_state: ClusterState, without: HostContents | None = None) -> Iterator[HostContents]:
     """The hosts, one of each set that is alike."""
     known = set()
     for now in cluster_state:
