@@ -94,7 +94,7 @@ def _of_the_process(seed: int) -> list[Event]:
 
 def _hangs(seed: int) -> list[Event]:
     """One night in twenty: the evening's run, or a return, stops somewhere."""
-    rng = random.Random(f"{seed}:hangs")
+    rng = random.Random(f"{seed}:a run hangs")
     if rng.randrange(20):
         return []
     for_s = float(rng.choice([600, 3600, 4 * 3600, NIGHT_S - 3000, NIGHT_S, NIGHT_S + 7200]))
