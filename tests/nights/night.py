@@ -170,8 +170,8 @@ class Played:
 
     def is_lock_vm(self, moid: str) -> bool:
         """Whether it is the lock VM, whatever it is called by now; one that came in the night goes by its name."""
-        made_since: Any = self.world.find(moid) if moid not in self.names else None
-        return self.names.get(moid, made_since and made_since.name) == LOCK
+        made_since = self.world.find(moid) if moid not in self.names else None
+        return self.names.get(moid, made_since.name if isinstance(made_since, VirtualMachine) else "") == LOCK
 
 
 class Nightly:
