@@ -18,9 +18,11 @@ END: Final = "<!-- coverage: end -->"
 HEAD: Final = """# What the nights come to
 
 `make results` makes this file: what the nights reach, and which mutants of the engine they kill."""
-_NO_MUTANTS: Final = """## Mutants judged by nights alone
+_NO_MUTANTS: Final = """<!-- mutants: made by `make mutants` -->
+## Mutants judged by nights alone
 
-Not judged yet: `make mutants` makes this part."""
+Not judged yet: `make mutants` makes this part.
+<!-- mutants: end -->"""
 
 
 def table(found: Coverage) -> str:

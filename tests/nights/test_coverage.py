@@ -14,6 +14,7 @@ from gpuops.execute.journal.record import Kind
 from gpuops.execute.port import Vcenter
 from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.sim.trouble.catalogue import rules_of
+from tests.mutants.drawn import results as mutants
 from tests.nights import results
 from tests.nights.aiming import aimed_event, aimed_night, aims
 from tests.nights.checkers import violations
@@ -147,7 +148,9 @@ def test_the_kept_results_are_what_the_tool_makes() -> None:
 def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FILE", tmp_path / "RESULTS.md")
     results.write(Coverage(nights=1))
-    assert "`make mutants` makes this part" in results.FILE.read_text(encoding="utf-8")
+    fresh = results.FILE.read_text(encoding="utf-8")
+    assert "`make mutants` makes this part" in fresh
+    assert all(fresh.count(mark) == 1 for mark in (mutants._BEGIN, mutants._END)), "their tool finds its place"
     results.FILE.write_text("# Title\n\n<!-- mutants -->\n60 of 60\n", encoding="utf-8")
     results.write(Coverage(nights=1))
     results.write(Coverage(nights=2))
