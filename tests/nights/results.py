@@ -40,7 +40,10 @@ def table(found: Coverage) -> str:
 
 def section(found: Coverage) -> str:
     """The part of RESULTS.md that is of coverage."""
-    rare = [f"- {fault} in {state}: {found.reached[fault, state]}" for fault, state in found.rare()]
+    rare: dict[str, list[str]] = {}
+    for fault, state in found.rare():
+        rare.setdefault(fault, []).append(f"{state} {found.reached[fault, state]}")
+    few = sum(len(states) for states in rare.values())
     reasons = Counter(impossible().values())
     possible = len(_pairs()) - reasons.total()
     return "\n".join(
@@ -52,11 +55,11 @@ def section(found: Coverage) -> str:
             "in each state. A state is a stage of the engine (a call to vCenter, the submit of one kind of step, the",
             "append of one kind of record) or the whereabouts of a VM that the fault struck. `-` cannot be.",
             "",
-            f"{possible - len(rare)} of {possible} pairs were reached {OFTEN} times or more.",
+            f"{possible - few} of {possible} pairs were reached {OFTEN} times or more.",
             "",
             table(found),
             "",
-            *([f"Below {OFTEN}:", "", *rare, ""] if rare else []),
+            *([f"Below {OFTEN}:", "", *(f"- {fault}: {', '.join(rare[fault])}" for fault in rare), ""] if rare else []),
             "Pairs that cannot be:",
             "",
             *(f"- {count}: {reason}" for reason, count in reasons.items()),

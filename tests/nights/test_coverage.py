@@ -95,7 +95,7 @@ def test_what_is_rare_is_named_rarest_first_and_what_is_impossible_is_not() -> N
     found.reached.update({**often, ("T1", "look"): 29, ("T1", "wait"): 3, ("T1", "write intent"): 1})
     assert found.rare() == [("T1", "wait"), ("T1", "look")]
     assert found.surprising() == [("T1", "write intent")]
-    assert "- T1 in look: 29" in results.section(found)
+    assert "- T1: wait 3, look 29" in results.section(found)
 
 
 def test_a_prepared_night_sends_every_kind_of_step_and_comes_back() -> None:
