@@ -1,6 +1,6 @@
 """Hunt: nights under the engine that is first on the path, until a checker names the invariant; told as JSON.
 
-python -m tests.mutants.hunt INVARIANT FIRST SECONDS [quiet] [soap]
+python -m tests.mutants.hunt INVARIANT FIRST SECONDS [quiet] [soap] [SITUATION]
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Any
 import gpuops
 from tests.nights.checkers import violations
 from tests.nights.night import Nightly
+from tests.nights.situations import SITUATIONS
 from tests.nights.soap import SoapNightly
 
 
-def hunt(invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool) -> dict[str, Any]:
+def hunt(
+    invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool, situation: str = ""
+) -> dict[str, Any]:
     """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
     kind: type[Nightly] = SoapNightly if soap else Nightly
     began, nights, others = time.process_time(), 0, set()
@@ -26,7 +29,8 @@ def hunt(invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool
             break
         nights += 1
         try:
-            said = violations(kind(seed, () if quiet else None).play())
+            night = SITUATIONS[situation](seed) if situation else kind(seed, () if quiet else None)
+            said = violations(night.play())
         except Exception as error:
             said = [f"{type(error).__name__}: {error}"]
         named = [each for each in said if each.partition(":")[0] == invariant]
@@ -44,5 +48,7 @@ def hunt(invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool
 
 if __name__ == "__main__":
     named, beginning, seconds, *kinds = sys.argv[1:]
-    found = hunt(named, int(beginning), float(seconds), quiet="quiet" in kinds, soap="soap" in kinds)
+    chosen = next((kind for kind in kinds if kind in SITUATIONS), "")
+    quietly, soaped = "quiet" in kinds, "soap" in kinds
+    found = hunt(named, int(beginning), float(seconds), quiet=quietly, soap=soaped, situation=chosen)
     print(json.dumps({**found, "engine": gpuops.__file__}))

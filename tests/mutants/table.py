@@ -48,6 +48,8 @@ class Mutant:
     """Whether nothing goes wrong in those nights but the engine."""
     soap: bool = False
     """Whether they are played by our own client over SOAP, for a mutant of what stands below the engine."""
+    situation: str = ""
+    """In which of the `situations` they are, instead of the schedule of their seeds."""
     test: str = ""
     """The test that fails under it, in place of an invariant."""
 

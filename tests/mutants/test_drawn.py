@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
 from tests.mutants.drawn.draw import AREAS, EACH, drawn
 from tests.mutants.drawn.operators import Mutation, enums, is_change, mutated, mutations
+from tests.mutants.table import ROOT
 
 SOURCE = """
 from enum import Enum
@@ -58,11 +61,33 @@ def test_a_mutation_is_found_again_after_an_edit_elsewhere_and_missed_where_it_i
         mutated(mutation, SOURCE.replace('vm < "y"', 'vm < "z"'), MEMBERS)
 
 
+def test_between_moments_nothing_hangs_on_the_one_at_which_both_are_the_same() -> None:
+    told = "def may(now: datetime, left_s: float, few: int) -> bool:\n    return {}\n"
+    for compared in ("now < self.expires", "self.read_at >= now", "left_s <= 30", "abs(a.taken_at - b) > x"):
+        assert not any(each.startswith("swap a comparison") for each in drawn_from(told.format(compared)))
+    assert "swap a comparison: few < 3 -> few <= 3" in drawn_from(told.format("few < 3"))
+    assert "swap a comparison: now is few -> now is not few" in drawn_from(told.format("now is few"))
+
+
 def test_what_compiles_to_the_same_is_no_change() -> None:
     source = "def may(x: int) -> int:\n    return x if True else 5\n"
     same = Mutation("x.py", "may", "change a constant", "5", "6", 0)
     assert not is_change(same, source, {})
     assert is_change(Mutation("x.py", "may", "change a constant", "True", "False", 0), source, {})
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_recorded_nights_still_kill() -> None:
+    """In a process of its own, for the engine must not be imported yet where it is mutated."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.mutants.drawn", "replay"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert run.returncode == 0, f"{run.stdout}{run.stderr}"
 
 
 @pytest.mark.long

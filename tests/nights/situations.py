@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -270,7 +270,7 @@ class Unread(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         until = self.rng.choice([20, 60, 200])
         told, fault = self.rng.choice([*[("customValue", "NoPermission")] * 3, *[("runtime.host", "")] * 2])
-        names = self.rng.choice(["desktop-*", "desktop-*[13579]", "desktop-00*"])
+        names = self.rng.choice(["*desktop-*", "*desktop-*[13579]", "*desktop-00*"])
         hides = {"target": names, "property": told, "fault": fault, "times": until}
         self.hidden = rules_of("A10", hides)[0]
         return [Event("V6" if told == "customValue" else "A10")]
@@ -304,6 +304,18 @@ class ReadAnew(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         change = {"method": "*", "at_s": self.rng.uniform(1, 120), "delay_s": self.rng.choice([-7200, -90, 90, 7200])}
         return [Event("K7", rules_of("K7", change))]
+
+
+class Late(Situated):
+    """A night begins shortly before its return, and its suspends take ten times as long."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V3", rules_of("V3", {"times": None}))]
+
+    def _evening(self) -> Sequence[tuple[Half, datetime]]:
+        return [(Half.NIGHT, EVENING + timedelta(hours=9, minutes=self.rng.uniform(-10, 14)))]
 
 
 class SlowDisk(Situated):
@@ -452,6 +464,6 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     each.__name__: each
     for each in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
-        ReadAnew, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, Looked,
+        ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, Looked,
     )
 }  # fmt: skip

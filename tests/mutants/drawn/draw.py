@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final
 
-from tests.mutants.drawn.operators import Members, Mutation, enums, is_change, mutations
+from tests.mutants.drawn.operators import Members, Mutation, enums, is_change, mutated, mutations
 from tests.mutants.table import ROOT
 
 ROTATION: Final = "gpuops/plan/rotation"
@@ -49,6 +49,15 @@ def source_of(file: str) -> str:
     if not path.is_file():
         raise LookupError(file)
     return path.read_text(encoding="utf-8")
+
+
+def is_there(mutation: Mutation) -> bool:
+    """Whether what it changes is still in the source."""
+    try:
+        mutated(mutation, source_of(mutation.file), members())
+    except LookupError:
+        return False
+    return True
 
 
 def all_of(area: str) -> tuple[Mutation, ...]:

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -63,39 +63,27 @@ class Plan:
     """Which nights a mutant is given: `first`, and then so many of all, but those which the engine itself breaks."""
 
     budget_s: float
+    area: str
     most: int = sys.maxsize
     broken: tuple[Found, ...] = ()
     first: tuple[Found, ...] = ()
+    """Nights that the engine is known to hold."""
     shrink: bool = False
 
 
-def survey(budget_s: float) -> Found:
-    """How many nights the engine as it is plays within the budget (`nights`), and which it breaks (`broken`)."""
-    return _forked(lambda: _survey(budget_s), budget_s)
-
-
 def hunt(mutation: Mutation, plan: Plan) -> Found:
-    """Plays nights until one breaks something, or the plan is at its end."""
-    return _forked(lambda: _hunt(mutation, plan), plan.budget_s)
+    """Plays nights until one breaks something that the engine as it is does not, or the plan is at its end."""
+    broken = list(plan.broken)
+    while True:
+        found = _forked(lambda: _hunt(mutation, replace(plan, broken=tuple(broken))), plan.budget_s)
+        if found["night"] is None or found["met"] in plan.first or not clean([found["met"]]):
+            return found
+        broken.append(found["met"])
 
 
 def clean(nights: Sequence[Found]) -> list[str]:
     """What these nights break under the engine as it is."""
     return list(_forked(lambda: _clean(nights), 30.0 * len(nights))["said"])
-
-
-def _survey(budget_s: float) -> Found:
-    from tests.mutants.drawn.kinds import nights
-
-    began, played, broken, told = time.process_time(), 0, [], []
-    for night in nights():
-        if time.process_time() - began > budget_s:
-            break
-        played += 1
-        if said := _limited(night.said):
-            broken.append(night.to_json())
-            told.append(f"{night.kind} {night.seed}: {said[0]}")
-    return {"nights": played, "broken": broken, "told": told}
 
 
 def _hunt(mutation: Mutation, plan: Plan) -> Found:
@@ -107,7 +95,7 @@ def _hunt(mutation: Mutation, plan: Plan) -> Found:
         return {"night": None, "said": f"import: {type(error).__name__}: {error}", "nights": 0, "seconds": 0.0}
     known, broken = map(Night.from_json, plan.first), {Night.from_json(each) for each in plan.broken}
     gc.freeze()
-    for night in chain(known, islice(nights(), plan.most)):
+    for night in chain(known, islice(nights(plan.area), plan.most)):
         if time.process_time() - began > plan.budget_s:
             break
         if night in broken:
@@ -117,7 +105,8 @@ def _hunt(mutation: Mutation, plan: Plan) -> Found:
             seconds, fewest = time.process_time() - began, night
             if plan.shrink and not said[0].startswith(ENDLESS):
                 fewest = _within(SHRINKING_S, partial(shrunk, night)) or night
-            return {"night": fewest.to_json(), "said": said[0], "nights": played, "seconds": seconds}
+            met = night.to_json()
+            return {"night": fewest.to_json(), "met": met, "said": said[0], "nights": played, "seconds": seconds}
     return {"night": None, "said": None, "nights": played, "seconds": time.process_time() - began}
 
 

@@ -26,12 +26,19 @@ FIRST: Final = 7_000_000
 OTHERS: Final = (
     "night", "return", "pair", "quiet", "night", "large", "return", "filed", "night", "damaged", "pair", "return",
 )  # fmt: skip
-CYCLE: Final = (
-    *(*SITUATIONS, *OTHERS),
-    *(*SITUATIONS, *OTHERS),
-    *(*SITUATIONS, *OTHERS, "soap"),
-)
-"""The order in which kinds take turns. A night over SOAP takes as long as ten without."""
+OF_AREA: Final[Mapping[str, tuple[str, ...]]] = {
+    "guard": ("Woken", "LoggedOff", "Failing", "Refused", "Redevised", "Calm"),
+    "identity": ("Unmarked", "LeftOver", "Reidentified", "Unread", "TakenOver"),
+    "lease": ("Calm", "Paused", "Reverted", "LockBusy", "LeftOver", "pair"),
+    "adoption": ("Overtaken", "Silent", "SlowDisk", "SlowDiskAtWork", "Looked", "ReadAnew", "Hooked"),
+    "journal": ("filed", "damaged", "Looked", "LeftOver", "Calm", "return"),
+    "return": ("Calm", "Silent", "Unread", "TakenOver", "Hooked", "Reverted", "return"),
+}
+"""Kinds about what the modules of an area do: by its docstring, and before any mutant was judged by them."""
+OWN: Final = 4
+"""So many rounds of these, and then one of all kinds."""
+EVERY: Final = 3
+"""A night over SOAP takes as long as ten without: one in so many rounds of all."""
 POINTS: Final = 60
 """Most boundaries of a small world's evening, at one of which it is cut off."""
 
@@ -63,11 +70,12 @@ class Night:
         return cls(values["kind"], values["seed"], None if events is None else tuple(map(Event.from_json, events)))
 
 
-def nights() -> Iterator[Night]:
-    """All of them, in the order in which every mutant is given them."""
+def nights(area: str) -> Iterator[Night]:
+    """All of them, in the order in which every mutant of the area is given them."""
     seeds = {kind: count(FIRST + (kind == "large"), 2) for kind in _KINDS}  # even seeds are small worlds
-    while True:
-        for kind in CYCLE:
+    for turn in count(1):
+        soap = ["soap"] if turn % EVERY == 0 else []
+        for kind in (*OF_AREA[area] * OWN, *SITUATIONS, *OTHERS, *soap):
             yield Night(kind, next(seeds[kind]))
 
 

@@ -2,12 +2,15 @@
 
 What a change cannot show in a night is left out by rules, not by choice: the text of messages (strings, a `return` of
 nothing else, `hint=`), annotations, decorators, docstrings, defaults of arguments, `assert`, what only a type checker
-reads, protocols, `__str__`, and a change after which Python compiles the same code (`is_change`).
+reads, protocols, `__str__`, and a change after which Python compiles the same code (`is_change`). Nor is `<` made `<=`
+between moments or lengths of time: which of two neighbours is right at the one instant where both are the same, no
+promise says, and no night meets that instant.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ _COMPARED: Final[Mapping[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
+_ORDERS: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _COMPUTED: Final[Mapping[type[ast.operator], type[ast.operator]]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.Mult: ast.Add,
 }  # fmt: skip
@@ -99,9 +103,10 @@ def _plain(code: CodeType) -> tuple[Any, ...]:
 
 def _changes(tree: ast.Module, file: str, members: Members) -> list[tuple[Mutation, Callable[[], None]]]:
     seen: Counter[tuple[str, str, str, str]] = Counter()
+    times = _times(tree)
     found: list[tuple[Mutation, Callable[[], None]]] = []
     for site in _sites(tree):
-        for operator, changed in _of(site.node, members):
+        for operator, changed in _of(site.node, members, times):
             words = (site.function, operator, _words(site.node), _words(changed))
             mutation = Mutation(file, *words, seen[words])
             seen[words] += 1
@@ -161,12 +166,37 @@ def _named(child: ast.AST, function: str) -> str | None:
     return function
 
 
-def _of(node: ast.AST, members: Members) -> Iterator[tuple[str, ast.AST]]:
+def _times(tree: ast.AST) -> frozenset[str]:
+    """Names that this file says are moments or lengths of time."""
+    annotated = (
+        (each.arg, each.annotation) if isinstance(each, ast.arg) else (ast.unparse(each.target), each.annotation)
+        for each in ast.walk(tree)
+        if isinstance(each, ast.arg | ast.AnnAssign)
+    )
+    return frozenset(
+        name
+        for name, told in annotated
+        if told is not None and re.search(r"\b(datetime|timedelta)\b", ast.unparse(told))
+    )
+
+
+def _is_of_time(node: ast.expr, times: frozenset[str]) -> bool:
+    """Whether a name in it is that of a moment or of a length of time; names carry their units (`_s`, `_at`)."""
+    names = (
+        each.id if isinstance(each, ast.Name) else each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name | ast.Attribute)
+    )
+    return any(name in times or name.lower().endswith(("_s", "_at")) for name in names)
+
+
+def _of(node: ast.AST, members: Members, times: frozenset[str]) -> Iterator[tuple[str, ast.AST]]:
     """The changes of one node: the operator's name, and what is put in its place."""
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.expr):
-        yield from _of_expression(node, members)
+        if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS) and _is_of_time(node, times)):
+            yield from _of_expression(node, members)
     elif isinstance(node, ast.comprehension):
         for number in range(len(node.ifs)):
             kept = [*node.ifs[:number], *node.ifs[number + 1 :]]

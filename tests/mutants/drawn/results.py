@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.mutants.drawn.operators import Mutation
 from tests.mutants.table import HERE, ROOT
 
 RECORD: Final = HERE / "drawn.json"
+WORLDS: Final = HERE / "drawn" / "survivors.toml"
+"""By the name of a mutant, what world or checker would kill it."""
 TABLE: Final = ROOT / "tests" / "nights" / "RESULTS.md"
 COMMAND: Final = "make mutants"
 _BEGIN, _END = "<!-- mutants: made by `make mutants` -->", "<!-- mutants: end -->"
@@ -36,14 +39,19 @@ class Judged:
         )
 
 
-def write(found: Sequence[Judged], budget_s: float, engine: dict[str, Any]) -> None:
+def write(found: Sequence[Judged], budget_s: float) -> None:
     """Both files, each in its place; the rest of RESULTS.md stays."""
     record = {"budget_s": budget_s, "mutants": [asdict(each) for each in found]}
     RECORD.write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+    put_into_table()
+
+
+def put_into_table() -> None:
+    """What is recorded, in its place in RESULTS.md."""
     before = TABLE.read_text(encoding="utf-8") if TABLE.is_file() else "# What the nights come to\n"
     head, _, rest = before.partition(_BEGIN)
     tail = rest.partition(_END)[2]
-    section = "\n".join([_BEGIN, *_section(found, budget_s, engine), _END])
+    section = "\n".join([_BEGIN, *section_of_record(), _END])
     TABLE.write_text(f"{head.rstrip()}\n\n{section}\n{tail.lstrip()}".rstrip() + "\n", encoding="utf-8")
 
 
@@ -53,30 +61,34 @@ def read() -> tuple[Judged, ...]:
     return tuple(Judged(**{**each, "mutation": Mutation(**each["mutation"])}) for each in record["mutants"])
 
 
-def _section(found: Sequence[Judged], budget_s: float, engine: dict[str, Any]) -> list[str]:
+def section_of_record() -> list[str]:
+    """The table of what is recorded, line by line."""
+    found, budget_s = read(), json.loads(RECORD.read_text(encoding="utf-8"))["budget_s"]
+    worlds = tomllib.loads(WORLDS.read_text(encoding="utf-8"))
     killed = [each for each in found if each.said is not None]
     lines = [
         "## Mutants judged by nights alone",
         "",
         f"{len(killed)} of {len(found)} mutants are killed by nights alone: no unit test is asked.",
-        f"Each is given the same {engine['nights']} nights, {budget_s:.0f} s of one core for the engine as it is.",
+        f"Each has the nights of its area, in the order of `kinds.py`, for {budget_s:.0f} s of one core at the most.",
         "`tests/mutants/drawn/` draws them by a fixed rule from all changes that it can think of: `operators.py` says",
-        "which are none, `kinds.py` which nights there are.",
+        "which are none. A night that the engine as it is breaks too kills nobody.",
         f"`{COMMAND}` makes this table and `tests/mutants/drawn.json`; `make long` replays the killing nights.",
-        *(f"Not used, for the engine itself breaks it: {told}" for told in engine["told"]),
         "",
-        "| Area | Mutants | Killed | CPU s to kill, in the middle | at most |",
-        "|---|---|---|---|---|",
+        "| Area | Mutants | Killed |",
+        "|---|---|---|",
     ]
     for area in AREAS:
         here = [each for each in found if each.area == area]
-        seconds = sorted(each.seconds for each in here if each.said is not None) or [0.0]
         dead = sum(each.said is not None for each in here)
-        lines.append(f"| {area} | {len(here)} | {dead} | {seconds[len(seconds) // 2]:.1f} | {seconds[-1]:.1f} |")
+        lines.append(f"| {area} | {len(here)} | {dead} |")
     lines += ["", "### Killed", "", "| Where | Change | By | It breaks |", "|---|---|---|---|"]
     lines += [f"| {_where(each)} | {_change(each)} | {_by(each)} | {_cell(each.said or '', 90)} |" for each in killed]
-    lines += ["", "### Survivors", "", "| Where | Change | Nights |", "|---|---|---|"]
-    lines += [f"| {_where(each)} | {_change(each)} | {each.nights} |" for each in found if each.said is None]
+    lines += ["", "### Survivors", "", "| Where | Change | CPU s | What would kill it |", "|---|---|---|---|"]
+    for each in found:
+        if each.said is None:
+            world = worlds.get(each.mutation.name, "")
+            lines.append(f"| {_where(each)} | {_change(each)} | {each.seconds:.0f} | {_cell(world, 400)} |")
     return lines
 
 
