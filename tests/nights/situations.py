@@ -167,7 +167,8 @@ class LeftOver(Situated):
 
     def events(self, site: Site) -> Sequence[Event]:
         point = self.rng.randint(2, 40)
-        return self.rng.choice([[Event("V6")], [Event("K1", point=point, target=Half.NIGHT)]])
+        killed = Event("K1", point=point, target=Half.NIGHT)
+        return self.rng.choice([[Event("V6")], [Event("V6"), killed]])  # what was left over may have no room any more
 
     def _evening(self) -> Sequence[tuple[Half, Any]]:
         kind = self.rng.randrange(4)
