@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from gpuops import __version__
-from gpuops.cli import output
+from gpuops.cli import output, signals
 from gpuops.cli.commands import SHORT_HELP, Commands
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import Common, spread
@@ -88,10 +86,7 @@ def root(
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
     core_files.forbid()
-    signal.signal(signal.SIGTERM, _ended)
-    sys.unraisablehook = _swallowed
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
-        signal.signal(signal.SIGHUP, _ended)
+    signals.install()
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # a name that the terminal's encoding lacks must not end a night
@@ -107,33 +102,3 @@ def _open_missing_streams() -> None:
     for name, way in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), way, encoding="utf-8"))
-
-
-def _ended(number: int, frame: FrameType | None) -> None:
-    """SIGTERM, or a terminal that closes, ends the process from the inside: what is open is closed, the session too.
-
-    Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
-    """
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
-AGAIN_S: Final = 0.01
-
-
-def _swallowed(told: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised while it clears away an object; of an end that was asked for that way it is asked
-    again a moment later, outside of it."""
-    ending = told.exc_value
-    if not isinstance(ending, SystemExit):
-        sys.__unraisablehook__(told)
-        return
-    if sys.is_finalizing():
-        return  # it ends already
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise ending
-
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)

@@ -131,6 +131,41 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
         assert list(server.world.sessions) == []
 
 
+STOPPED_WHILE_A_TYPE_IS_MADE = """
+import os, signal, sys
+from pyVmomi import VmomiSupport, vim
+make, number = VmomiSupport._SetWsdlMethod, getattr(signal, sys.argv.pop())
+def stopped(namespace, name, method):
+    made = make(namespace, name, method)
+    if name == "CertMgrRefreshCACertificatesAndCRLs_Task":
+        os.kill(os.getpid(), number)
+    return made
+VmomiSupport._SetWsdlMethod = stopped
+from gpuops.cli.app import main
+try:
+    main()
+finally:
+    assert vim.CertificateManager
+"""
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted\n")])
+def test_stopped_while_pyvmomi_makes_a_type(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
+    """A type that was left half way cannot be made again, and what is closed then may need it."""
+    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
+    with start("lab") as server:
+        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        run = subprocess.run(
+            [sys.executable, "-c", STOPPED_WHILE_A_TYPE_IS_MADE, *words, f"sim@{tmp_path / 'ready.json'}", name],
+            capture_output=True, encoding="utf-8", timeout=60, check=False,
+        )  # fmt: skip
+        assert list(server.world.sessions) == []
+    assert (run.returncode, run.stdout) == (exit_code, ""), run.stderr
+    assert run.stderr.endswith(said)
+    assert "Traceback" not in run.stderr
+
+
 SWALLOWING = """
 import os, signal, sys, time
 from gpuops.cli import app

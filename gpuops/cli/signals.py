@@ -1,0 +1,82 @@
+"""Signals that end the process, by an exception in the main thread: what is open is closed, the session too.
+
+SIGTERM, SIGHUP and SIGINT alike wait a moment where an exception would be lost or leave something broken behind: while
+pyVmomi makes one of its types, which it cannot make again once it was left half way, and where Python clears away an
+object.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Final
+
+AGAIN_S: Final = 0.01
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+_TYPES: Final = "pyVmomi.VmomiSupport"
+
+
+def install() -> None:
+    """From now on these signals end the process; the caller is about to run the command line."""
+    signal.signal(signal.SIGTERM, _ended)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
+        signal.signal(signal.SIGHUP, _ended)
+    sys.unraisablehook = _swallowed
+
+
+def _ended(number: int, frame: FrameType | None) -> None:
+    """Ends the process from the inside.
+
+    Once: `timeout` and some supervisors signal twice, and a second one would break the closing.
+    """
+    if _makes_a_type(frame):
+        _again(number)
+        return
+    for ending in ENDING:
+        signal.signal(ending, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C."""
+    if _makes_a_type(frame):
+        _again(number)
+        return
+    raise KeyboardInterrupt
+
+
+def _makes_a_type(frame: FrameType | None) -> bool:
+    """Whether the interrupted code is pyVmomi's own work on its types, and not a request that it waits for."""
+    if frame is not None and frame.f_globals.get("__name__") == _TYPES:
+        return True
+    while frame is not None:
+        if frame.f_code.co_name.startswith("Load") and frame.f_globals.get("__name__") == _TYPES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _again(number: int) -> None:
+    """The same signal once more, a moment later."""
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+
+def _swallowed(told: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised while it clears away an object; of an end that was asked for that way it is asked
+    again a moment later, outside of it."""
+    ending = told.exc_value
+    if not isinstance(ending, SystemExit):
+        sys.__unraisablehook__(told)
+        return
+    if sys.is_finalizing():
+        return  # it ends already
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise ending
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
