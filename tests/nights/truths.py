@@ -325,10 +325,11 @@ def only_who_is_away_is_named(night: Played) -> Iterator[str]:
     ours = {entry.moid for entry in night.world.ledger if is_ours(entry)}
     off = {entry.moid for entry in night.world.ledger if entry.after.get("power") not in (None, Power.ON)}
     ran = {night.names[moid] for moid in night.running - ours - off - night.left_over - night.strays - night.doubtful}
+    meant = {night.names.get(record.body["vm"]) for record, _ in night.kept if record.kind is Kind.ORIGINAL}
     for report, _ in night.told:
         if _returns(report):
             for each in report.plan.unmet:
-                if each.subject in ran and "cannot be read" not in each.rule:
+                if each.subject in ran and not (each.subject in meant and "cannot be read" in each.rule):
                     yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
 
 
