@@ -235,11 +235,12 @@ class Doer:
             task = self._send(op_id, step)
         except OutcomeUnknown as lost:
             return self._find(op_id, step, leaving, first or self.inventory, str(lost), may_repeat=first is None)
-        except LoginRefused:
+        except LoginRefused as ended:
             # The session ended: vCenter says so before it does anything, and the next read logs in again.
             if logged_in:
+                self._keep_refusal(op_id, step, ended)
                 raise
-            self.look([step.vm])
+            self._look_after_refusal(op_id, step, ended)
             return self._submit(op_id, step, leaving, judged, first=first, logged_in=True)
         except NotConnected:
             raise
@@ -247,14 +248,40 @@ class Doer:
             # a second request may be refused because the first arrived after all, and is at work
             late = self.vcenter.adopt(step, first.taken_at) if first is not None else None
             if late is None:
-                return self._read_back(op_id, step, error=refused)
+                self._look_after_refusal(op_id, step, refused)
+                return self._judge(op_id, step, refused, None, by_others=self._is_the_only_start(op_id, step))
             task = late
         if task is not None:
-            self.journal.submitted(op_id, task.ref)
-            return Underway(op_id, step, task)
+            return self._underway(op_id, step, task)
         if isinstance(step, ShutDownGuest):
             return Underway(op_id, step, None)
         return self._read_back(op_id, step)
+
+    def _underway(self, op_id: str, step: Step, task: TaskRef) -> Underway:
+        """The step, now that its task is known; of one that somebody else asked for the journal does not call it its
+        own."""
+        if not task.foreign:
+            self.journal.submitted(op_id, task.ref)
+        return Underway(op_id, step, task)
+
+    def _look_after_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
+        """Looks at a VM about which vCenter has just refused a request. Raises NotConnected."""
+        try:
+            self.look([step.vm])
+        except NotConnected:
+            self._keep_refusal(op_id, step, refused)
+            raise
+
+    def _keep_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
+        """Journals that a start was refused, when the VM cannot be read: whoever starts it before the next look keeps
+        it, and its state alone would not say so."""
+        if self._is_the_only_start(op_id, step):
+            outcome = Outcome(step, Verdict.FAILED, refused.line, trouble=refused.trouble)
+            self.settle(op_id, outcome, counts=not isinstance(refused, LoginRefused))
+
+    def _is_the_only_start(self, op_id: str, step: Step) -> bool:
+        """Whether no earlier request for this start may have arrived."""
+        return isinstance(step, PowerOnVm) and op_id in self._sent_once
 
     def _send(self, op_id: str, step: Step) -> TaskRef | None:
         self._sent_since_look = True
@@ -272,8 +299,7 @@ class Doer:
         """
         task = self.vcenter.adopt(step, sent.taken_at)
         if task is not None:
-            self.journal.submitted(op_id, task.ref)
-            return Underway(op_id, step, task)
+            return self._underway(op_id, step, task)
         self.look([step.vm])
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
             return self.settle(op_id, Outcome(step, Verdict.DONE, "the reply was lost; found done"))
@@ -319,16 +345,23 @@ class Doer:
 
     def finish(self, underway: Underway, end: TaskEnd) -> Outcome:
         """What became of a step whose task ended. Needs a look at its VM after the end."""
-        return self._judge(underway.op_id, underway.step, end.error, end.duration_s)
+        foreign = underway.task is not None and underway.task.foreign
+        by_others = foreign or self._was_so_before(underway.op_id, underway.step, end.error)
+        return self._judge(underway.op_id, underway.step, end.error, end.duration_s, by_others=by_others)
 
-    def _read_back(self, op_id: str, step: Step, error: GpuopsError | None = None) -> Outcome:
+    def _read_back(self, op_id: str, step: Step) -> Outcome:
         self.look([step.vm])
-        return self._judge(op_id, step, error, None)
+        return self._judge(op_id, step, None, None)
 
-    def _judge(self, op_id: str, step: Step, error: GpuopsError | None, duration_s: float | None) -> Outcome:
-        """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing."""
+    def _judge(
+        self, op_id: str, step: Step, error: GpuopsError | None, duration_s: float | None, *, by_others: bool = False
+    ) -> Outcome:
+        """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing.
+
+        `by_others`: what is found started is not what was asked for here.
+        """
         if self._reached(step, lagging=error is None):
-            if self._was_so_before(op_id, step, error):
+            if by_others and isinstance(step, PowerOnVm):
                 before = Outcome(step, Verdict.ALREADY, "somebody else started it just before")
                 return self.settle(op_id, before, counts=False)
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
@@ -341,7 +374,7 @@ class Doer:
     def _was_so_before(self, op_id: str, step: Step, error: GpuopsError | None) -> bool:
         """Whether it runs by somebody else's doing: the one start that was asked for found it running."""
         refused = error is not None and error.trouble is Trouble.STATE
-        return refused and isinstance(step, PowerOnVm) and op_id in self._sent_once
+        return refused and self._is_the_only_start(op_id, step)
 
     def _reached(self, step: Step, *, lagging: bool) -> bool:
         if step.vm not in self.inventory.vms:

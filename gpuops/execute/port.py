@@ -112,5 +112,6 @@ class Vcenter(Protocol):
         ...
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
-        """For a lost reply: the step's own task among the recent ones queued after `since`; None = none found."""
+        """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
+        kind; None = none found."""
         ...

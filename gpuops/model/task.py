@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuops.errors import GpuopsError
 
@@ -12,6 +12,8 @@ class TaskRef:
     """A task in vCenter, by its managed object id."""
 
     ref: str
+    foreign: bool = field(default=False, compare=False)
+    """Whether vCenter says that another login asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
 
     On the step's VM, or on the cluster that the step changes.
     A task does not carry the header it was asked with, so kind, VM and time are all there is to know it by; one that
-    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it. What
-    runs needs no time: vCenter's clock may have been put back since.
+    this login asked for comes first. Somebody else's leads to the same state, and ours could not run beside it; it is
+    called foreign. What runs needs no time: vCenter's clock may have been put back since.
     One whose object is lost, in a restart of vCenter perhaps, is found in the task history while that has not seen it
     end: nobody can wait for it, but its work may go on.
     None = none is there: the request did not arrive, or its task has ended and was forgotten (recentTask keeps them
@@ -59,14 +59,16 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
         told = found(session, entity)
         with session.decoding("a read of tasks"):
             alike = [
-                (_asked_by(user, info.get("info.reason")), queued, ref)
+                (own is True, queued, ref, own is False)
                 for ref, info in told
                 if info.get("info.descriptionId") == description
                 and (queued := info.get("info.queueTime")) is not None
                 and (queued >= since or info.get("info.state") in UNENDED)
+                for own in [_is_own(user, info.get("info.reason"))]
             ]
         if alike:
-            return TaskRef(max(alike)[2])
+            _, _, ref, foreign = max(alike)
+            return TaskRef(ref, foreign=foreign)
     return None
 
 
@@ -146,6 +148,7 @@ def _user(session: Session) -> str | None:
     return current.userName if current else None
 
 
-def _asked_by(user: str | None, reason: Any) -> bool:
+def _is_own(user: str | None, reason: Any) -> bool | None:
+    """Whether this login asked for a task; None = it does not say who did."""
     asked = getattr(reason, "userName", None)
-    return user is not None and asked is not None and asked.casefold() == user.casefold()
+    return None if user is None or asked is None else asked.casefold() == user.casefold()

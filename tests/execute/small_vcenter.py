@@ -66,6 +66,7 @@ class Effect:
 class _Task:
     step: Step
     op_id: str
+    """Empty for one that another login asked for."""
     queued: datetime
     version: str | None = None
     """The changeVersion that the request went by."""
@@ -372,7 +373,7 @@ class SmallVcenter:
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         found = [ref for ref, task in self.world.tasks.items() if task.step == step and task.queued > since]
-        return found[-1] if found else None
+        return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None
 
 
 def small_world(*, spread: bool = False) -> World:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,82 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
     assert journal.book.takes["2026-11-20", "vm-91"] == 0
     assert journal.setbacks()["2026-11-20"].failed == 0, "nothing went wrong"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(StepFailed("no host is compatible"), id="refused"),
+        pytest.param(LoginRefused("the session is not logged in any more"), id="the session had ended"),
+    ],
+)
+def test_what_vcenter_refused_just_before_it_went_away_did_not_happen(
+    world: World, journal: Journal, refused: Exception
+) -> None:
+    """Who starts the VM meanwhile keeps it: the run that goes on finds it running, and nothing left open."""
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+
+    def refuse(step: Step) -> None:
+        world.down_until = world.now + timedelta(minutes=5)
+        raise refused
+
+    world.on_submit = refuse
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    with pytest.raises(NotConnected):
+        execute(plan, Doer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+    world.now += timedelta(minutes=5)
+    world._set_power("vm-91", PowerState.ON)
+    assert journal.open_intents(night) == ()
+    assert settle_open(Doer(SmallVcenter(world), journal, night, world.snapshot()), timeout_s=60) == ()
+    assert journal.book.takes["2026-11-20", "vm-91"] == 0
+
+
+def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World, journal: Journal) -> None:
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    world.lose_before = {PowerOnVm}
+    asked: list[Step] = []
+
+    def refuse(step: Step) -> None:
+        asked.append(step)
+        if len(asked) == 2:
+            world.down_until = world.now + timedelta(minutes=5)
+            raise StepFailed("no host is compatible")
+
+    world.on_submit = refuse
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    vcenter = SmallVcenter(world)
+    with pytest.raises(NotConnected):
+        execute(plan, Doer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+    assert [intent.step for intent in journal.open_intents(night)] == [PowerOnVm("vm-91", "host-1")]
+
+
+@pytest.mark.parametrize("answer", ["refused", "lost"])
+def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journal: Journal, answer: str) -> None:
+    """Whatever the night's own request met: vCenter says who asked for the start that there was."""
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    vcenter = SmallVcenter(world)
+
+    def start(step: Step) -> None:
+        if not world.tasks:
+            theirs = vcenter.receive(step, "")
+            assert theirs is not None
+            if answer == "refused":
+                world.finish(theirs)
+        if answer == "refused":
+            raise StepFailed("no host is compatible")
+
+    world.lose_before = {PowerOnVm} if answer == "lost" else set()
+    world.on_submit = start
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    [outcome] = execute(plan, Doer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+    assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
+    assert journal.book.takes["2026-11-20", "vm-91"] == 0
 
 
 def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, journal: Journal) -> None:

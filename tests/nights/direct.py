@@ -167,7 +167,8 @@ class DirectVcenter:
                     and (task.queued_at + task.skew >= since or not task.ended)
                 ]
                 if alike:
-                    return TaskRef(max(alike)[2])
+                    own, _, ref = max(alike)
+                    return TaskRef(ref, foreign=not own)
             return None
 
         return None if description is None else self._read(look)
