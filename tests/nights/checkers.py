@@ -64,6 +64,9 @@ FRESH: Final = timedelta(minutes=2)
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""
 
+OLD_VALUES: Final = "reads.frozen"
+"""Of the happenings of the simulator, the one after which a VM is shown for a while as it was."""
+
 UNREACHABLE: Final = ("T12", "T13", "N7")
 """What may keep a run from logging out."""
 
@@ -192,7 +195,7 @@ def _returns(night: Played, entry: Entry) -> bool:
 
 
 def nothing_discarded(night: Played) -> Iterator[str]:
-    """I11: no suspended desktop is powered off, and none that was off when it was last looked at is booted."""
+    """I11: no suspended desktop is powered off, and none that was shown to be off at the last look is booted."""
     for entry in effects(night, OFF, START):
         was = entry.before.get("power")
         if entry.method == OFF and was == Power.SUSPENDED:
@@ -204,11 +207,13 @@ def nothing_discarded(night: Played) -> Iterator[str]:
 
 def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
-    all of them is a few calls old."""
+    all of them is a few calls old, and what it showed may have been older, where vCenter told old values."""
     asked = night.asked.get(start.operation_id, start.at)
+    told = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
+    since = asked - timedelta(seconds=LOOK_S + max(told, default=0.0))
     off = (each for each in night.world.ledger if each.after.get("power") == Power.OFF)
     offs = [each.at for each in off if each.moid == start.moid]
-    return any(asked - timedelta(seconds=LOOK_S) <= at <= start.at for at in offs)
+    return any(since <= at <= start.at for at in offs)
 
 
 def floor_holds(night: Played) -> Iterator[str]:

@@ -55,6 +55,8 @@ class Showing:
         self._hosts: dict[str, Host] = {}
         self._touched: set[str] = set()
         """VMs and hosts that are not as they were shown last."""
+        self._changed_late: set[str] = set()
+        """Those that changed while old values were told of them."""
         self._devices: dict[str, tuple[tuple[PciDevice, ...], tuple[GpuDevice, ...]]] = {}
         """By VM, what it carries, and how that is shown: while it carries the very same, it is shown the same."""
         self._paths: dict[str, str] = {}
@@ -111,23 +113,26 @@ class Showing:
         return self._world.clock.now() + self._world.skew
 
     def object_touched(self, obj: ManagedObject, paths: Collection[str]) -> None:
-        self._touched.add(obj.moid)
+        (self._changed_late if self._tells_old(obj.moid) else self._touched).add(obj.moid)
+
+    def _tells_old(self, ref: str) -> bool:
+        return self._world.fragments.is_frozen(ref) and not self._as_it_is
 
     def object_removed(self, obj: ManagedObject) -> None:
         """Nobody will ask for it again."""
 
     def _vm(self, vm: VirtualMachine) -> Vm:
-        """The VM; the one made before when it was not touched, or while old values are told of it."""
-        shown = self._vms.get(vm.moid)
+        """The VM; the one made before when it was not touched, or only since old values are told of it."""
+        shown, old = self._vms.get(vm.moid), self._tells_old(vm.moid)
         if shown is None:
             self._world.registry.watch(vm.moid, self)
-        elif self._world.fragments.is_frozen(vm.moid) and not self._as_it_is:
-            return shown
-        if shown is None or vm.moid in self._touched:
+        # a task that begins to run touches itself alone
+        changed = vm.moid in self._touched or (not old and (vm.moid in self._changed_late or (shown and shown.tasks)))
+        if shown is None or changed:
             shown = self._vms[vm.moid] = self._fresh(vm)
             self._touched.discard(vm.moid)
-            if shown.tasks:
-                self._touched.add(vm.moid)  # a task that begins to run touches itself alone
+            if not old:
+                self._changed_late.discard(vm.moid)
         return self._without_hidden(vm, shown) if self._world.injector.hides else shown
 
     def _without_hidden(self, vm: VirtualMachine, shown: Vm) -> Vm:

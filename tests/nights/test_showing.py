@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from gpuops.model.inventory import Inventory
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, SetAttribute, SuspendVm
+from gpuops.model.vm import PowerState
+from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -78,3 +79,31 @@ def test_a_night_sees_what_our_client_reads() -> None:
         assert (
             differences(showing.observed(seen, refs), _without_nics(vcenter.observe(vcenter.inventory(), refs))) == []
         )
+
+
+def test_old_values_are_those_of_the_moment_since_which_they_are_told() -> None:
+    """Not those of the last look, which may have been hours before."""
+    world = build("vdi")
+    showing = Showing(world)
+    with SimServer(world) as server, Connection(target_of(server)) as vcenter:
+
+        def power() -> PowerState | None:
+            here, there = showing.inventory(), vcenter.inventory()
+            assert differences(here, _without_nics(there)) == []
+            return here.vms[ref].power
+
+        def change(step: Step) -> None:
+            task = vcenter.submit(step, vcenter.inventory(), "op")
+            assert task is not None
+            assert [end.error for end in vcenter.wait([task], 600)] == [None]
+
+        [ref] = [vm.ref for vm in showing.inventory().vms.values() if vm.name == "vdi-001"]
+        change(SuspendVm(ref))
+        with world.lock:
+            world.fragments.freeze(ref)
+        assert power() is PowerState.SUSPENDED
+        change(ResumeVm(ref))
+        assert power() is PowerState.SUSPENDED
+        with world.lock:
+            world.fragments.thaw(ref)
+        assert power() is PowerState.ON
