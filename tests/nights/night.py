@@ -626,8 +626,8 @@ class Nightly:
         return True
 
     def _count_in_flight(self) -> None:
-        """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer: they must not
-        keep desktops from returning."""
+        """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer, also when that
+        has been given since: they must not keep desktops from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:
@@ -637,7 +637,7 @@ class Nightly:
             for task in unfinished
             if task.call.operation_id
             and task.queued_at > given_up
-            and not _asks(task.entity)
+            and not task.asked
             and not self.played.is_lock_vm(task.entity.moid)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
@@ -816,10 +816,6 @@ def _may_resume(vm: VirtualMachine) -> bool:
     except vmodl.MethodFault:
         return False
     return True
-
-
-def _asks(vm: Any) -> bool:
-    return isinstance(vm, VirtualMachine) and vm.state.question is not None
 
 
 def wakes(vm: VirtualMachine) -> bool:

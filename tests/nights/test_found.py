@@ -9,12 +9,13 @@ import pytest
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.steps import PowerOnVm
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play
 from tests.nights.prepared import prepared_site
-from tests.nights.stages import ADOPT, LEASE, LOOK, RECORDS, SUBMIT, WAIT
+from tests.nights.stages import ADOPT, LEASE, LOOK, RECORDS, SUBMIT, SUBMITS, WAIT
 
 DISCARDED: Final = (
     Event("K1", state=SUBMIT, point=1),
@@ -116,6 +117,62 @@ def _aimed(fault: str, state: str, point: int = 0, at_s: float = 0.0, **changes:
 def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Sequence[Event]) -> None:
     beside = Nightly(seed).played.events if seed in (678, 122, 30118) else ()
     night = play(seed, [*aims, *beside])
+    assert night.reached, "something struck"
+    assert violations(night) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "leased", "crowded", "events"),
+    [
+        pytest.param(
+            127,
+            False,
+            True,
+            (
+                Event("A9", rules_of("A9", {"method": "PowerOnVM_Task", "target": "desktop-003"})),
+                _aimed("V7", Whereabouts.CHANGING, at_s=600.0),
+            ),
+            id="a task that asked is not waited for, also when somebody has answered",
+        ),
+        pytest.param(
+            269,
+            True,
+            False,
+            (
+                _aimed("G1", Whereabouts.BACK, at_s=60.0),
+                _aimed("T12", Whereabouts.BACK, at_s=600.0),
+                _aimed("A8", SUBMITS[PowerOnVm], at_s=600.0),
+            ),
+            id="a start that was refused is not the night's",
+        ),
+        pytest.param(
+            316,
+            False,
+            True,
+            (
+                Event("V7", rules_of("V7", {"target": "desktop-006", "at_s": 3600.0})),
+                Event("V5", rules_of("V5", {"target": "desktop-003", "at_s": 3600.0})),
+                _aimed("A11", Whereabouts.LOST, at_s=1.0),
+                _aimed("C1", Whereabouts.UNKNOWN, at_s=1.0),
+            ),
+            id="old values are as old as they are said to be",
+        ),
+        pytest.param(
+            1,
+            False,
+            False,
+            (
+                Event("A11", rules_of("A11", {"target": "desktop-004", "at_s": 32420.0})),
+                Event("V7", rules_of("V7", {"target": "desktop-004", "at_s": 32421.0})),
+            ),
+            id="a desktop that vCenter shows suspended is resumed",
+        ),
+    ],
+)
+def test_a_night_of_the_prepared_site_that_broke_holds(
+    seed: int, leased: bool, crowded: bool, events: Sequence[Event]
+) -> None:
+    night = Nightly(seed, events, site=prepared_site(seed, leased=leased, crowded=crowded)).play()
     assert night.reached, "something struck"
     assert violations(night) == []
 

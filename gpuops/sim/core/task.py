@@ -83,6 +83,8 @@ class Task(ManagedObject):
         """How far vCenter's clock was off by then: its tasks carry the time of that clock."""
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
+        self.asked = False
+        """Whether its VM asked a question at its end: it then ends a while after the answer."""
         self.error: Any = None
         self.result: Any = None
         self.alarms: list[Alarm] = []

@@ -182,6 +182,7 @@ class Tasks:
                 self._store.clock.schedule(trouble.early_s, lambda: self._apply(task, finish))
                 self._end(task)
             elif trouble.asks and waits_for_answer(self._store, task.entity):
+                task.asked = True
                 Unanswered(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
