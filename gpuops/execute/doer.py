@@ -358,12 +358,13 @@ class Doer:
     ) -> Outcome:
         """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing.
 
-        `by_others`: what is found started is not what was asked for here.
+        `by_others`: what started it is not what was asked for here, whether or not that is seen yet.
         """
-        if self._reached(step, lagging=error is None):
-            if by_others and isinstance(step, PowerOnVm):
-                before = Outcome(step, Verdict.ALREADY, "somebody else started it just before")
-                return self.settle(op_id, before, counts=False)
+        reached = self._reached(step, lagging=error is None)
+        if by_others and isinstance(step, PowerOnVm) and (reached or error is None):
+            before = Outcome(step, Verdict.ALREADY, "somebody else started it just before")
+            return self.settle(op_id, before, counts=False)
+        if reached:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
