@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuops.errors import GpuopsError, Locked, NotConnected
+from gpuops.errors import GpuopsError, Locked, NotConnected, Refused
 from tests.nights.place import Admission
 
 if TYPE_CHECKING:
@@ -28,11 +28,16 @@ class Beside:
 def one_at_a_time(night: Played) -> Iterator[str]:
     """I6: of two runs on one machine, one acts; the other is refused by the lock, and asks vCenter for no change.
 
-    A run reads vCenter before it asks for the lock: one that vCenter does not answer may end without having asked.
+    A run reads vCenter before it asks for the lock: one that vCenter does not answer, or that does not find its lock VM
+    there, may end without having asked.
     """
+    lock_vm = night.site.policy.lock_vm
     for each in night.beside:
         refused = each.lock is Admission.REFUSED and isinstance(each.error, Locked)
-        away = each.lock is Admission.NOT_ASKED and isinstance(each.error, NotConnected)
+        unfound = (
+            lock_vm is not None and isinstance(each.error, Refused) and f"are called {lock_vm} " in each.error.message
+        )
+        away = each.lock is Admission.NOT_ASKED and (isinstance(each.error, NotConnected) or unfound)
         if each.sent or not (refused or away):
             ended = f"{type(each.error).__name__}: {each.error.message}" if each.error is not None else "done"
             yield f"I6: a run beside another ended as {ended}; the lock: {each.lock}; {each.sent} changes sent"

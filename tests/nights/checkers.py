@@ -140,14 +140,14 @@ def only_the_queue_starts(night: Played) -> Iterator[str]:
 def _unseen_for_long(
     night: Played, suspended: Sequence[tuple[str, datetime, datetime]]
 ) -> Iterator[tuple[str, datetime, datetime]]:
-    """Those that were suspended long after what spoke against it could be seen. Of a machine that was paused meanwhile
-    one request may have been past its check."""
+    """Those that were suspended long after what spoke against it could be seen, which is later where vCenter told old
+    values. Of a machine that was paused meanwhile one request may have been past its check."""
     left = list(night.stood)
     for moid, since, at in suspended:
         paused = next((each for each in left if each[0] - CALL <= since <= each[1] <= at <= each[1] + CALL), None)
         if paused is not None:
             left.remove(paused)
-        elif at - since > CALL:
+        elif at - since > CALL + _age(night):
             yield moid, since, at
 
 
@@ -209,11 +209,16 @@ def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
     all of them is a few calls old, and what it showed may have been older, where vCenter told old values."""
     asked = night.asked.get(start.operation_id, start.at)
-    told = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
-    since = asked - timedelta(seconds=LOOK_S + max(told, default=0.0))
+    since = asked - timedelta(seconds=LOOK_S) - _age(night)
     off = (each for each in night.world.ledger if each.after.get("power") == Power.OFF)
     offs = [each.at for each in off if each.moid == start.moid]
     return any(since <= at <= start.at for at in offs)
+
+
+def _age(night: Played) -> timedelta:
+    """How old what vCenter tells of a VM may be in this night."""
+    ages = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
+    return timedelta(seconds=max(ages, default=0.0))
 
 
 def floor_holds(night: Played) -> Iterator[str]:

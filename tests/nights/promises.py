@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.model.rotation import parse_marker
 from gpuops.plan.outcome import Report, Verdict
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
@@ -70,8 +71,10 @@ def _returns(night: Played, entry: Entry) -> bool:
     match entry.method:
         case "PowerOnVM_Task":
             return is_desktop(night, entry.moid, entry.name)
-        case "SetField":
-            return not entry.after.get(night.site.policy.marker)
+        case "SetField":  # cleared, or when it was first seen by a return is noted on it
+            after = entry.after.get(night.site.policy.marker, "")
+            marked = parse_marker(after)
+            return not after or (marked is not None and marked.seen is not None)
         case "ReconfigureComputeResource_Task":
             return len(entry.after["overrides"]) < len(entry.before["overrides"])
         case method:

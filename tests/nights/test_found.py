@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOnVm
+from gpuops.plan.steps import PowerOnVm, SuspendVm
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from tests.nights.checkers import violations
 from tests.nights.event import Event
@@ -166,6 +166,57 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
                 Event("V7", rules_of("V7", {"target": "desktop-004", "at_s": 32421.0})),
             ),
             id="a desktop that vCenter shows suspended is resumed",
+        ),
+        pytest.param(
+            100002,
+            False,
+            False,
+            (
+                _aimed("A11", SUBMITS[PowerOnVm], at_s=600.0),
+                _aimed("G1", SUBMITS[PowerOnVm], at_s=1.0),
+                _aimed("T1", SUBMITS[PowerOnVm], at_s=60.0),
+            ),
+            id="a start that somebody else asked for is not the night's, though it is not seen yet",
+        ),
+        pytest.param(
+            102030,
+            True,
+            False,
+            (
+                _aimed("A11", SUBMITS[PowerOnVm], at_s=600.0),
+                _aimed("V6", SUBMITS[PowerOnVm], at_s=60.0),
+                _aimed("A1", SUBMITS[PowerOnVm], at_s=600.0),
+            ),
+            id="a name that is told late is known late",
+        ),
+        pytest.param(
+            100980,
+            True,
+            False,
+            (_aimed("V6", LEASE, at_s=600.0), _aimed("K5", LEASE, at_s=600.0)),
+            id="a run beside another one does not find the lock VM",
+        ),
+        pytest.param(
+            102524,
+            False,
+            False,
+            (
+                _aimed("V11", Whereabouts.BACK, at_s=60.0, happening="vm.reverted_to_off"),
+                _aimed("K1", SUBMITS[SuspendVm], at_s=1.0),
+            ),
+            id="what a killed run had not sent yet may have been sent, for all that it left",
+        ),
+        pytest.param(
+            100871,
+            False,
+            True,
+            (
+                Event("P2", target="desktop-901", at_s=34560.0),
+                _aimed("G1", Whereabouts.FOREIGN, at_s=60.0),
+                _aimed("C5", Whereabouts.FOREIGN, at_s=1.0, for_s=600),
+                _aimed("K3", Whereabouts.FOREIGN, at_s=60.0),
+            ),
+            id="when a marker was first seen is noted on a full disk too",
         ),
     ],
 )
