@@ -20,7 +20,18 @@ from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
-from tests.nights.doings import MOVE, OFF, SHUT_DOWN, START, SUSPEND, chosen_as, effects, is_desktop, not_back
+from tests.nights.doings import (
+    MOVE,
+    OFF,
+    SHUT_DOWN,
+    START,
+    SUSPEND,
+    chosen_as,
+    effects,
+    is_desktop,
+    not_back,
+    told_late,
+)
 from tests.nights.hooks import asked_to_keep, work_is_kept
 from tests.nights.limits import (
     failures_stop_it,
@@ -63,9 +74,6 @@ CALL: Final = timedelta(seconds=60)
 FRESH: Final = timedelta(minutes=2)
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""
-
-OLD_VALUES: Final = "reads.frozen"
-"""Of the happenings of the simulator, the one after which a VM is shown for a while as it was."""
 
 UNREACHABLE: Final = ("T12", "T13", "N7")
 """What may keep a run from logging out."""
@@ -147,7 +155,7 @@ def _unseen_for_long(
         paused = next((each for each in left if each[0] - CALL <= since <= each[1] <= at <= each[1] + CALL), None)
         if paused is not None:
             left.remove(paused)
-        elif at - since > CALL + _age(night):
+        elif at - since > CALL + told_late(night):
             yield moid, since, at
 
 
@@ -209,16 +217,10 @@ def _just_powered_off(night: Played, start: Entry) -> bool:
     """Whether others powered it off when it was about to be resumed: of several that are sent at once the look before
     all of them is a few calls old, and what it showed may have been older, where vCenter told old values."""
     asked = night.asked.get(start.operation_id, start.at)
-    since = asked - timedelta(seconds=LOOK_S) - _age(night)
+    since = asked - timedelta(seconds=LOOK_S) - told_late(night)
     off = (each for each in night.world.ledger if each.after.get("power") == Power.OFF)
     offs = [each.at for each in off if each.moid == start.moid]
     return any(since <= at <= start.at for at in offs)
-
-
-def _age(night: Played) -> timedelta:
-    """How old what vCenter tells of a VM may be in this night."""
-    ages = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
-    return timedelta(seconds=max(ages, default=0.0))
 
 
 def floor_holds(night: Played) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 from gpuops.sim.core.ledger import Entry
@@ -11,6 +12,8 @@ from tests.nights.night import Played
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
+OLD_VALUES: Final = "reads.frozen"
+"""Of the happenings of the simulator, the one after which a VM is shown for a while as it was."""
 POWERS: Final = (SUSPEND, START, OFF)
 
 
@@ -41,6 +44,12 @@ def not_back(ledger: Sequence[Entry]) -> set[str]:
         elif entry.after.get("power") == Power.ON:
             away.discard(entry.moid)
     return away
+
+
+def told_late(night: Played) -> timedelta:
+    """How old what vCenter tells of a VM may be in this night."""
+    ages = (rule.for_s for event in night.events for rule in event.rules if rule.happening == OLD_VALUES)
+    return timedelta(seconds=max(ages, default=0.0))
 
 
 def chosen_as(night: Played, moid: str) -> str:

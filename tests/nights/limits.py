@@ -19,7 +19,18 @@ from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.outcome import Verdict
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import MOVE, OFF, START, SUSPEND, chosen_as, effects, is_desktop, machine_of, not_back
+from tests.nights.doings import (
+    MOVE,
+    OFF,
+    START,
+    SUSPEND,
+    chosen_as,
+    effects,
+    is_desktop,
+    machine_of,
+    not_back,
+    told_late,
+)
 from tests.nights.machines import PAUSED
 from tests.nights.night import Played
 from tests.nights.schedule import CALLS, SESSIONS
@@ -53,10 +64,11 @@ def stays_where_it_is(night: Played) -> Iterator[str]:
 
 
 def _just_moved(night: Played, start: Entry) -> bool:
-    """Whether it was moved when its resume had been asked for: between the last look and that there is one call."""
+    """Whether it was moved when its resume had been asked for, or where vCenter still showed it where it was: between
+    the last look and that there is one call."""
     asked = night.asked.get(start.operation_id, start.at)
     moves = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == "MigrateVM_Task"]
-    return any(asked <= at <= start.at for at in moves)
+    return any(asked - told_late(night) <= at <= start.at for at in moves)
 
 
 def in_time(night: Played) -> Iterator[str]:

@@ -169,9 +169,13 @@ class Played:
     """Each fault with each stage of the engine, and each whereabouts of a VM, in which it took effect."""
 
     def is_lock_vm(self, moid: str) -> bool:
-        """Whether it is the lock VM, whatever it is called by now; one that came in the night goes by its name."""
-        made_since = self.world.find(moid) if moid not in self.names else None
-        return self.names.get(moid, made_since.name if isinstance(made_since, VirtualMachine) else "") == LOCK
+        """Whether it is the lock VM, whatever it is called by now; one that came in the night was once called so."""
+        if moid in self.names:
+            return self.names[moid] == LOCK
+        vm = self.world.find(moid)
+        if not isinstance(vm, VirtualMachine):
+            return False
+        return vm.name == LOCK or any(entry.moid == moid and entry.name == LOCK for entry in self.world.ledger)
 
 
 class Nightly:

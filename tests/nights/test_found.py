@@ -9,8 +9,9 @@ import pytest
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOnVm, SuspendVm
+from gpuops.plan.steps import PowerOnVm, ResumeVm, SuspendVm
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
+from tests.nights.aiming import aimed_event
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play
@@ -188,6 +189,29 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
                 _aimed("A1", SUBMITS[PowerOnVm], at_s=600.0),
             ),
             id="a name that is told late is known late",
+        ),
+        pytest.param(
+            201131,
+            True,
+            False,
+            (
+                _aimed("C4", WAIT, at_s=60.0),
+                aimed_event("K7", WAIT, at_s=1.0),
+                _aimed("V6", WAIT, at_s=600.0),
+                _aimed("V4", LEASE, at_s=60.0),
+            ),
+            id="a lock VM made anew and renamed is the lock VM",
+        ),
+        pytest.param(
+            200600,
+            False,
+            False,
+            (
+                _aimed("A11", SUBMITS[ResumeVm], at_s=600.0),
+                _aimed("C3", SUBMITS[ResumeVm], at_s=1.0),
+                _aimed("A1", SUBMITS[ResumeVm], at_s=600.0),
+            ),
+            id="a move that is told late is known late",
         ),
         pytest.param(
             100980,
