@@ -1,8 +1,8 @@
 """Signals that end the process, by an exception in the main thread: what is open is closed, the session too.
 
 SIGTERM, SIGHUP and SIGINT alike wait a moment where an exception would be lost or leave something broken behind: while
-pyVmomi makes one of its types, which it cannot make again once it was left half way, and where Python clears away an
-object.
+pyVmomi is imported or makes one of its types, which it cannot do again once it was left half way, and where Python
+clears away an object.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _makes_a_type(frame: FrameType | None) -> bool:
-    """Whether the interrupted code is pyVmomi's own work on its types, and not a request that it waits for."""
+    """Whether the interrupted code is pyVmomi's own work on its types, or its import, and not a request that it waits
+    for."""
     if frame is not None and frame.f_globals.get("__name__") == _TYPES:
         return True
     while frame is not None:
-        if frame.f_code.co_name.startswith("Load") and frame.f_globals.get("__name__") == _TYPES:
+        module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        if (module == _TYPES and function.startswith("Load")) or (
+            module.partition(".")[0] == "pyVmomi" and function == "<module>"
+        ):
             return True
         frame = frame.f_back
     return False

@@ -133,7 +133,7 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
 
 STOPPED_WHILE_A_TYPE_IS_MADE = """
 import os, signal, sys
-from pyVmomi import VmomiSupport, vim
+from pyVmomi import VmomiSupport
 make, number = VmomiSupport._SetWsdlMethod, getattr(signal, sys.argv.pop())
 def stopped(namespace, name, method):
     made = make(namespace, name, method)
@@ -141,23 +141,38 @@ def stopped(namespace, name, method):
         os.kill(os.getpid(), number)
     return made
 VmomiSupport._SetWsdlMethod = stopped
+"""
+STOPPED_WHILE_IT_IS_IMPORTED = """
+import os, signal, sys
+number = getattr(signal, sys.argv.pop())
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyVmomi._typeinfo_core":
+            os.kill(os.getpid(), number)
+sys.meta_path.insert(0, Finder())
+"""
+AND_NEEDED_AGAIN = """
 from gpuops.cli.app import main
 try:
     main()
 finally:
+    from pyVmomi import vim
     assert vim.CertificateManager
 """
 
 
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("while_", [STOPPED_WHILE_A_TYPE_IS_MADE, STOPPED_WHILE_IT_IS_IMPORTED], ids=["type", "import"])
 @pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted\n")])
-def test_stopped_while_pyvmomi_makes_a_type(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
-    """A type that was left half way cannot be made again, and what is closed then may need it."""
+def test_stopped_in_the_middle_of_pyvmomi(
+    tmp_path: Path, clean: Path, while_: str, name: str, exit_code: int, said: str
+) -> None:
+    """What was left half way cannot be done again, and what is closed then may need it."""
     words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
     with start("lab") as server:
         ready_file.write(tmp_path / "ready.json", ready_file.of(server))
         run = subprocess.run(
-            [sys.executable, "-c", STOPPED_WHILE_A_TYPE_IS_MADE, *words, f"sim@{tmp_path / 'ready.json'}", name],
+            [sys.executable, "-c", while_ + AND_NEEDED_AGAIN, *words, f"sim@{tmp_path / 'ready.json'}", name],
             capture_output=True, encoding="utf-8", timeout=60, check=False,
         )  # fmt: skip
         assert list(server.world.sessions) == []

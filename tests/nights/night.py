@@ -631,7 +631,7 @@ class Nightly:
 
     def _count_in_flight(self) -> None:
         """Tasks of ours, but those which the engine has given up, hung or waiting for somebody's answer, also when that
-        has been given since: they must not keep desktops from returning."""
+        has been given since, or of a VM that somebody has removed: they must not keep desktops from returning."""
         given_up = self.world.clock.now() - timedelta(seconds=HUNG_S)
         unfinished: list[Any] = self.world.tasks.unfinished()
         if not unfinished:
@@ -642,6 +642,7 @@ class Nightly:
             if task.call.operation_id
             and task.queued_at > given_up
             and not task.asked
+            and getattr(task.entity, "is_registered", True)
             and not self.played.is_lock_vm(task.entity.moid)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))

@@ -25,8 +25,9 @@ from tests.nights.prepared import everywhere, prepared_site
 from tests.nights.schedule import ALL
 from tests.nights.stages import DEFINE, LEASE, LOGIN, OF_CALLS, RECORDS, STAGES, SUBMIT, SUBMITS
 
-LEAST = 0.6
-"""Of the pairs that can be, in one run."""
+NIGHTS = 400
+LEAST = 0.75
+"""Of the pairs that can be, met at least once in so many nights: 0.80 when RESULTS.md was made."""
 SEED = 4
 """Of a world in which desktops are taken and returned when nothing goes wrong."""
 
@@ -160,9 +161,9 @@ def test_the_part_of_the_mutants_stays_as_it_is(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.long
-def test_most_faults_meet_each_state_often_enough() -> None:
-    """Four minutes of two cores; for the last pairs many more nights are needed: RESULTS.md names those below."""
-    found = cover(MOST, jobs=2)
+def test_most_faults_meet_each_state() -> None:
+    """As many nights as RESULTS.md was made of. To meet every pair often enough takes many more than a CI run has."""
+    found = cover(NIGHTS, jobs=2)
     possible = len(faults()) * len(STATES) - len(impossible())
     assert found.surprising() == []
-    assert len(found.rare()) <= (1 - LEAST) * possible
+    assert sum(1 for pair in found.rare() if not found.reached[pair]) <= (1 - LEAST) * possible
