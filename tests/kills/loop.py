@@ -34,6 +34,8 @@ LATE_S: Final = 700.0
 MORNINGS: Final = 4
 NIGHTS: Final = 8
 """At the most, in one world."""
+LATER_S: Final = 60.0
+"""So much later each next night begins: a night is named by its minute, and one that has had its morning is over."""
 WORKED_ON, RENAMED = "vm.used", "vm.renamed"
 HAPPENINGS: Final = (RENAMED, "vm.refiled", WORKED_ON)
 """What somebody else does to a desktop meanwhile, for good; on the host that stays free it is renamed at the most."""
@@ -46,6 +48,7 @@ class Loop:
     seed: int
     folder: Path
     kills: int = 0
+    later_s: float = 0.0
     runs: list[dict[str, Any]] = field(default_factory=list)
     used: list[dict[str, Any]] = field(default_factory=list)
     mornings: list[dict[str, int]] = field(default_factory=list)
@@ -59,6 +62,8 @@ class Loop:
                 self._night(kills, dice, files, ready)
                 if self.kills == kills:
                     break
+                self._ask(ready, "POST", "clock", {"advance_s": LATER_S})
+                self.later_s += LATER_S
             files.ledger.write_text(json.dumps(self._ledger(ready)), encoding="utf-8")
             assert self._ask(ready, "GET", "bugs")["bugs"] == []
         for path, seen in ((files.runs, self.runs), (files.used, self.used), (files.mornings, self.mornings)):
@@ -181,7 +186,13 @@ class Loop:
         return entries
 
     def _environment(self) -> dict[str, str]:
-        return {**os.environ, "GPUOPS_STATE_DIR": str(self.folder / "state")}
+        """The environment of a child process of this test, in the minute of this night (`tests/surroundings/child`)."""
+        ahead_s = float(os.environ.get("SURROUNDINGS_AHEAD_S", "0")) + self.later_s
+        return {
+            **os.environ,
+            "SURROUNDINGS_AHEAD_S": str(ahead_s),
+            "GPUOPS_STATE_DIR": str(self.folder / "state"),
+        }
 
     def _ask(self, ready: dict[str, Any], verb: str, what: str, body: Any = None) -> Any:
         """What the simulator's own door answers."""
