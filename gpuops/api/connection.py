@@ -35,8 +35,7 @@ def connect(
     `sim:SCENARIO` starts a private simulated vCenter whose journal is as short-lived as its world.
     Raises NotConnected, TargetError.
     """
-    from gpuops.config.guest import guest_login
-    from gpuops.config.login import login
+    from gpuops.config.login import guest_login, login
     from gpuops.config.sources import Simulated
     from gpuops.execute.state import default_state_dir
     from gpuops.vsphere.connection import Connection
@@ -62,7 +61,7 @@ def connect(
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:
     """The way into guests over SSH, for hooks whose policy says so."""
-    from gpuops.config.guest import guest_keys
+    from gpuops.config.login import guest_keys
     from gpuops.hostshell.guest_ssh import GuestSsh
 
     key, known = guest_keys(environ)

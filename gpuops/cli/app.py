@@ -17,7 +17,7 @@ from gpuops.cli.commands import SHORT_HELP, Commands
 from gpuops.cli.failure import guarded
 from gpuops.cli.options import Common, spread
 from gpuops.cli.repeated import Once
-from gpuops.config import core_files
+from gpuops.config import private_file
 
 
 class Gpuops(Once):
@@ -85,7 +85,7 @@ def root(
 
 def main() -> None:
     """Runs the command line; the entry point of the `gpuops` script."""
-    core_files.forbid()
+    private_file.forbid_core_files()
     signals.install()
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import typer
 
-from gpuops.config.file import NOT_PARSED, parse_json, parse_toml, read_bytes, read_text
-from gpuops.config.places import cache_dir, config_file
+from gpuops.config.file import NOT_PARSED, cache_dir, config_file, parse_json, parse_toml, read_bytes, read_text
 from gpuops.config.sources import label
 from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory

@@ -65,8 +65,8 @@ def remember(common: Common, inventory: Inventory) -> None:
 
 
 def _where(common: Common) -> Destination | Simulated:
+    from gpuops.config.file import config_file
     from gpuops.config.layers import Flags
-    from gpuops.config.places import config_file
     from gpuops.config.sources import resolve
     from gpuops.config.targets import read_configuration
     from gpuops.model.secret import Secret
@@ -89,8 +89,8 @@ def _where(common: Common) -> Destination | Simulated:
 
 def journal_of(common: Common) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
+    from gpuops.config.file import config_file
     from gpuops.config.layers import Flags
-    from gpuops.config.places import config_file
     from gpuops.config.sources import journal_url
     from gpuops.config.targets import read_configuration
     from gpuops.execute.state import default_state_dir
@@ -114,8 +114,7 @@ def _ask(prompt: str) -> str:
 
 def _warn_unverified(where: Destination | Simulated, *, guarded: bool) -> None:
     """A red line and an audit entry for a connection whose other end anybody could be."""
-    from gpuops.config.sources import Simulated
-    from gpuops.config.trust import doubt
+    from gpuops.config.sources import Simulated, doubt
 
     warning = doubt(where, guarded=guarded, decided=sys.stdin.isatty())
     if warning is None or isinstance(where, Simulated):

@@ -126,7 +126,7 @@ class Rebooting:
                 raise UsageError(f"--{stray.replace('_', '-')} is of --reboot rolling", hint="say both, or neither")
             return None
         if self.window is not None:
-            from gpuops.config.change_window import parse_window
+            from gpuops.config.date_text import parse_window
 
             told["window"] = parse_window(self.window)
         return Rolling(**told)

@@ -84,7 +84,7 @@ def plan(
     """
     from gpuops.api import rotate_plan
     from gpuops.cli.opening import open_site
-    from gpuops.config.moment import parse_moment
+    from gpuops.config.date_text import parse_moment
     from gpuops.config.policy import load_policy
     from gpuops.report.rotation_plan import foresight_document, foresight_text
 

@@ -1,8 +1,12 @@
-"""The address of a vCenter, as people write it: `vc.example.com`, `https://vc.example.com/sdk`, `user@vc:8443`."""
+"""The address of a vCenter as people write it (`vc.example.com`, `https://vc.example.com/sdk`, `user@vc:8443`), and the
+thumbprint of its certificate as they copy it. `sources` reads both.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpuops.errors import TargetError
@@ -53,3 +57,16 @@ def _plain_path(parts: SplitResult) -> bool:
 
 def _unquoted(text: str | None) -> str | None:
     return unquote(text) if text else None
+
+
+HINT: Final = "openssl x509 -in vcenter.pem -noout -fingerprint -sha256 prints it"
+
+
+def sha256_of(text: str, origin: str) -> str:
+    """64 hexadecimal digits in lower case. Raises TargetError, naming `origin`, for anything else, a SHA-1 too."""
+    digits = re.sub(r"^sha-?256( fingerprint)?[=:]", "", text.strip(), flags=re.IGNORECASE).replace(":", "").lower()
+    if re.fullmatch(r"[0-9a-f]{40}", digits):
+        raise TargetError(f"{origin} is a SHA-1 thumbprint, which can be forged", hint=HINT)
+    if re.fullmatch(r"[0-9a-f]{64}", digits) is None:
+        raise TargetError(f"{origin} is not the SHA-256 of a certificate: 64 hexadecimal digits", hint=HINT)
+    return digits

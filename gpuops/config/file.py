@@ -1,4 +1,5 @@
-"""File: the one way to read a file that a user names, and the values in JSON and TOML. `yaml_file` has those in YAML.
+"""How a file that a user names is read, the values in JSON and TOML, and where this user's configuration and caches
+lie. `yaml_file` has the values in YAML.
 
 A path may lead to anything: a device that never ends, a pipe that nobody writes to, a directory; and a file of a few
 kilobytes may nest lists until a parser's stack ends, or hold a number of half a million digits. Whatever it is becomes
@@ -12,7 +13,7 @@ import os
 import select
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -124,3 +125,21 @@ def _piece(descriptor: int, found: os.stat_result, until: float) -> bytes:
         if not waiting.poll(max(0.0, until - clock.passed_s()) * 1000):
             raise OSError(f"it is a pipe that did not end within {PIPE_S:.0f} s")
     return os.read(descriptor, _PIECE)
+
+
+def config_file(environ: Mapping[str, str]) -> Path:
+    """$GPUOPS_CONFIG, else $XDG_CONFIG_HOME/gpuops/config.toml, else ~/.config/gpuops/config.toml."""
+    if own := environ.get("GPUOPS_CONFIG"):
+        return Path(own)
+    return _base(environ, "XDG_CONFIG_HOME", ".config") / "gpuops" / "config.toml"
+
+
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    """$XDG_CACHE_HOME/gpuops, else ~/.cache/gpuops."""
+    return _base(environ, "XDG_CACHE_HOME", ".cache") / "gpuops"
+
+
+def _base(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    # The specification: a relative path in these variables is invalid and must be ignored.
+    named = Path(environ.get(variable, ""))
+    return named if named.is_absolute() else Path(environ.get("HOME") or Path.home()) / default

@@ -1,4 +1,4 @@
-"""What each source says of the connection: flags, GPUOPS_*, VMWARE_* (Ansible's), GOVC_* (govc's), in this order.
+"""What the options of a command and the variables GPUOPS_*, VMWARE_* (Ansible) and GOVC_* (govc) say of a connection.
 
 The variables of other tools speak of the vCenter they name. A family whose own address is not the one in use lends
 nothing: `--vcenter https://other` must not send GOVC_PASSWORD there, nor skip its certificate for GOVC_INSECURE.

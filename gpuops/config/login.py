@@ -1,13 +1,24 @@
-"""Login: a way to a vCenter made complete with the user's password: what `vsphere` connects to."""
+"""The login to a vCenter, and the one to guests whose checkpoint hooks a morning runs. `api.connection` calls both.
+
+A password comes from a file, stdin, the environment, a systemd credential, a keyring, or a prompt. It is never an
+option's value: a command line is readable by everybody on the machine.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import stat
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
 
-from gpuops.config.password import find_password
+from gpuops.config.file import read_bytes
 from gpuops.config.sources import Destination
-from gpuops.errors import LoginRefused
-from gpuops.model.target import Target
+from gpuops.errors import LoginRefused, TargetError
+from gpuops.model.secret import Secret
+from gpuops.model.target import GuestLogin, Target
 
 
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:
@@ -30,4 +41,139 @@ def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], s
         verify=where.verify,
         pin=where.thumbprint,
         proxy=where.proxy,
+    )
+
+
+_CREDENTIAL: Final = "gpuops-password"
+_LIMIT_BYTES: Final = 65536
+
+
+def find_password(destination: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Secret:
+    """The password, from the first source that has one; `ask` prompts a person, None = nobody is there.
+
+    Raises TargetError for a source that is named and cannot be read, LoginRefused when there is none at all.
+    """
+    if destination.password is not None:
+        return destination.password
+    if destination.password_file is not None:
+        return read_password_file(destination.password_file, private=True)
+    if destination.target_password_file is not None:
+        return read_password_file(destination.target_password_file, private=True)
+    found = _credential(destination, environ) or _from_keyring(destination)
+    if found is not None:
+        return found
+    if ask is not None:
+        return Secret(ask(f"Password of {destination.username} at {destination.address}: "))
+    raise LoginRefused(
+        f"no password for {destination.username} at {destination.address}",
+        hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
+    )
+
+
+def read_password_file(path: Path, *, private: bool = False) -> Secret:
+    """The file's text without its last line end; `private` refuses one that others can read. Raises TargetError."""
+    name = f"the password file {path}"
+    content = read_bytes(
+        path,
+        largest=_LIMIT_BYTES,
+        error=TargetError,
+        name=name,
+        hint="name a file that holds the password and nothing else",
+        check=partial(_refuse_shared, path) if private else None,
+    )
+    try:
+        text = content.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        # Not chained: the error holds the bytes of a secret, and a traceback would show them.
+        raise TargetError(f"{name} is not UTF-8 text") from None
+    if not text:
+        raise TargetError(f"{name} is empty", hint="it holds the password and nothing else")
+    return Secret(text)
+
+
+def _refuse_shared(path: Path, found: os.stat_result) -> None:
+    """As ssh does with keys. A file of somebody else may be shared with our group: that is how a service gets one.
+
+    A pipe has no readers but us. systemd's credentials are not asked: their directory is private, and an access list
+    shows as a group's right to read.
+    """
+    others = 0o077 if found.st_uid == os.geteuid() else 0o007
+    if stat.S_ISREG(found.st_mode) and found.st_mode & others:
+        mode = stat.S_IMODE(found.st_mode)
+        raise TargetError(
+            f"the password file {path} can be read or written by others (mode {mode:o})", hint=f"chmod 600 {path}"
+        )
+
+
+def _credential(destination: Destination, environ: Mapping[str, str]) -> Secret | None:
+    """systemd's LoadCredential=: the target's own, then the general one."""
+    folder = environ.get("CREDENTIALS_DIRECTORY")
+    if destination.credential is not None:
+        if folder is None:
+            raise TargetError(
+                f"targets.{destination.name}.credential is set, and CREDENTIALS_DIRECTORY is not",
+                hint=f"LoadCredential={destination.credential}:/path in the unit",
+            )
+        return read_password_file(Path(folder) / destination.credential)
+    names = ([f"{_CREDENTIAL}-{destination.name}"] if destination.name else []) + [_CREDENTIAL]
+    for name in names if folder else ():
+        if re.fullmatch(r"[A-Za-z0-9._-]+", name) and (path := Path(folder or "") / name).exists():
+            return read_password_file(path)
+    return None
+
+
+def _from_keyring(destination: Destination) -> Secret | None:
+    if not destination.keyring:
+        return None
+    try:
+        import keyring
+        import keyring.errors
+    except ImportError as error:
+        raise TargetError(
+            f"targets.{destination.name}.keyring is set, and the keyring package is not installed",
+            hint="pip install 'gpuops[keyring]'",
+        ) from error
+    try:
+        found: str | None = keyring.get_password("gpuops", f"{destination.username}@{destination.address.host}")
+    except keyring.errors.KeyringError as error:
+        raise TargetError(f"the keyring cannot be read: {type(error).__name__}") from error
+    return Secret(found) if found is not None else None
+
+
+_GUEST_CREDENTIAL: Final = "gpuops-guest-password"
+
+
+def guest_login(environ: Mapping[str, str]) -> GuestLogin | None:
+    """GPUOPS_GUEST_USERNAME with its password; None where no user is named.
+
+    The password is in the file that GPUOPS_GUEST_PASSWORD_FILE names, in GPUOPS_GUEST_PASSWORD, or in systemd's
+    credential `gpuops-guest-password`. Raises TargetError for a user without one, or a file that cannot be read.
+    """
+    username = environ.get("GPUOPS_GUEST_USERNAME")
+    if not username:
+        return None
+    return GuestLogin(username, _guest_password(environ, username))
+
+
+def guest_keys(environ: Mapping[str, str]) -> tuple[Path | None, Path]:
+    """The key by which guests are entered over SSH, None = the agent's and those in ~/.ssh; and the keys of guests.
+
+    GPUOPS_GUEST_SSH_KEY and GPUOPS_GUEST_SSH_KNOWN_HOSTS name the files.
+    """
+    key, known = environ.get("GPUOPS_GUEST_SSH_KEY"), environ.get("GPUOPS_GUEST_SSH_KNOWN_HOSTS")
+    return Path(key) if key else None, Path(known or "~/.ssh/known_hosts")
+
+
+def _guest_password(environ: Mapping[str, str], username: str) -> Secret:
+    file, folder = environ.get("GPUOPS_GUEST_PASSWORD_FILE"), environ.get("CREDENTIALS_DIRECTORY")
+    if file:
+        return read_password_file(Path(file), private=True)
+    spoken = environ.get("GPUOPS_GUEST_PASSWORD")
+    if spoken:
+        return Secret(spoken)
+    if folder and (path := Path(folder) / _GUEST_CREDENTIAL).exists():
+        return read_password_file(path)
+    raise TargetError(
+        f"no password for the guest user {username!r} of GPUOPS_GUEST_USERNAME",
+        hint="set GPUOPS_GUEST_PASSWORD_FILE to a file that only you can read",
     )

@@ -1,4 +1,4 @@
-"""Rotation policies: a YAML file, checked at the door, into `gpuops.model.rotation.Policy`.
+"""Reads a rotation policy from its YAML file, checks it, and returns it as `gpuops.model.rotation.Policy`.
 
 `templates/policy.yaml` is the commented example; every key it shows is described there.
 """

@@ -1,11 +1,20 @@
-"""Files of our own: written whole or not at all, and readable by nobody else."""
+"""Files that nobody else may read: how gpuops writes them, who could read, write or replace one, and that a crash of
+gpuops leaves no core file. The journal, the snapshots, the completion cache and every entry point use it.
+"""
 
 from __future__ import annotations
 
+import errno
+import grp
 import os
-import tempfile
+import pwd
+import resource
+import stat
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gpuops.errors import UsageError
 
@@ -16,6 +25,8 @@ def write_private(path: Path, text: str) -> None:
     A reader sees the old file or the new one, never a part; a symbolic link at `path` is replaced, not followed.
     A device, a pipe or a directory is refused: root could put a file in the place of /dev/null.
     """
+    import tempfile  # not above: every command imports this module at its start
+
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file", hint="name a file of yours")
@@ -32,3 +43,108 @@ def write_private(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name a file of yours") from error
+
+
+_MOST_LINKS: Final = 40
+"""As many as Linux follows on the way to one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """`why` says what others may do, and to which file or directory; `fix` is what to type against it."""
+
+    why: str
+    fix: str
+
+
+def readable(path: Path) -> Opening | None:
+    """How others may read or write this file; None = they may not.
+
+    A group may read a file of root's: that is how a service is given one.
+    """
+    found = path.stat()
+    others = 0o077 if found.st_uid == os.geteuid() else 0o027
+    return _anothers(path, found) or _by_mode(path, found, others, "read or write", "600")
+
+
+def replaceable(path: Path) -> Opening | None:
+    """How others may write this file, or put another one in its place; None = they may not."""
+    found = path.stat()
+    return _anothers(path, found) or _by_mode(path, found, 0o022, "write", "644") or way_open(path)
+
+
+def way_open(path: Path) -> Opening | None:
+    """How others may put something else in the place of `path`, by a directory or a link on the way to it.
+
+    In a directory with the sticky bit, as /tmp has it, nobody replaces what is not his. Raises OSError.
+    """
+    for each, found in _on_the_way(path):
+        if opening := _anothers(each, found):
+            return opening
+        if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+            continue
+        if found.st_mode & stat.S_IWOTH:
+            return Opening(f"everybody can write in {each}", f"chmod o-w {each}")
+        if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
+            return Opening(f"the group {_group(found.st_gid)} can write in {each}", f"chmod g-w {each}")
+    return None
+
+
+def _on_the_way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Each directory and each link that leads to `path`, from the root on; `path` itself is none of them."""
+    first, *left = path.absolute().parts[:-1]
+    here, links = Path(first), 0
+    yield here, os.lstat(here)
+    while left:
+        part = left.pop(0)
+        if part == os.pardir:
+            here = here.parent
+            continue
+        each = here / part
+        found = os.lstat(each)
+        yield each, found
+        if not stat.S_ISLNK(found.st_mode):
+            here = each
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = each.readlink()
+        if target.is_absolute():
+            here = Path(target.anchor)
+        left[:0] = target.parts[1:] if target.is_absolute() else target.parts
+
+
+def _anothers(path: Path, found: os.stat_result) -> Opening | None:
+    if found.st_uid in (0, os.geteuid()):
+        return None
+    return Opening(f"{path} belongs to another user (uid {found.st_uid})", f"chown {os.geteuid()} {path}")
+
+
+def _by_mode(path: Path, found: os.stat_result, others: int, may: str, fix: str) -> Opening | None:
+    if not found.st_mode & others:
+        return None
+    return Opening(f"others can {may} {path} (mode {stat.S_IMODE(found.st_mode):o})", f"chmod {fix} {path}")
+
+
+def _is_private(gid: int) -> bool:
+    """Whether a group has no other member: root's, and the one that many systems make for each user."""
+    if gid == 0:
+        return True
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def forbid_core_files() -> None:
+    """From here on no crash of this process leaves one, nor of the programs that it starts."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""Role files: what accounts of gpuops may do, as YAML, checked at the door. `templates/roles/` holds them."""
+"""Reads the YAML files that say which privileges accounts of gpuops need. `templates/roles/` holds such files."""
 
 from __future__ import annotations
 

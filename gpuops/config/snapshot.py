@@ -1,4 +1,4 @@
-"""Saved inventories: one snapshot as a JSON file, to plan on without a vCenter.
+"""Saves an inventory as a JSON file and loads it again, to plan on it without a vCenter (`--inventory FILE`).
 
 The file is an archive of `gpuops.model` as it is: read back it equals the inventory that was saved. What people and
 programs read is `gpuops inventory --output json`, whose keys do not follow the model.
@@ -42,12 +42,12 @@ def load(path: Path) -> Inventory:
     try:
         return _inventory(path, parse_json(raw))
     except NOT_PARSED as error:
-        raise _not_ours(path) from error
+        raise _no_snapshot(path) from error
 
 
 def _inventory(path: Path, document: Any) -> Inventory:
     if not isinstance(document, dict) or document.get("kind") != _KIND:
-        raise _not_ours(path)
+        raise _no_snapshot(path)
     if document.get("schema_version") != SCHEMA_VERSION:
         raise UsageError(
             f"{path} is a saved inventory of version {document.get('schema_version')}, "
@@ -62,5 +62,5 @@ def _inventory(path: Path, document: Any) -> Inventory:
         raise UsageError(f"{path} is not a whole inventory: {where}: {first['msg']}") from error
 
 
-def _not_ours(path: Path) -> UsageError:
+def _no_snapshot(path: Path) -> UsageError:
     return UsageError(f"{path} is not a saved inventory", hint="gpuops inventory --save FILE writes one")

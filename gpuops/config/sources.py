@@ -1,5 +1,6 @@
-"""Which vCenter is meant, and how it is reached: flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
+"""Which vCenter is meant, how it is reached, and whether its certificate proves it.
 
+Flags > GPUOPS_* > VMWARE_* > GOVC_* > the configuration file.
 CA: --ca-file > GPUOPS_CA_FILE > GOVC_TLS_CA_CERTS > the target's ca_file > REQUESTS_CA_BUNDLE > the system's.
 The file of a target comes before REQUESTS_CA_BUNDLE, because the latter speaks of every server there is.
 """
@@ -13,16 +14,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gpuops.config.address import Address
+from gpuops.config.address import Address, sha256_of
 from gpuops.config.file import NOT_PARSED, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
-from gpuops.config.thumbprint import sha256_of
-from gpuops.errors import TargetError
+from gpuops.errors import NotTrusted, Refused, TargetError
 from gpuops.model.secret import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.targets import Configuration, NamedTarget
+
 
 SIMULATED: Final = "sim:"
 SERVED: Final = "sim@"
@@ -73,7 +74,7 @@ class _Meant:
     """Which vCenter is meant, and which source said so."""
 
     address: Address
-    spoken_by: int
+    named_by: int
     """Index of the layer that names it; 4 = the configuration file."""
     name: str | None = None
     named: NamedTarget | None = None
@@ -164,7 +165,7 @@ def _way(meant: _Meant, layers: tuple[Layer, ...], environ: Mapping[str, str]) -
     named, address = meant.named, meant.address
     usable = [layer.about(address) for layer in layers]
     # user@ in an address is said by whoever said the address
-    usable.insert(meant.spoken_by + 1, Layer("the address", username=address.username, password=address.password))
+    usable.insert(meant.named_by + 1, Layer("the address", username=address.username, password=address.password))
     found = merged(tuple(usable))
     return Destination(
         label=meant.name or str(address),
@@ -213,7 +214,7 @@ def _proxy(text: str | None) -> str | None:
 
 
 def _refuse_password(flag: str | None, meant: _Meant) -> None:
-    if flag is not None and meant.spoken_by == 0 and meant.address.password is not None:
+    if flag is not None and meant.named_by == 0 and meant.address.password is not None:
         raise TargetError(
             "a password on the command line is readable by everybody on this machine",
             hint="use --password-file, --password-stdin or GPUOPS_PASSWORD",
@@ -245,3 +246,28 @@ def _nothing(configuration: Configuration) -> TargetError:
         "no vCenter is configured",
         hint=f"say {named}, or set GPUOPS_VCENTER; --vcenter sim:lab tries everything on a simulated one",
     )
+
+
+def doubt(where: Destination | Simulated, *, guarded: bool, decided: bool = False) -> str | None:
+    """What to warn of, None = the certificate is verified. Raises NotTrusted for a password sent in the clear.
+
+    `guarded` is a run that changes many desktops and has nobody to see a warning: refused (Refused), unless somebody
+    `decided` it where the run is written down, as the target's own `verify = false` does.
+    """
+    if isinstance(where, Simulated) or (where.verify and _protected(where)):
+        return None
+    if where.verify:
+        raise NotTrusted(
+            f"{where.address} is not encrypted: the password would be readable on the way",
+            hint="use https://, or --insecure if that is meant",
+        )
+    if guarded and not decided and not where.insecure_by_target:
+        raise Refused(
+            f"{where.verify_origin} is refused for an unattended rotation: nobody would see the warning",
+            hint="trust the vCenter with --ca-file, or put `verify = false` in its [targets.NAME]",
+        )
+    return f"the certificate of {where.address} is not verified ({where.verify_origin})"
+
+
+def _protected(where: Destination) -> bool:
+    return where.address.tls or where.address.host in ("localhost", "::1") or where.address.host.startswith("127.")

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuops.config.ownership import way_open
+from gpuops.config.private_file import way_open
 from gpuops.errors import StateDamaged
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpuops.config.ownership import readable, replaceable
+from gpuops.config.private_file import readable, replaceable
 from gpuops.errors import OutcomeUnknown, Refused
 
 CONNECT_S: Final = 20.0

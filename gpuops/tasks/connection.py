@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuops.config import core_files
+from gpuops.config import private_file
+from gpuops.config.file import config_file
 from gpuops.config.layers import Flags
-from gpuops.config.places import config_file
-from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
+from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, doubt, resolve
 from gpuops.config.targets import Configuration, read_configuration
-from gpuops.config.trust import doubt
 from gpuops.errors import TargetError, UsageError
 from gpuops.execute.state import default_state_dir
 from gpuops.model.secret import Secret
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def forbid_core_files() -> None:
     """The first thing of every module and of the inventory plugin: no crash writes the password to a disk."""
-    core_files.forbid()
+    private_file.forbid_core_files()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,6 @@ def rolled(report: ChangeReport) -> tuple[Document, list[str]]:
 
 
 def _window(options: Mapping[str, Any]) -> Any:
-    from gpuops.config.change_window import parse_window
+    from gpuops.config.date_text import parse_window
 
     return parse_window(options["window"])

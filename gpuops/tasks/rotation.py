@@ -94,7 +94,7 @@ def rotation_info(said: Said, *, policy: str | None = None, at: str | None = Non
     A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
     """
     from gpuops.api import rotate_plan, rotate_status
-    from gpuops.config.moment import parse_moment
+    from gpuops.config.date_text import parse_moment
     from gpuops.report.rotation_plan import foresight_document
     from gpuops.report.rotation_status import status_document
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import gpuops
-from gpuops.config.sections.request import RequestSection
+from gpuops.config.requests_file import RequestSection
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.host_settings import SharedType, SizeMode
 from gpuops.model.numa import NumaPolicy

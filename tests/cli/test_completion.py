@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from gpuops.cli import completion
-from gpuops.config.places import cache_dir
+from gpuops.config.file import cache_dir
 from gpuops.model.host import Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm

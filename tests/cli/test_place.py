@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import Result
 
-from gpuops.config.sections.request import RequestSection
+from gpuops.config.requests_file import RequestSection
 from tests.cli.conftest import Lab
 from tests.cli.test_bad_input import one_line
 from tests.cli.test_symmetry import options

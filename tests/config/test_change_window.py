@@ -6,7 +6,7 @@ from datetime import time
 
 import pytest
 
-from gpuops.config.change_window import parse_window
+from gpuops.config.date_text import parse_window
 from gpuops.errors import UsageError
 from gpuops.model.window import Weekday
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.guest import guest_login
+from gpuops.config.login import guest_login
 from gpuops.errors import TargetError
 from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin

@@ -17,7 +17,7 @@ import pytest
 from gpuops.cli.failure import guarded
 from gpuops.config import file
 from gpuops.config.layers import Flags
-from gpuops.config.password import read_password_file
+from gpuops.config.login import read_password_file
 from gpuops.config.policy import load_policy
 from gpuops.config.requests_file import load_requests
 from gpuops.config.role_file import load_roles

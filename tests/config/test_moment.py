@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gpuops.config.moment import parse_moment
+from gpuops.config.date_text import parse_moment
 from gpuops.errors import UsageError
 from gpuops.model.rotation import Policy
 from gpuops.model.window import Window

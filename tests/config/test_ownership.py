@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config import ownership
-from gpuops.config.ownership import readable, replaceable, way_open
+from gpuops.config import private_file
+from gpuops.config.private_file import readable, replaceable, way_open
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_a_directory_of_somebody_else_on_the_way_is_named(folder: Path, monkeypa
 def test_a_directory_that_others_can_write_on_the_way_is_named(
     folder: Path, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "_is_private", lambda gid: False)
-    monkeypatch.setattr(ownership, "_group", lambda gid: "staff")
+    monkeypatch.setattr(private_file, "_is_private", lambda gid: False)
+    monkeypatch.setattr(private_file, "_group", lambda gid: "staff")
     folder.parent.chmod(mode)
     found = way_open(folder / "state")
     assert found is not None
@@ -67,7 +67,7 @@ def test_a_directory_that_others_can_write_on_the_way_is_named(
 
 
 def test_a_group_that_has_no_other_member_is_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "_is_private", lambda gid: True)
+    monkeypatch.setattr(private_file, "_is_private", lambda gid: True)
     folder.parent.chmod(0o775)
     assert way_open(folder / "state") is None
 

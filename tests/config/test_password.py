@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.address import Address
-from gpuops.config.password import find_password, read_password_file
+from gpuops.config.login import find_password, read_password_file
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
 from gpuops.model.secret import Secret

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.places import cache_dir, config_file
+from gpuops.config.file import cache_dir, config_file
 
 
 @pytest.mark.parametrize(

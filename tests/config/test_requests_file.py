@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.config.requests_file import load_requests, parse_csv, parse_requests, request_of
-from gpuops.config.sections.request import RequestSection
+from gpuops.config.requests_file import RequestSection, load_requests, parse_csv, parse_requests, request_of
 from gpuops.errors import PolicyError, UsageError
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload, memory_mib

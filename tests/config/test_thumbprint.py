@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpuops.config.address import sha256_of
 from gpuops.config.layers import Flags
 from gpuops.config.sources import Destination, resolve
 from gpuops.config.targets import Configuration, NamedTarget
-from gpuops.config.thumbprint import sha256_of
 from gpuops.errors import TargetError
 
 ONE, TWO, THREE = "ab" * 32, "cd" * 32, "ef" * 32

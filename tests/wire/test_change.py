@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.config.change_window import parse_window
+from gpuops.config.date_text import parse_window
 from gpuops.execute.change import change
 from gpuops.model.host_settings import SharedType
 from gpuops.model.rolling import Displacement, Rolling

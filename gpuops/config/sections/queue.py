@@ -1,4 +1,4 @@
-"""Queue: the ML VMs that wait for the night, and how they are stopped."""
+"""The section of a policy that names the ML VMs which run at night, and how they are stopped in the morning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gpuops.config.moment import checked_year
+from gpuops.config.date_text import checked_year
 from gpuops.config.sections.section import Section, Text, mistake
 from gpuops.model.ml_queue import NAME, Checkpoint, GuestCommand, MlStop, QueuedVm, SshDoor, is_pattern
 

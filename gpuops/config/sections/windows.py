@@ -1,4 +1,4 @@
-"""Windows: the evenings on which a night may begin, its clock times, and the zone they are read in."""
+"""The section of a policy that says on which evenings a night may begin, at which times, in which time zone."""
 
 from __future__ import annotations
 

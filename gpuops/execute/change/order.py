@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from gpuops.config.change_window import parse_window
+from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.gpu import PciAddress

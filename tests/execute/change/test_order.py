@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.config.change_window import parse_window
+from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged
 from gpuops.execute.change.moves import Hop, dump_hops, load_hops
 from gpuops.execute.change.order import Order, dump_order, load_order

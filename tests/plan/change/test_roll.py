@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.config.change_window import parse_window
+from gpuops.config.date_text import parse_window
 from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
 from gpuops.model.host import AdmissionControl

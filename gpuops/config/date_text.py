@@ -1,14 +1,39 @@
-"""The window of a change, as people type it: 'Sat 22:00-04:00 Europe/Berlin'."""
+"""Dates and windows as people type them: '2026-11-23 22:00', and for a rolling change 'Sat 22:00-04:00 Europe/Berlin'.
+
+The command line, the tasks of Ansible and the queue of a rotation policy read them here.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import time
+from datetime import datetime, time
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from gpuops.errors import UsageError
 from gpuops.model.window import Weekday, Window
+
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 2999
+
+
+def parse_moment(option: str, text: str) -> datetime:
+    """The moment, without an offset if the text has none. Raises UsageError."""
+    try:
+        if len(text) < len("2026-11-23T22:00"):
+            raise ValueError  # a date alone would be its midnight
+        return checked_year(datetime.fromisoformat(text))
+    except ValueError:
+        hint = "write it as '2026-11-23 22:00', or with an offset as 2026-11-23T22:00+01:00"
+        raise UsageError(f"{option}: {text!r} is no date with a time", hint=hint) from None
+
+
+def checked_year(found: datetime) -> datetime:
+    """The same moment. Raises ValueError for a year that is a typing error: no night could reach into the next one."""
+    if not _FIRST_YEAR <= found.year <= _LAST_YEAR:
+        raise ValueError(found)
+    return found
+
 
 _WINDOW: Final = re.compile(r"(?:(?P<days>[A-Za-z,-]+) )?(?P<opens>\d\d:\d\d) ?- ?(?P<closes>\d\d:\d\d) (?P<zone>\S+)")
 _HINT: Final = "write it as 'Sat 22:00-04:00 Europe/Berlin', or 'Mon-Fri 01:00-05:00 UTC'"
