@@ -16,10 +16,10 @@ from gpuops.execute.lock import locked
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan, Rejection, Wave, refuse
-from gpuops.plan.satisfied import satisfied
-from gpuops.plan.steps import PowerOffVm
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.steps import PowerOffVm
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
 

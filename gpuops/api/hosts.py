@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuops.execute.site import Site, catalog_of
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
     from gpuops.model.given_up import Thing
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.role import RoleState, RoleWish
     from gpuops.model.rolling import Rolling
-    from gpuops.plan.abandonment import Abandonment
-    from gpuops.plan.change.report import ChangeReport, ChangeStatus
+    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
-    from gpuops.plan.host_plan import HostReport, HostRequest
-    from gpuops.plan.scheduler.state import Schedulers
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
+    from gpuops.plan.hosts.host_plan import HostReport, HostRequest
+    from gpuops.plan.hosts.scheduler.state import Schedulers
 
 
 def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
@@ -150,7 +150,7 @@ def scheduler_show(site: Site, scope: Scope) -> Schedulers:
 
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.plan.scheduler.state import schedulers
+    from gpuops.plan.hosts.scheduler.state import schedulers
 
     inventory = site.vcenter.inventory()
     scope.check(inventory)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.execute.site import Consent, Site, agreed
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.model.audit import Audit
     from gpuops.model.rotation import Policy
-    from gpuops.plan.abandonment import Abandonment
+    from gpuops.plan.core.abandonment import Abandonment
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.setup import Setup

@@ -6,18 +6,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
-from gpuops.plan.outcome import Report
-from gpuops.plan.request import Request
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.request import Request
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
     from gpuops.plan.capacity.question import Capacity
-    from gpuops.plan.clone import Clone, Cloning
+    from gpuops.plan.core.scope import Scope
     from gpuops.plan.moving.plan import Defrag
     from gpuops.plan.moving.result import Defragmentation
-    from gpuops.plan.place import Place, Placements
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.queue.place import Place, Placements
+    from gpuops.plan.vm.clone import Clone, Cloning
 
 STALE: Final = timedelta(seconds=60)
 """A plan this old is made again before it is done: a prompt may have waited for its answer for hours."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.cli.options import Acting, Common, Saved, spread
-from gpuops.plan.attach import Attach
+from gpuops.plan.vm.attach import Attach
 
 
 @spread

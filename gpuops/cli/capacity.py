@@ -49,7 +49,7 @@ def capacity(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.capacity import capacity_document, capacity_text
 
     night = load_policy(policy) if policy is not None else None

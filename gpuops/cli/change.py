@@ -14,9 +14,9 @@ from gpuops.cli.options import Acting, Common, DryRun, spread
 from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
-    from gpuops.plan.abandonment import Abandonment
-    from gpuops.plan.change.report import ChangeReport
-    from gpuops.plan.outcome import Report
+    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.hosts.change.report import ChangeReport
 
 change = typer.Typer(
     name="change",
@@ -181,7 +181,7 @@ def show_abandoned(found: Abandonment) -> None:
 
 def show(report: ChangeReport | Report) -> None:
     """Prints it; ends with its exit code."""
-    from gpuops.plan.outcome import Report
+    from gpuops.plan.core.outcome import Report
     from gpuops.report.change import change_document, change_text
     from gpuops.report.plan_json import report_document
     from gpuops.report.plan_text import report_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuops.cli import output
 from gpuops.errors import Refused, UsageError
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

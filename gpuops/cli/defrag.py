@@ -67,8 +67,8 @@ def defrag(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.cli.running import carry_out
+    from gpuops.plan.core.scope import Scope
     from gpuops.plan.moving.plan import Defrag
-    from gpuops.plan.scope import Scope
     from gpuops.report.defrag import defrag_document, defrag_text
 
     asked = Defrag(profile, Scope(cluster=cluster, host=host), max_moves, powered_off)

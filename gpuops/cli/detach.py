@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.cli.options import Acting, Common, Saved, spread
-from gpuops.plan.detach import Detach
+from gpuops.plan.vm.detach import Detach
 
 
 @spread

@@ -38,7 +38,7 @@ def doctor(
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
     from gpuops.config.role_file import load_roles
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.doctor import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()

@@ -12,7 +12,7 @@ from gpuops.cli.options import Common, Rebooting
 if TYPE_CHECKING:
     from gpuops.api import HostShell
     from gpuops.model.rolling import Rolling
-    from gpuops.plan.host_plan import HostRequest
+    from gpuops.plan.hosts.host_plan import HostRequest
 
 AS_THEY_ARE: Final = Rebooting()
 

@@ -44,7 +44,7 @@ def show(common: Common, entering: Entering, host: HostPattern = None, cluster: 
     """
     from gpuops.api import mig_show
     from gpuops.cli.opening import open_site
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.mig import mig_document, mig_text
 
     with open_site(common) as site:
@@ -109,7 +109,7 @@ def _set(
     dry_run: bool,
 ) -> None:
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.graphics.mig import NO_SHELL, SetMig
+    from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
 
     shell = entering.shell()
     if shell is None:

@@ -8,7 +8,7 @@ from gpuops.cli import output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
 from gpuops.cli.scheduler import ClusterName, HostPattern
-from gpuops.plan.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.mode import SetMode
 
 mode = typer.Typer(
     name="mode",
@@ -31,7 +31,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
       gpuops mode show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.mode import mode_document, mode_text
 
     scope = Scope(cluster=cluster, host=host)

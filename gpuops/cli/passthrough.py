@@ -46,7 +46,7 @@ def on(
       gpuops passthrough on --device 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.graphics.passthrough import SetPassthrough
+    from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
     carry_out(
         SetPassthrough(True, tuple(device), label, host, cluster), "passthrough-on", common, rebooting, dry_run=dry_run
@@ -72,7 +72,7 @@ def off(
       gpuops passthrough off --device 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.graphics.passthrough import SetPassthrough
+    from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
     carry_out(
         SetPassthrough(False, tuple(device), None, host, cluster), "passthrough-off", common, rebooting, dry_run=dry_run

@@ -12,8 +12,8 @@ from gpuops.cli import output
 from gpuops.cli.options import Common, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.claims import SuspendedPolicy
-from gpuops.plan.options import Names, Option
+from gpuops.plan.core.options import Names, Option
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def place(
 
     from gpuops import api
     from gpuops.cli.opening import open_site, remember
-    from gpuops.plan.place import Place
+    from gpuops.plan.queue.place import Place
     from gpuops.report.placement_json import placements_document
     from gpuops.report.placement_text import placements_text
 

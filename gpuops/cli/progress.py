@@ -11,7 +11,7 @@ from gpuops.cli import output
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from gpuops.plan.outcome import Outcome, Report
+    from gpuops.plan.core.outcome import Outcome, Report
 
 
 class Progress:

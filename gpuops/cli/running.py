@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.execute.patience import Patience
     from gpuops.model.rotation import Policy
-    from gpuops.plan.outcome import Report
+    from gpuops.plan.core.outcome import Report
 
 Corridor = Callable[["Site", bool, "Consent"], "Report"]
 """The function of the API to run: site, whether to apply, whom to ask."""

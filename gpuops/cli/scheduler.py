@@ -9,7 +9,7 @@ import typer
 from gpuops.cli import completion, output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
-from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.change import SetScheduler
 
 scheduler = typer.Typer(
     name="scheduler",
@@ -39,7 +39,7 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
     """
     from gpuops.api import scheduler_show
     from gpuops.cli.opening import open_site, remember
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.scheduler import scheduler_document, scheduler_text
 
     with open_site(common) as site:

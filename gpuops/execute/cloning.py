@@ -10,10 +10,10 @@ from typing import Final
 from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
-from gpuops.plan.clone import PRIVILEGES, Clone, Cloning, NewClone
-from gpuops.plan.outcome import Report
-from gpuops.plan.plan import Rejection
-from gpuops.plan.request import Request
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.request import Request
+from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
 
 TIMEOUT_S: Final = 4 * 3600.0
 """Disks are copied: of a large template that takes its time."""

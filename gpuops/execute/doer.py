@@ -27,13 +27,10 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.hindrance import as_it_is_now, hindrance
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.rotation.breaker import is_refusal
-from gpuops.plan.rotation.clocks import ahead_by
-from gpuops.plan.rotation.guard import TAKING, Guard
-from gpuops.plan.satisfied import satisfied
-from gpuops.plan.steps import (
+from gpuops.plan.core.hindrance import as_it_is_now, hindrance
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -46,6 +43,9 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.rotation.breaker import is_refusal
+from gpuops.plan.rotation.clocks import ahead_by
+from gpuops.plan.rotation.guard import TAKING, Guard
 
 FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""

@@ -16,9 +16,18 @@ from gpuops.execute.lanes import Flight, Lanes, Waiting
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Plan
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, RunInGuest, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    ResumeVm,
+    RunInGuest,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
 
 SLICE_S: Final = 20.0
 """The longest silent wait: how often the time of steps in flight is looked at."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import HostStep, HostTask
+from gpuops.plan.core.steps import HostStep, HostTask
 
 
 class Hosts(Protocol):

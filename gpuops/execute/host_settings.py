@@ -14,11 +14,11 @@ from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
-from gpuops.plan.host_state import host_hindrance, host_satisfied, privileges
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.plan import Rejection
-from gpuops.plan.steps import HostStep
+from gpuops.plan.core.host_state import host_hindrance, host_satisfied, privileges
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
 
 _STATES = {
     Verdict.DONE: IntentState.DONE,

@@ -14,7 +14,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import ConfigureMig, HostStep, HostTask
+from gpuops.plan.core.steps import ConfigureMig, HostStep, HostTask
 
 
 class HostShell(Protocol):

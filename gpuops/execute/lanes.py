@@ -16,8 +16,8 @@ from typing import Final
 from gpuops.execute.doer import Underway
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
-from gpuops.plan.plan import Plan
-from gpuops.plan.steps import (
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     RelocateVm,

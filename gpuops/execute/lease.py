@@ -25,7 +25,7 @@ from gpuops.execute.nonces import Nonces
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy, parse_marker
-from gpuops.plan.command import command
+from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import Numbered
 

@@ -12,9 +12,9 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
+from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import KEY, Numbered
-from gpuops.plan.steps import ReconfigureVm, VmChange
 
 
 class LockVm:

@@ -10,9 +10,9 @@ from gpuops.execute.host_port import Hosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.clone import NewClone
+from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import RunInGuest, Step
+from gpuops.plan.vm.clone import NewClone
 
 
 class Vcenter(Protocol):

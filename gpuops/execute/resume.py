@@ -19,11 +19,10 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.given_up import vm_now
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.project import project
-from gpuops.plan.satisfied import satisfied
-from gpuops.plan.steps import (
+from gpuops.plan.core.given_up import vm_now
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -36,6 +35,7 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.placement.project import project
 
 _WORDS: Final[dict[type[Step], str]] = {
     ReconfigureVm: "its change",

@@ -22,8 +22,8 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.execute.turn import Turn, tagged
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LockHolder, Policy
-from gpuops.plan.outcome import Outcome, Report
-from gpuops.plan.plan import Plan
+from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.plan import Plan
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.hung import advice, shown
 from gpuops.plan.rotation.night import RotateNight

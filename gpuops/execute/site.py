@@ -14,10 +14,10 @@ from gpuops.execute.host_port import Hosts
 from gpuops.execute.host_shell import HostShell, ShelledHosts
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
-from gpuops.plan.outcome import Outcome, Report
-from gpuops.plan.plan import Plan
-from gpuops.plan.privileges import attributes, needed, needed_on_clusters, refused_without
-from gpuops.plan.steps import Step
+from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.privileges import attributes, needed, needed_on_clusters, refused_without
+from gpuops.plan.core.steps import Step
 
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from gpuops.errors import StateDamaged
-from gpuops.plan.steps import EndTurn, HostStep, HostTask, Step
+from gpuops.plan.core.steps import EndTurn, HostStep, HostTask, Step
 
 Recorded = Step | HostStep | HostTask | EndTurn
 """What a journal may be told before it happens."""

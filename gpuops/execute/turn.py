@@ -19,9 +19,10 @@ from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.privileges import way_back
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.privileges import way_back
+from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
 from gpuops.plan.rotation.breaker import NO_SETBACKS
 from gpuops.plan.rotation.clocks import ahead_by
 from gpuops.plan.rotation.day import RotateDay, explained, is_returned
@@ -33,7 +34,6 @@ from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.ours import is_gone, vms_of
 from gpuops.plan.rotation.restore import RestoreVms
 from gpuops.plan.rotation.under_lease import lock_vm_of, policies_under
-from gpuops.plan.steps import ReconfigureVm, Step, VmChange
 
 
 @dataclass(frozen=True, slots=True)

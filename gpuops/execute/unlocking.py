@@ -11,7 +11,7 @@ from gpuops.execute.lock_vm import LockVm, highest_number, owner
 from gpuops.execute.rotation import remembered_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
-from gpuops.plan.command import command
+from gpuops.plan.core.command_line import command
 from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, is_fresh, reverted, told
 
 

@@ -21,7 +21,7 @@ from gpuops.hostshell.ssh import Ssh, unusable_address
 from gpuops.model.task import TaskEnd, TaskRef
 
 if TYPE_CHECKING:
-    from gpuops.plan.steps import RunInGuest
+    from gpuops.plan.core.steps import RunInGuest
 
 VARIABLES: Final = ("GPUOPS_GUEST_SSH_KNOWN_HOSTS", "GPUOPS_GUEST_SSH_KEY")
 """Where a user names another file of known guests, and another key."""

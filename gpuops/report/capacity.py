@@ -17,7 +17,7 @@ from gpuops.advise.capacity import Slots
 from gpuops.plan.capacity.beside import Beside
 from gpuops.plan.capacity.place import Device, Fit, Largest, Level, Place
 from gpuops.plan.capacity.question import Capacity
-from gpuops.plan.scope import Scope
+from gpuops.plan.core.scope import Scope
 from gpuops.report.inventory_text import by_size, figure, without_series
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count, size

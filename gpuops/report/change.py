@@ -8,11 +8,11 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuops.plan.change.emptying import Away, Leaving
-from gpuops.plan.change.report import ChangeReport, ChangeStatus
-from gpuops.plan.change.roll import Turn
-from gpuops.plan.host_plan import HostOutcome
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.hosts.change.emptying import Away, Leaving
+from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
+from gpuops.plan.hosts.change.roll import Turn
+from gpuops.plan.hosts.host_plan import HostOutcome
 from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.host_plan import NAMES, STYLES, changes
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document

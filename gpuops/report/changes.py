@@ -9,9 +9,8 @@ from typing import assert_never
 from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.project import project
-from gpuops.plan.steps import (
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import (
     NewDevice,
     NewDirectPath,
     NewDynamic,
@@ -29,6 +28,7 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.plan.placement.project import project
 from gpuops.report.units import size
 
 

@@ -18,7 +18,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
-from gpuops.plan.devices import is_gpu
+from gpuops.plan.core.device_signature import is_gpu
 from gpuops.report.visible import visible
 
 Free = Mapping[str, Slots]

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuops.plan.abandonment import Abandonment
-from gpuops.plan.given_up import Missed
+from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.given_up import Missed
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.visible import visible
 

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
-from gpuops.plan.host_plan import HostOutcome, HostReport
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
+from gpuops.plan.hosts.host_plan import HostOutcome, HostReport
 from gpuops.report.changes import Change
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.units import count

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpuops.model.catalog import Catalog
-from gpuops.plan.batch.place_all import BatchResult
-from gpuops.plan.claims import Claim
-from gpuops.plan.devices import signature
-from gpuops.plan.place import Placements
-from gpuops.plan.plan import Choice
-from gpuops.plan.recipe import recipe
-from gpuops.plan.trial import Placed, Refusal
+from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.placement.suspended_vms import Claim
+from gpuops.plan.queue.batch.place_all import BatchResult
+from gpuops.plan.queue.one_workload import Placed, Refusal
+from gpuops.plan.queue.place import Placements
+from gpuops.plan.queue.recipe import recipe
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.model.workload import Workload
-from gpuops.plan.claims import Claim
-from gpuops.plan.place import Placements
-from gpuops.plan.plan import Choice, Rejection
-from gpuops.plan.trial import Placed, Refusal, Steering
+from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.placement.suspended_vms import Claim
+from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
+from gpuops.plan.queue.place import Placements
 from gpuops.report.units import count, size
 from gpuops.report.visible import visible
 

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any, Final
 
 from gpuops.model.inventory import Inventory
-from gpuops.plan.outcome import Outcome, Report
-from gpuops.plan.plan import Rejection, Wave
-from gpuops.plan.steps import (
+from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.plan import Rejection, Wave
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,

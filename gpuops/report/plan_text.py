@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.model.inventory import Inventory
-from gpuops.plan import baseline
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.steps import ReconfigureVm, Step
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import ReconfigureVm, Step
+from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.units import count, duration
 from gpuops.report.visible import visible

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
+from gpuops.plan.placement.taking import role_of
 from gpuops.plan.rotation.foresight import Foresight, Win
 from gpuops.plan.rotation.proof import HostProof
-from gpuops.plan.rotation.taking import role_of
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM

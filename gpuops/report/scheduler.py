@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
-from gpuops.plan.scheduler.rmpvmrl import Reading, Unread, clamped
-from gpuops.plan.scheduler.state import GpuScheduler, HostScheduler, Schedulers
+from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, clamped
+from gpuops.plan.hosts.scheduler.state import GpuScheduler, HostScheduler, Schedulers
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.units import count
 from gpuops.report.visible import visible

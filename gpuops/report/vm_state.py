@@ -11,7 +11,7 @@ from typing import Final
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.clone import FORESEEN
+from gpuops.plan.vm.clone import FORESEEN
 from gpuops.report.changes import describe, host_name
 from gpuops.report.plan_json import Document
 

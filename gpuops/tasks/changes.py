@@ -7,15 +7,15 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import UsageError
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
 from gpuops.tasks.answer import Answer
 from gpuops.tasks.connection import Said, open_site
 from gpuops.tasks.outcome import BAD, answer_of, world_after
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
-    from gpuops.plan.outcome import Report
-    from gpuops.plan.together import Change, Part
+    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.vm.several import Change, Part
     from gpuops.report.plan_json import Document
 
 
@@ -51,7 +51,7 @@ def vm_gpus(said: Said, vms: Sequence[Mapping[str, Any]], *, partial: bool, appl
     that mean nothing, before anything is read, and for a VM that is named twice.
     """
     from gpuops.api import catalog_of, run
-    from gpuops.plan.together import Together
+    from gpuops.plan.vm.several import Together
 
     changes = tuple(
         _request({k: v for k, v in each.items() if k != "present"}, present=each["present"]) for each in vms
@@ -89,8 +89,8 @@ def _share(part: Part, report: Report, after: Inventory) -> Document:
 
 def _request(options: Mapping[str, Any], *, present: bool) -> Change:
     """The request that a task's options are. Raises UsageError for one that means nothing with its state."""
-    from gpuops.plan.attach import Attach
-    from gpuops.plan.detach import Detach
+    from gpuops.plan.vm.attach import Attach
+    from gpuops.plan.vm.detach import Detach
 
     verb = Attach if present else Detach
     given = {name: value for name, value in options.items() if value is not None and value is not False}

@@ -10,7 +10,7 @@ from gpuops.tasks.connection import Said, open_site
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
-    from gpuops.plan.clone import Clone, Cloning, NewClone
+    from gpuops.plan.vm.clone import Clone, Cloning, NewClone
     from gpuops.report.plan_json import Document
 
 
@@ -39,7 +39,7 @@ def vm_clone(said: Said, options: Mapping[str, Any], *, apply: bool) -> Answer:
 def clone_of(options: Mapping[str, Any]) -> Clone:
     """The request that a task's options are. Raises UsageError for memory that is none."""
     from gpuops.model.workload import memory_mib
-    from gpuops.plan.clone import Clone
+    from gpuops.plan.vm.clone import Clone
 
     given = {name: value for name, value in options.items() if value is not None}
     memory = given.pop("memory", None)
@@ -48,7 +48,7 @@ def clone_of(options: Mapping[str, Any]) -> Clone:
 
 def _state(request: Clone, found: Cloning, seen: Inventory) -> Document | None:
     """The VM as it is, or as it will be; None where it will not."""
-    from gpuops.plan.clone import FORESEEN
+    from gpuops.plan.vm.clone import FORESEEN
     from gpuops.report.vm_state import vm_state
 
     vm = found.there or seen.vms.get(f"{FORESEEN}{request.vm}")

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
 from gpuops.tasks.answer import Answer, reasons_line
 from gpuops.tasks.connection import Said, open_site
 from gpuops.tasks.rolling import must_be_open, rolled, rolling_of
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
-    from gpuops.plan.change.report import ChangeReport
-    from gpuops.plan.host_plan import HostReport, HostRequest
-    from gpuops.plan.steps import HostStep
+    from gpuops.plan.core.steps import HostStep
+    from gpuops.plan.hosts.change.report import ChangeReport
+    from gpuops.plan.hosts.host_plan import HostReport, HostRequest
     from gpuops.report.plan_json import Document
 
 _BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
@@ -29,7 +29,7 @@ def host_gpu_scheduler(
 ) -> Answer:
     """`options` are the fields of `SetScheduler`, `rebooting` what `rolling_of` reads; None = not given."""
     from gpuops.model.scheduler import SchedulerPolicy
-    from gpuops.plan.scheduler.change import SetScheduler
+    from gpuops.plan.hosts.scheduler.change import SetScheduler
 
     given = _given(options)
     request = SetScheduler(**{**given, "policy": SchedulerPolicy(given["policy"])})
@@ -42,7 +42,7 @@ def host_graphics_mode(
     """`options` are the fields of `SetMode`; None = not given. Raises GpuopsError."""
     from gpuops.model.gpu import AssignmentPolicy
     from gpuops.model.host_settings import SharedType, SizeMode
-    from gpuops.plan.graphics.mode import SetMode
+    from gpuops.plan.hosts.graphics.mode import SetMode
 
     words = {"default_type": SharedType, "type": SharedType, "vgpu_mode": SizeMode, "assignment": AssignmentPolicy}
     given = _given(options)
@@ -55,7 +55,7 @@ def host_passthrough(
     said: Said, options: Mapping[str, Any], rebooting: Mapping[str, Any] = ALONE, *, apply: bool
 ) -> Answer:
     """`options` are the fields of `SetPassthrough`; None = not given. Raises GpuopsError."""
-    from gpuops.plan.graphics.passthrough import SetPassthrough
+    from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
     request = SetPassthrough(**_given(options))
     return _set(request, f"passthrough-{'on' if request.on else 'off'}", said, rebooting, apply=apply)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import NotConnected
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.project import project
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.placement.project import project
 from gpuops.report.plan_json import Document, report_document
 from gpuops.report.vm_state import differences
 from gpuops.tasks.answer import Answer, reasons_line
@@ -14,7 +14,7 @@ from gpuops.tasks.answer import Answer, reasons_line
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.model.inventory import Inventory
-    from gpuops.plan.steps import Step
+    from gpuops.plan.core.steps import Step
 
 BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 

@@ -96,7 +96,7 @@ def gpu_capacity_info(
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
     from gpuops.api import capacity
     from gpuops.config.policy import load_policy
-    from gpuops.plan.scope import Scope
+    from gpuops.plan.core.scope import Scope
     from gpuops.report.capacity import capacity_document
 
     night = load_policy(Path(policy).expanduser()) if policy else None
@@ -112,8 +112,8 @@ def gpu_placement(
 ) -> Answer:
     """A place for each request, or every reason against one; `options` are fields of `Place`. Raises UsageError."""
     from gpuops.api import catalog_of, place
-    from gpuops.plan.place import Place
-    from gpuops.plan.trial import Refusal
+    from gpuops.plan.queue.one_workload import Refusal
+    from gpuops.plan.queue.place import Place
     from gpuops.report.placement_json import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})

@@ -10,7 +10,7 @@ from gpuops.errors import Refused, UsageError
 
 if TYPE_CHECKING:
     from gpuops.model.rolling import Rolling
-    from gpuops.plan.change.report import ChangeReport
+    from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.report.plan_json import Document
 
 OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
@@ -37,7 +37,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 def must_be_open(options: Mapping[str, Any], now: datetime) -> None:
     """Raises Refused while the task's window is closed, UsageError for text that is none."""
     from gpuops.model.rolling import Rolling
-    from gpuops.plan.change.roll import shut
+    from gpuops.plan.hosts.change.roll import shut
 
     if options.get("window") is None:
         return

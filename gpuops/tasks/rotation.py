@@ -14,7 +14,7 @@ from gpuops.tasks.outcome import answer_of, world_after
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.model.rotation import Policy
-    from gpuops.plan.outcome import Report
+    from gpuops.plan.core.outcome import Report
 
 
 class State(StrEnum):

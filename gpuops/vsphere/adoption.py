@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
 from gpuops.vsphere import typed_pages
 from gpuops.vsphere.managed import vm
 

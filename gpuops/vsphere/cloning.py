@@ -9,7 +9,7 @@ from gpuops.model.task import TaskRef
 from gpuops.vsphere import managed
 
 if TYPE_CHECKING:
-    from gpuops.plan.clone import NewClone
+    from gpuops.plan.vm.clone import NewClone
     from gpuops.vsphere.session import Session
 
 

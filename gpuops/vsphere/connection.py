@@ -12,9 +12,9 @@ from gpuops.model.role import RoleState, RoleWish
 from gpuops.model.target import Target
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.clone import NewClone
+from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import RunInGuest, Step
+from gpuops.plan.vm.clone import NewClone
 from gpuops.vsphere import collect
 from gpuops.vsphere.adoption import adopt
 from gpuops.vsphere.cloning import clone_vm, folder_at

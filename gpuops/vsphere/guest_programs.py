@@ -20,7 +20,7 @@ from gpuops.vsphere import managed
 from gpuops.vsphere.power_watch import wait_for_power
 
 if TYPE_CHECKING:
-    from gpuops.plan.steps import RunInGuest
+    from gpuops.plan.core.steps import RunInGuest
     from gpuops.vsphere.guest_shell import GuestShell
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.tasks import TaskWatch

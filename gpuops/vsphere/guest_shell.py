@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.steps import RunInGuest
+from gpuops.plan.core.steps import RunInGuest
 
 
 class GuestShell(Protocol):

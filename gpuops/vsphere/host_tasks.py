@@ -14,7 +14,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown
 from gpuops.model.host import has_booted
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import EnterMaintenance, HostTask, LeaveMaintenance, RebootHost
+from gpuops.plan.core.steps import EnterMaintenance, HostTask, LeaveMaintenance, RebootHost
 from gpuops.vsphere import managed
 from gpuops.vsphere.adoption import is_gone
 from gpuops.vsphere.updates import Updates

@@ -11,7 +11,7 @@ from gpuops.vsphere import managed
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
-    from gpuops.plan.steps import SetVmDrs
+    from gpuops.plan.core.steps import SetVmDrs
     from gpuops.vsphere.session import Session
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 from gpuops.errors import OutcomeUnknown, Refused
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.privileges import changes_pool
-from gpuops.plan.steps import (
+from gpuops.plan.core.privileges import changes_pool
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,

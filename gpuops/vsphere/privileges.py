@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.plan.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
+from gpuops.plan.core.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
 from gpuops.vsphere import managed
 from gpuops.vsphere.session import Session
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
-from gpuops.plan.spoken import unspoken
-from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.plan.core.api_version import unspoken
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,16 +24,16 @@ from gpuops.model.host_settings import SharedType, SizeMode
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.attach import Attach
-from gpuops.plan.claims import SuspendedPolicy
-from gpuops.plan.clone import Clone
-from gpuops.plan.detach import Detach
-from gpuops.plan.graphics.mode import SetMode
-from gpuops.plan.graphics.passthrough import SetPassthrough
-from gpuops.plan.place import Place
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.power import MoveMode, PowerPolicy
-from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.plan.queue.place import Place
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.clone import Clone
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from gpuops.tasks.connection import Said
 from gpuops.tasks.rolling import OPTIONS as ROLLING
 from gpuops.tasks.rotation import State

@@ -22,9 +22,9 @@ from typing import Final
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
-from gpuops.plan.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
-from gpuops.plan.batch.solve import bound, solve
-from gpuops.plan.place import Place
+from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
+from gpuops.plan.queue.batch.solve import bound, solve
+from gpuops.plan.queue.place import Place
 from tests.bench.decisions import PROFILES, fleet
 from tests.bench.measure import python
 from tests.bench.profiles import HOSTS_EACH, SEEDS, Bounds, drawn, known, scenarios

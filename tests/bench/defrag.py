@@ -19,12 +19,12 @@ from gpuops.advise.occupancy import gpu_states
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.holding import release, take
-from gpuops.plan.hypothetical import running
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
 from gpuops.plan.placement.select import place
+from gpuops.plan.placement.slots_taken import release, take
 from gpuops.plan.placement.wanted import Placement
+from gpuops.plan.queue.workload_vm import running
 from tests.bench.decisions import asked
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result

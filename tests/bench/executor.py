@@ -23,8 +23,8 @@ from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.ml_queue import MlStop
 from gpuops.model.rotation import Limits
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.steps import SetAttribute
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import SetAttribute
 from gpuops.sim.world import World
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result

@@ -29,7 +29,7 @@ from gpuops.execute.journal.stores import open_store
 from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Role
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.bench.measure import Contender, interleave, python
 from tests.bench.verdict import Figure, Result
 

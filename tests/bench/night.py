@@ -23,8 +23,8 @@ from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.window import Window
+from gpuops.plan.core.steps import PowerOnVm, SuspendVm
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.steps import PowerOnVm, SuspendVm
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, on_gpu, vm

@@ -24,9 +24,9 @@ import numpy as np
 
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.place import Place
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.trial import Placed
+from gpuops.plan.queue.one_workload import Placed
+from gpuops.plan.queue.place import Place
 from tests.bench.profiles import drawn
 from tests.bench.simulated_fleet import GPUS, Seated, SimulatedFleet, simulated_fleet
 from tests.bench.verdict import Figure, Result

@@ -26,9 +26,9 @@ from gpuops.cli.app import app
 from gpuops.cli.output import print_text
 from gpuops.clock import machine_time, set_ahead
 from gpuops.errors import GpuopsError
-from gpuops.plan.abandonment import Abandonment
-from gpuops.plan.change.report import ChangeReport
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_text
 from gpuops.report.given_up import abandonment_text
 from gpuops.report.plan_text import report_text

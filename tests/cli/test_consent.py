@@ -11,9 +11,9 @@ from gpuops.cli.consent import Consent
 from gpuops.errors import Refused, UsageError
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.outcome import Report
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import PowerOffVm
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import PowerOffVm
 
 BEFORE = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), vms={"v": Vm("v", "ml-07")})
 STOP = Plan(waves=(Wave("stop", (PowerOffVm("v"),)),), disruptive=True)

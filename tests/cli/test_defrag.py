@@ -13,8 +13,8 @@ import typer
 from typer.testing import Result
 
 from gpuops.cli.app import app
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.scope import Scope
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

@@ -12,8 +12,8 @@ import typer
 
 from gpuops.cli.app import app
 from gpuops.cli.options import Common, Rebooting
-from gpuops.plan.graphics.mode import SetMode
-from gpuops.plan.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

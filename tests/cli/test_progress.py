@@ -12,9 +12,9 @@ import pytest
 from gpuops.cli.progress import Progress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import SuspendVm
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import SuspendVm
 
 STEPS = tuple(SuspendVm(f"vm-{number}") for number in range(3))
 VMS = {step.vm: Vm(step.vm, f"desk-{number}") for number, step in enumerate(STEPS)}

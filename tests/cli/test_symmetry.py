@@ -10,8 +10,8 @@ import typer
 
 from gpuops.cli.app import app
 from gpuops.cli.options import Acting, Common
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
 
 SHARED = {field.name for group in (Common, Acting) for field in fields(group)} | {"saved"}
 

@@ -17,8 +17,8 @@ from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.journals import op_ids
 from tests.execute.small_vcenter import Effect, Killed, SmallVcenter, World, small_world
 

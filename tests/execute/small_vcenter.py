@@ -17,10 +17,7 @@ from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState, RunningTask, VgpuDevice, Vm
-from gpuops.plan.clone import NewClone
-from gpuops.plan.project import project
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -33,6 +30,9 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.placement.project import project
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import NewClone
 
 ON, OFF, SUSPENDED = PowerState.ON, PowerState.OFF, PowerState.SUSPENDED
 SLOTS = {"nvidia_a40-24q": 2, "nvidia_a40-48q": 1, "nvidia_a40-48c": 1, "nvidia_a40-12q": 4}

@@ -11,8 +11,8 @@ from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.steps import SetAttribute, Step, SuspendVm
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects
 from tests.execute.small_vcenter import Killed
 

@@ -16,8 +16,8 @@ from gpuops.execute.rotation import rotate
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SuspendVm
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 from tests.nights.place import NightPlace, NightStore

@@ -22,11 +22,9 @@ from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.rotation.breaker import Setbacks
-from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.steps import (
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -38,6 +36,8 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.guard import Guard
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
 LIMITS = Limits()

@@ -12,8 +12,8 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest, ShutDownGuest
 from tests.execute.nights import POLICY_TEXT, Night
 from tests.execute.small_vcenter import Killed, SmallVcenter
 

@@ -23,7 +23,7 @@ from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import LATE, Original, Role
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,
     NewVgpu,

@@ -10,8 +10,8 @@ from gpuops.execute.doer import Underway
 from gpuops.execute.lanes import Lanes
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.steps import PowerOnVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import PowerOnVm, SetAttribute, Step, SuspendVm
 from tests.execute.small_vcenter import small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)

@@ -23,10 +23,10 @@ from gpuops.execute.status import status
 from gpuops.execute.unlocking import unlock
 from gpuops.model.rotation import LATE, MOST_LEASES, Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.plan.rotation import lease as rules
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, KEY, TTL_S, Lease, lease_text, parse_lease
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ReconfigureVm, ResumeVm, SetAttribute, Step, SuspendVm
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, SmallVcenter, World, _vm, small_world
 

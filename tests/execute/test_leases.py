@@ -18,9 +18,9 @@ from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, parse_lease
-from gpuops.plan.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 

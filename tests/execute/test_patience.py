@@ -21,8 +21,8 @@ from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.plan.outcome import Report
-from gpuops.plan.steps import ResumeVm, Step, SuspendVm
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.door import barred
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter

@@ -16,8 +16,8 @@ from gpuops.execute.originals import Originals
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
-from gpuops.plan.steps import ResumeVm, SuspendVm
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import ResumeVm, SuspendVm
 from tests.execute.nights import POLICY, effects
 from tests.execute.small_vcenter import Killed, SmallVcenter, World, small_world
 

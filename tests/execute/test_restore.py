@@ -18,9 +18,9 @@ from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
 from tests.execute.nights import POLICY, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed
 

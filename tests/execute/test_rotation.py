@@ -32,9 +32,9 @@ from gpuops.execute.status import status
 from gpuops.model.rotation import LATE
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter
 

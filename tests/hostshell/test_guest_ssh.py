@@ -18,9 +18,9 @@ from gpuops.hostshell.guest_ssh import GuestSsh
 from gpuops.model.ml_queue import SshDoor
 from gpuops.model.rotation import Policy
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.privileges import needed
-from gpuops.plan.steps import RunInGuest
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.privileges import needed
+from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power

@@ -21,9 +21,9 @@ from gpuops.hostshell.ssh import MOST_BYTES, Reply, Ssh
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import SmiState
 from gpuops.model.rolling import Displacement, Rolling
-from gpuops.plan.graphics.mig import SetMig
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.scope import Scope
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode

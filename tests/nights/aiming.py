@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     RelocateVm,
@@ -25,6 +24,7 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.nights.event import GIVEN_UP, Event

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuops.execute.doer import LOOK_S
 from gpuops.model.rotation import Pool
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.rotation.restless import FEW
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power

@@ -27,9 +27,7 @@ from gpuops.execute.saved import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.clone import NewClone
-from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -42,6 +40,8 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import NewClone
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState, description_id

@@ -11,7 +11,7 @@ from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.steps import RunInGuest
+from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.core.call import Call
 from gpuops.sim.services.guest_managers import GuestProcessManager
 from gpuops.sim.state.vm_state import Power

@@ -16,7 +16,7 @@ from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import RETURN_FLOOR
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import (

@@ -33,7 +33,7 @@ from gpuops.execute.rotation import restore, resume, rotate
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE, LockHolder, Policy
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.clocks import APART
 from gpuops.plan.rotation.hung import ends_at
 from gpuops.sim.core.object_store import somebody

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.steps import ResumeVm
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import ResumeVm
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, effects, machine_of
 from tests.nights.night import Played
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import parse_marker
-from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SHUT_DOWN, SUSPEND, effects, is_desktop, is_ours, machine_of, not_back

@@ -17,8 +17,8 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.originals import known_originals
 from gpuops.model.rotation import Policy
+from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.ours import Whereabouts, ours
-from gpuops.plan.steps import SetVmDrs
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.objects.virtual_machine import VirtualMachine

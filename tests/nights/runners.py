@@ -22,9 +22,9 @@ from gpuops.execute.site import Site as Place
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.task import TaskRef
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.lease import KEY, Lease, parse_lease
-from gpuops.plan.steps import Step
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachine

@@ -22,7 +22,7 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings import vms as others
 from gpuops.sim.inventory.registration import new_uuid

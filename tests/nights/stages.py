@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, get_args
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.steps import Step
+from gpuops.plan.core.steps import Step
 
 Stage = str
 LOGIN: Final[Stage] = "login"

@@ -15,9 +15,9 @@ from pyVmomi import vim
 from gpuops.errors import GpuopsError, Locked, LoginRefused
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import DrsOverride
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Rejection
-from gpuops.plan.steps import ResumeVm, RunInGuest
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.catalogue import rules_of

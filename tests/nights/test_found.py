@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.journal.record import Kind
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SuspendVm
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from tests.nights.aiming import aimed_event
 from tests.nights.checkers import violations

@@ -17,7 +17,7 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import START, effects, is_desktop
 from tests.nights.event import Event

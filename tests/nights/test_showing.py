@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

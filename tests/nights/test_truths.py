@@ -12,9 +12,9 @@ import pytest
 from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Rejection
-from gpuops.plan.steps import ResumeVm, RunInGuest
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.hooks import RUN

@@ -15,7 +15,7 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

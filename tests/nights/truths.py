@@ -20,9 +20,9 @@ from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import parse_marker
-from gpuops.plan.outcome import Report, Verdict
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import RunInGuest
 from gpuops.plan.rotation.lease import KEY, parse_lease
-from gpuops.plan.steps import RunInGuest
 from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
 from gpuops.sim.core.ledger import Entry

@@ -12,7 +12,7 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import Step
+from gpuops.plan.core.steps import Step
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect
 from gpuops.vsphere import updates

@@ -14,13 +14,9 @@ from pydantic import TypeAdapter
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.attach import Attach
-from gpuops.plan.baseline import KEY
-from gpuops.plan.detach import Detach
-from gpuops.plan.devices import signature
-from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.project import project
-from gpuops.plan.steps import (
+from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -33,6 +29,10 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.plan.devices.baseline import KEY
+from gpuops.plan.placement.project import project
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
 from tests.plan.snapshots import SNAPSHOTS, catalog, device
 
 CASES: Final = Path(__file__).parent / "cases"

@@ -19,11 +19,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.capacity.place import Device, Level, Place
 from gpuops.plan.capacity.question import STANDALONE, capacity
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import PowerOnVm
+from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Placement, Wanted, demands_of
-from gpuops.plan.project import project
-from gpuops.plan.scope import Scope
-from gpuops.plan.steps import PowerOnVm
 from tests.plan.snapshots import FIRST, MEMORY_MIB, SECOND, catalog, gpu, host, inventory, lab, on_gpu, vm, whole
 from tests.plan.test_properties import NAMES, fleets
 

@@ -17,14 +17,14 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.mig import arrangements
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import Firmware, PowerState, Vm
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm
+from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
-from gpuops.plan.plan import Plan
-from gpuops.plan.power import MoveMode, PowerPolicy
-from gpuops.plan.project import project
-from gpuops.plan.steps import PowerOnVm
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
 
 PROFILES: Final = {

@@ -12,9 +12,9 @@ from rich.console import RenderableType
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.steps import (
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,
     NewVgpu,

@@ -201,7 +201,7 @@ RULES: Final = (
             "gpuops/config/file.py",
             "gpuops/config/yaml_file.py",
             "gpuops/execute/",  # bodies of journal records, which the journal checks
-            "gpuops/plan/baseline.py",  # attributes of VMs: short, and read with their errors
+            "gpuops/plan/devices/baseline.py",  # attributes of VMs: short, and read with their errors
             "gpuops/plan/rotation/lease.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/sim/scenario/scenario_file.py",

@@ -11,8 +11,8 @@ from gpuops.execute.change import change
 from gpuops.execute.site import Site
 from gpuops.model.rolling import Rolling
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.change.report import ChangeReport
-from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World

@@ -13,9 +13,9 @@ from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.site import Site
 from gpuops.model.given_up import Thing
 from gpuops.model.rolling import Displacement
-from gpuops.plan.abandonment import Abandonment
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.scope import Scope
+from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations import maintenance
 from gpuops.sim.state.vm_state import Power

@@ -16,8 +16,8 @@ from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.capacity.question import Capacity
-from gpuops.plan.scope import Scope
-from gpuops.plan.steps import SuspendVm
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 

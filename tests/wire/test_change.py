@@ -12,11 +12,11 @@ from gpuops.execute.change import change
 from gpuops.model.host_settings import SharedType
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.change.report import ChangeReport
-from gpuops.plan.graphics.mode import SetMode
-from gpuops.plan.graphics.passthrough import SetPassthrough
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations import maintenance, power
 from gpuops.sim.server import SimServer

@@ -16,8 +16,8 @@ from gpuops.execute.lease import take
 from gpuops.execute.nonces import Nonces
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.change.report import ChangeReport
-from gpuops.plan.scheduler.change import SetScheduler
+from gpuops.plan.hosts.change.report import ChangeReport
+from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.server import SimServer
 from tests.wire.test_lease import LEASED
 from tests.wire.test_least_privilege import effects, site_of

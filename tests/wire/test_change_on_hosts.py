@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 
 from gpuops.model.rolling import Displacement, VsanMode
-from gpuops.plan.change.emptying import Leaving
-from gpuops.plan.graphics.passthrough import SetPassthrough
-from gpuops.plan.outcome import Verdict
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.hosts.change.emptying import Leaving
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.sim.state.vm_state import Power

@@ -13,8 +13,8 @@ import pytest
 from gpuops.api import Site, connect, rotate_day, rotate_night
 from gpuops.config.policy import load_policy
 from gpuops.config.sources import Simulated
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.steps import SuspendVm
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection

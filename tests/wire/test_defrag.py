@@ -14,10 +14,10 @@ from gpuops.api import catalog_of
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.host import DrsRule, RuleKind
 from gpuops.model.vm import PowerState
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation, PlannedMove
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, RelocateVm, Step
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import ClusterRule, Group, Override
 from gpuops.vsphere.connection import Connection

@@ -10,8 +10,8 @@ import pytest
 
 from gpuops.api import Site, rotate_day, rotate_night, rotate_restore
 from gpuops.config.policy import parse_policy
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.steps import SetVmDrs
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.steps import SetVmDrs
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import Behavior, DrsState, Override
 from gpuops.sim.trouble.rule import Effect, Phase, Rule

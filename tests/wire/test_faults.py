@@ -9,7 +9,7 @@ import pytest
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknown, StepFailed
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection

@@ -12,11 +12,11 @@ from rich.console import Console
 from gpuops.api import doctor, rotate_day, rotate_init, rotate_night, run
 from gpuops.config.policy import parse_policy
 from gpuops.errors import NoPermission, PartlyDone, Refused
-from gpuops.plan.attach import Attach
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.plan.rotation.setup import Setup
-from gpuops.plan.scope import Scope
+from gpuops.plan.vm.attach import Attach
 from gpuops.report.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot

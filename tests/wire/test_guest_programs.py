@@ -18,8 +18,8 @@ from gpuops.errors import GpuopsError, StepFailed
 from gpuops.model.rotation import Policy
 from gpuops.model.secret import Secret
 from gpuops.model.target import GuestLogin
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.steps import RunInGuest, Step
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount as Known
 from gpuops.sim.state.vm_state import GuestProgram

@@ -12,8 +12,8 @@ from pyVmomi import vim
 from gpuops.api import run
 from gpuops.execute.site import Site
 from gpuops.model.host import AdmissionControl
-from gpuops.plan.attach import Attach
-from gpuops.plan.power import PowerPolicy
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.operations.initial_placement import refuse_over_failover
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import HaAdmission

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.plan.change.report import ChangeReport
+from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_document, change_text
 from gpuops.tasks.hosts import _told
 from gpuops.vsphere.hosts import HostConnection

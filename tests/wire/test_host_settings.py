@@ -18,13 +18,13 @@ from gpuops.execute.journal import Journal
 from gpuops.model.gpu import AssignmentPolicy, Passthrough, PciAddress
 from gpuops.model.host_settings import GraphicsDevice, SizeMode
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.graphics.mode import SetMode
-from gpuops.plan.graphics.passthrough import SetPassthrough
-from gpuops.plan.host_plan import HostReport
-from gpuops.plan.outcome import Verdict
-from gpuops.plan.scheduler.change import SetScheduler
-from gpuops.plan.scheduler.state import HostScheduler
-from gpuops.plan.scope import Scope
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.host_plan import HostReport
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.hosts.scheduler.state import HostScheduler
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule

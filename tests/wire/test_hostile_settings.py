@@ -11,8 +11,8 @@ from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.inventory import Inventory
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
+from gpuops.plan.core.steps import ConfigureGraphics, ReconfigureVm, VmChange
 from gpuops.plan.rotation.setup import NewVm
-from gpuops.plan.steps import ConfigureGraphics, ReconfigureVm, VmChange
 from gpuops.vsphere.connection import Connection
 from tests.wire.hostile_server import HostileServer
 

@@ -13,8 +13,8 @@ from gpuops.errors import GpuopsError, Locked, NoPermission
 from gpuops.execute.lease import take
 from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
+from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.rotation.lease import taken
-from gpuops.plan.steps import ShutDownGuest
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of

@@ -14,12 +14,9 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.config.role_file import load_roles
 from gpuops.model.inventory import Inventory
-from gpuops.plan.attach import Attach
-from gpuops.plan.change.roll import MAINTENANCE
-from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
-from gpuops.plan.outcome import Report
-from gpuops.plan.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER, HOT_MOVE, needed
-from gpuops.plan.steps import (
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER, HOT_MOVE, needed
+from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -32,6 +29,9 @@ from gpuops.plan.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.plan.doctor.examination import WANTED_ON_HOSTS
+from gpuops.plan.hosts.change.roll import MAINTENANCE
+from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.vcenter.authority import NO_ACCESS, READ_ONLY
 from gpuops.vsphere.connection import Connection

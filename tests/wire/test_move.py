@@ -9,9 +9,9 @@ from typing import Any
 from gpuops.api import Site, run
 from gpuops.clock import wall_clock
 from gpuops.model.target import Target
-from gpuops.plan.attach import Attach
-from gpuops.plan.outcome import Report
-from gpuops.plan.power import MoveMode
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import MoveMode
 from gpuops.sim.objects.resource_pool import VirtualApp
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

@@ -10,8 +10,8 @@ import pytest
 
 from gpuops.execute.change import change, moves
 from gpuops.execute.site import Site, agreed
+from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.moving.plan import Defrag
-from gpuops.plan.outcome import Report, Verdict
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection

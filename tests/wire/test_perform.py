@@ -13,7 +13,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.secret import Secret
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,
     NewVgpu,

@@ -14,14 +14,14 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import Workload
-from gpuops.plan.attach import Attach
-from gpuops.plan.claims import SuspendedPolicy
-from gpuops.plan.place import Place
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.power import PowerPolicy
+from gpuops.plan.queue.place import Place
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
-from tests.plan.test_place import after, overcommitted
+from tests.plan.queue.test_place import after, overcommitted
 from tests.wire.conftest import target_of
 
 Serve = Callable[[str], SimServer]

@@ -15,11 +15,11 @@ from gpuops.config.requests_file import load_requests
 from gpuops.execute.site import catalog_of
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.place import Place, Placements
+from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.recipe import recipe
-from gpuops.plan.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
-from gpuops.plan.trial import Placed, Steering
+from gpuops.plan.queue.one_workload import Placed, Steering
+from gpuops.plan.queue.place import Place, Placements
+from gpuops.plan.queue.recipe import recipe
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect

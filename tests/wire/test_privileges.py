@@ -10,9 +10,9 @@ from gpuops.api import Site, rotate_day, rotate_night, run
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.model.target import Target
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
-from gpuops.plan.power import MoveMode
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import MoveMode
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 

@@ -14,10 +14,10 @@ from gpuops.clock import wall_clock
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
-from gpuops.plan.power import MoveMode, PowerPolicy
-from gpuops.plan.project import project
+from gpuops.plan.placement.project import project
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of

@@ -10,8 +10,8 @@ from pyVmomi import vim
 
 from gpuops.api import run
 from gpuops.execute.site import Site
-from gpuops.plan.attach import Attach
-from gpuops.plan.power import PowerPolicy
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.operations.host_admission import admission
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

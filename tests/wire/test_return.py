@@ -14,9 +14,9 @@ from gpuops.api import rotate_day, rotate_restore, rotate_resume, rotate_status
 from gpuops.config.policy import parse_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
-from gpuops.plan.outcome import Outcome, Report
+from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.steps import ResumeVm
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.steps import ResumeVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire

@@ -19,8 +19,8 @@ from gpuops.api import (
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.model.rotation import Role
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.rotation.ours import Whereabouts
-from gpuops.plan.scope import Scope
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.nights.victim import POLICY

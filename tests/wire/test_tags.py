@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.model.workload import Workload
-from gpuops.plan.place import Place
+from gpuops.plan.queue.place import Place
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates

@@ -11,7 +11,7 @@ from gpuops.errors import GpuopsError, LoginRefused, OutcomeUnknown, StepFailed,
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
-from gpuops.plan.steps import PowerOffVm, PowerOnVm, SuspendVm
+from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Question
 from gpuops.sim.trouble.rule import Effect, Rule

@@ -23,14 +23,14 @@ from gpuops.model.host_settings import SharedType
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity
-from gpuops.plan.graphics.mode import SetMode
-from gpuops.plan.graphics.passthrough import SetPassthrough
-from gpuops.plan.power import MoveMode, PowerPolicy
-from gpuops.plan.scheduler.change import SetScheduler
-from gpuops.plan.scope import Scope
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import MoveMode, PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import GuestAccount as Known

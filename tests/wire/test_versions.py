@@ -16,11 +16,11 @@ from gpuops.model.gpu import VgpuMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, OtherPassthrough, VgpuDevice
-from gpuops.plan.attach import Attach
-from gpuops.plan.detach import Detach
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.power import PowerPolicy
-from gpuops.plan.request import Request
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.request import Request
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection

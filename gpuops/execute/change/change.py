@@ -24,13 +24,13 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
-from gpuops.plan.change.in_force import driven, stays_divided
-from gpuops.plan.change.report import ChangeReport, ChangeStatus, Progress
-from gpuops.plan.change.roll import Roll, needed, next_round, rolled, shut
-from gpuops.plan.host_plan import HostOutcome, HostRequest
-from gpuops.plan.outcome import Report, Verdict
-from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.steps import HostStep
+from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.in_force import driven, stays_divided
+from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, Progress
+from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
+from gpuops.plan.hosts.host_plan import HostOutcome, HostRequest
 
 Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""

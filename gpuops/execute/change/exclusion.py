@@ -11,7 +11,7 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.ours import vms_of
 
 ROTATION_KINDS = ("rotate night", "rotate day", "rotate restore")

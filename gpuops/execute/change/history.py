@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpuops.execute.journal.book import Intended, IntentState
 from gpuops.execute.step_json import Recorded, load_step
-from gpuops.plan.steps import (
+from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModule,

@@ -22,9 +22,9 @@ from gpuops.execute.step_json import dump_step
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.change.in_force import task_satisfied
-from gpuops.plan.host_state import host_hindrance, host_satisfied
-from gpuops.plan.steps import EnterMaintenance, HostStep, HostTask, RebootHost
+from gpuops.plan.core.host_state import host_hindrance, host_satisfied
+from gpuops.plan.core.steps import EnterMaintenance, HostStep, HostTask, RebootHost
+from gpuops.plan.hosts.change.in_force import task_satisfied
 
 SLICE_S: Final = 20.0
 """How often the lease is looked after while something is waited for."""

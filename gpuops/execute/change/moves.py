@@ -25,14 +25,14 @@ from gpuops.execute.site import Consent, Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.change.report import ChangeStatus, Progress
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
+from gpuops.plan.hosts.change.report import ChangeStatus, Progress
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import PlannedMove
-from gpuops.plan.outcome import Outcome, Report, Verdict
-from gpuops.plan.plan import Plan, Wave
-from gpuops.plan.privileges import HOT_MOVE, needed, refused_without
-from gpuops.plan.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
 
 VERB: Final = "defrag"
 _FORMAT: Final = 1

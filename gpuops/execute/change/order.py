@@ -12,7 +12,7 @@ from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
-from gpuops.plan.steps import HostStep
+from gpuops.plan.core.steps import HostStep
 
 KIND: Final = "change"
 """The kind of run that a rolling change is, in journals."""

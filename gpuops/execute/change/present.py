@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpuops.execute.change.order import Order
 from gpuops.execute.journal.book import Intended
 from gpuops.model.inventory import Inventory
-from gpuops.plan.given_up import host_now, vm_now
+from gpuops.plan.core.given_up import host_now, vm_now
 
 Value = TypeVar("Value")
 

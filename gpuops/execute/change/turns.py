@@ -21,15 +21,15 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
-from gpuops.plan.change.in_force import not_in_force, task_satisfied, undivided, undriven
-from gpuops.plan.change.returning import leaving, returning
-from gpuops.plan.change.roll import Turn, turns_of
-from gpuops.plan.command import command
-from gpuops.plan.host_plan import HostOutcome
-from gpuops.plan.keeping import kept_as_they_are
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Plan, Rejection
-from gpuops.plan.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
+from gpuops.plan.core.command_line import command
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
+from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
+from gpuops.plan.hosts.change.returning import leaving, returning
+from gpuops.plan.hosts.change.roll import Turn, turns_of
+from gpuops.plan.hosts.host_plan import HostOutcome
+from gpuops.plan.hosts.keeping import kept_as_they_are
 
 DRIVER_S: Final = 600.0
 """So long after its boot a host's driver may take to list its GPUs."""

@@ -22,8 +22,8 @@ from gpuops.execute.lock import LockHold
 from gpuops.execute.step_json import Recorded, dump_step, load_step
 from gpuops.model.given_up import GivenUp
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.breaker import Setbacks
-from gpuops.plan.steps import Step
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 

@@ -8,9 +8,9 @@ from gpuops.advise.capacity import Slots
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.vm import Vm
-from gpuops.plan.device_rules import Case, several_vgpus
-from gpuops.plan.plan import Rejection
-from gpuops.plan.steps import NewVgpu
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.devices.rules import Case, several_vgpus
 
 _MOST = 64
 """More passthrough devices no release allows (VMware configuration maximums)."""

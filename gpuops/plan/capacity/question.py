@@ -11,13 +11,13 @@ from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.asked import offered_profile
 from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.place import Level, Place, place_of
-from gpuops.plan.project import project
-from gpuops.plan.rotation.room import around
-from gpuops.plan.scope import Scope
-from gpuops.plan.steps import SuspendVm
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import SuspendVm
+from gpuops.plan.devices.requested import offered_profile
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.room import around
 
 STANDALONE = "standalone hosts"
 

@@ -9,13 +9,13 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, Host
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.hosts import of_host
 from gpuops.plan.doctor.modes import unlike_ecc
 from gpuops.plan.doctor.places import of_place
 from gpuops.plan.doctor.vms import of_vm
-from gpuops.plan.scheduler.state import scheduler_of
-from gpuops.plan.scope import Scope
+from gpuops.plan.hosts.scheduler.state import scheduler_of
 
 WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
 """What `scheduler set`, `mode set` and `passthrough` need (vSphere API reference, the methods' privileges)."""

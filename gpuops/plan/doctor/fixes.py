@@ -6,8 +6,8 @@ from typing import Final, assert_never
 
 from gpuops.model.gpu import GraphicsType, PciAddress
 from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
-from gpuops.plan.command import command, hosts_called
-from gpuops.plan.scheduler.state import HostScheduler
+from gpuops.plan.core.command_line import command, hosts_called
+from gpuops.plan.hosts.scheduler.state import HostScheduler
 
 BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
 _ROLLING: Final = "rolling"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from gpuops.plan.core.given_up import Missed
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.given_up import Missed
 
 
 def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:

@@ -8,13 +8,13 @@ from shlex import quote
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PhysicalGpu
 from gpuops.model.host import Host
-from gpuops.plan.command import command, hosts_called
+from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.doctor import fixes
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.doctor.modes import of_modes
-from gpuops.plan.scheduler.custody import custody_of
-from gpuops.plan.scheduler.rmpvmrl import Unread
-from gpuops.plan.scheduler.state import HostScheduler, scheduler_of
+from gpuops.plan.hosts.scheduler.custody import custody_of
+from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
+from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
 
 
 def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from typing import Final
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.role import IMPLIED, RoleWish
+from gpuops.plan.core.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.privileges import ASSIGN_TO_POOL, EDIT_CLUSTER
 
 Granted = Mapping[str, frozenset[str]]
 """Privileges by managed object id; an object that is not there was not told of."""

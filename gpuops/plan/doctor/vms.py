@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gpuops.model.host import Host
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
-from gpuops.plan.command import called, command
-from gpuops.plan.devices import is_gpu
+from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.device_signature import is_gpu
 from gpuops.plan.doctor.finding import Finding, Severity
 
 

@@ -1,7 +1,7 @@
 """Whether a VM may be moved by vMotion, only powered off, or not at all; which hosts may take it; and whether a plan's
 moves are admitted. What is unknown counts against a move.
 
-`plan.py`, `plan/change/emptying.py`, `plan/doctor/places.py` and `execute/change/moves.py` call it.
+`plan.py`, `plan/hosts/change/emptying.py`, `plan/doctor/places.py` and `execute/change/moves.py` call it.
 
 Sources: VMware vSphere docs, vMotion of VMs with a vGPU (`vgpu.hotmigrate.enabled`; vSphere API,
 HostSharedGpuCapabilities.migrateSupported); NVIDIA AI Enterprise docs: unified memory, debugger and profiler rule out
@@ -21,8 +21,9 @@ from gpuops.model.host import Cluster, DrsRule, Host, RuleKind
 from gpuops.model.inventory import Inventory
 from gpuops.model.selector import Mark
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.claims import claims
-from gpuops.plan.headroom import Headroom
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import RelocateVm
+from gpuops.plan.placement.ha_headroom import Headroom
 from gpuops.plan.placement.host_filters import (
     connected,
     cpu_to_reserve,
@@ -34,11 +35,10 @@ from gpuops.plan.placement.host_filters import (
     stays_in_its_vapp,
 )
 from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.project import project
 from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.suspended_vms import claims
 from gpuops.plan.placement.wanted import Wanted, demands_of, pins_of
-from gpuops.plan.plan import Rejection
-from gpuops.plan.project import project
-from gpuops.plan.steps import RelocateVm
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 OPT_OUT: Final = Mark(attribute="gpuops.opt-out")

@@ -1,6 +1,6 @@
 """The defragmentation request: which moves free the most slots or whole GPUs, the fewest that do, and who cannot move.
 
-`gpuops defrag` (`cli/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/making_room.py` call it.
+`gpuops defrag` (`cli/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/making_room.py` call it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.asked import offered_profile
-from gpuops.plan.claims import with_claims
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.devices.requested import offered_profile
 from gpuops.plan.moving.cluster import (
     ClusterHost,
     ClusterModel,
@@ -33,7 +33,7 @@ from gpuops.plan.moving.frontier import ClusterPlans, combine_clusters, explore_
 from gpuops.plan.moving.movability import OPT_OUT, Movability, MoveMethod, TargetHosts, judge_all
 from gpuops.plan.moving.result import Defragmentation, StayingVm, describe_plan
 from gpuops.plan.placement.nodes import surely_unreserved
-from gpuops.plan.scope import Scope
+from gpuops.plan.placement.suspended_vms import with_claims
 
 UNLIMITED: Final = 1_000_000
 _NO_VM: Final = Vm("", "")

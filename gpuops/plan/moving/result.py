@@ -13,11 +13,11 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
+from gpuops.plan.core.steps import RelocateVm
 from gpuops.plan.moving.cluster import CERTAIN, ClusterState, GpuContent, serves_vgpus
 from gpuops.plan.moving.frontier import ClusterPlans
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from gpuops.plan.moving.moves import ArrivalBasis, MoveSequence, add_vm, apply_move, host_of, make_frontier, replay
-from gpuops.plan.steps import RelocateVm
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import memory_doubt, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Wanted, WantsVgpu
-from gpuops.plan.plan import Rejection
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.losses import Losses

@@ -1,7 +1,7 @@
 """What a plan says about a placement beyond where it is: room on each GPU, memory that may be remote, device groups
 whose joined GPUs may not be free, and VMs that would find no slot any more.
 
-`plan/attachment.py` and `plan/trial.py` call it; nothing here chooses a place.
+`plan/vm/attachment.py` and `plan/queue/one_workload.py` call it; nothing here chooses a place.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
-from gpuops.plan.holding import take
+from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
 from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.slots_taken import take
 from gpuops.plan.placement.wanted import (
     Demand,
     Placement,
@@ -31,7 +32,6 @@ from gpuops.plan.placement.wanted import (
     demands_of,
     pins_of,
 )
-from gpuops.plan.plan import Choice, Rejection
 
 
 def explain_gpus(wanted: Wanted, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Choice]:

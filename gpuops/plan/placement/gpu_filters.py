@@ -18,8 +18,8 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, Physica
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgpu
-from gpuops.plan.plan import Rejection
 
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:

@@ -10,9 +10,9 @@ from typing import Final
 
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Rejection, Shortage
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
 from gpuops.plan.placement.wanted import Wanted, WantsVgpu
-from gpuops.plan.plan import Rejection, Shortage
 
 HostFilter = Callable[[Wanted, Host, Inventory], Rejection | None]
 

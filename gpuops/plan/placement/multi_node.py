@@ -1,7 +1,7 @@
 """VMs that are larger than a NUMA node: GPUs on as many nodes as they need, the same number on each.
 
-Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/attachment.py`,
-`plan/trial.py` and `batch/admission.py` call `place_near` instead of `place`.
+Larger means more cores or memory than a node has, or more GPUs than are beside one. `plan/vm/attachment.py`,
+`plan/queue/one_workload.py` and `batch/admission.py` call `place_near` instead of `place`.
 
 ESXi gives such a VM several NUMA clients, one per node, and with `coresPerNumaNode` the guest sees as many virtual
 nodes (VMware vSphere Resource Management, "Using NUMA Systems with ESXi"; vSphere API, VirtualMachineVirtualNuma).
@@ -24,13 +24,13 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import Vm
+from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type
 from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.nodes import cores_of, short_beside
 from gpuops.plan.placement.seating import Seating, seat
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import Demand, PinPolicy, Placement, Wanted, WantsDirectPath, WantsDynamic, WantsVgpu
-from gpuops.plan.plan import Choice, Rejection
 
 _UNKNOWN_DEVICES: Final = 64
 """More devices than a VM may have: a GPU of which nothing is known counts as room for all."""

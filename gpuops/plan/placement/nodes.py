@@ -16,7 +16,7 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Rejection, Shortage
+from gpuops.plan.core.plan import Rejection, Shortage
 
 AFFINITY_KEY: Final = "numa.nodeAffinity"
 _FEW: Final = 3

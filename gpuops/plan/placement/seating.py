@@ -15,10 +15,10 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import find_free_device, host_order, judge_device, judge_slot
 from gpuops.plan.placement.nodes import memory_doubt
 from gpuops.plan.placement.wanted import Demand, WantsDirectPath, WantsDynamic, WantsVgpu
-from gpuops.plan.plan import Rejection
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
+from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.candidates import (
     Candidate,
     PlacementQuestion,
@@ -27,7 +28,6 @@ from gpuops.plan.placement.fleet.site_demand import NO_LOSS
 from gpuops.plan.placement.scorers import SCORERS, Score, Scorer, local_node
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import Placement, Wanted
-from gpuops.plan.plan import Choice, Rejection
 
 if TYPE_CHECKING:
     from gpuops.plan.placement.fleet.choice import FleetChoice

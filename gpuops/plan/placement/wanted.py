@@ -13,9 +13,9 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 from gpuops.plan.placement.fleet.site_demand import Asked
-from gpuops.plan.plan import Choice
-from gpuops.plan.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
 
 _PIN: Final = re.compile(r"pciPassthru(\d+)\.cfg\.gpu-pci-id")
 

@@ -6,8 +6,7 @@
 * `waiting.py`, `queue.py` which ML VMs wait, and which start where; `giving_way.py` who makes room for one of them
 * `proposal.py`            where the scheduler would start them, from the evening as it sees it, `evening.py`
 * `whereto.py`             the hosts that an ML VM may start on at all
-* `room.py`, `taking.py`   whether a VM can start on a host; the steps that take a desktop and bring it back
-* `return_order.py`        in which order desktops come back, and whether all of them can; `proof.py` shows it
+* `proof.py`               that every desktop can come back, in the order of `placement/return_order.py`
 * `return_time.py`         when that must begin, from `durations.py`, what operations took
 * `guard.py`               what is asked once more just before a step that takes something
 * `ours.py`, `status.py`   what nights have taken, from the journal and from vCenter's markers

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
-from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.core.outcome import Outcome, Verdict
 
 PER_HOST: Final = 3
 """So many failed steps on one host stop the taking,"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
 
 APART: Final = timedelta(seconds=60)
 """Two clocks that are kept by NTP are never so far apart."""

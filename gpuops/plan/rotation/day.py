@@ -11,9 +11,12 @@ from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import MorningOrder, Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.command import called, command
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute
+from gpuops.plan.placement.return_order import return_order
+from gpuops.plan.placement.taking import bringing_back
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.elsewhere import hidden, may_still_change, noted, unsure
@@ -28,10 +31,7 @@ from gpuops.plan.rotation.ours import (
     ours,
     vms_of,
 )
-from gpuops.plan.rotation.return_order import return_order
-from gpuops.plan.rotation.taking import bringing_back
 from gpuops.plan.rotation.under_lease import kept_apart, left_alone, lock_vms
-from gpuops.plan.steps import PowerOnVm, ResumeVm, SetAttribute
 
 
 @dataclass(frozen=True, slots=True)

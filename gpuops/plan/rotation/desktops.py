@@ -13,9 +13,9 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Choice
+from gpuops.plan.core.plan import Choice
+from gpuops.plan.placement.taking import role_of
 from gpuops.plan.rotation.ours import stays_running
-from gpuops.plan.rotation.taking import role_of
 
 SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200

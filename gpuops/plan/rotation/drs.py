@@ -13,10 +13,10 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DrsOverride, Policy, Role, parse_marker
 from gpuops.model.vm import Vm
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.ours import Ours
 from gpuops.plan.rotation.start import Start
-from gpuops.plan.steps import SetVmDrs
 
 
 def drs_before(policy: Policy, night: str, vm: Vm, host: Host, inventory: Inventory) -> VmDrs | None:

@@ -13,9 +13,9 @@ from typing import Final
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LATE, Policy, marker_value
 from gpuops.model.vm import PowerState
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import SetAttribute
 from gpuops.plan.rotation.ours import Ours, Whereabouts, as_before, once_done
-from gpuops.plan.steps import SetAttribute
 
 _REASON: Final = (
     "carries a marker that this journal knows nothing of, and is as it was: what was sent last may still come"

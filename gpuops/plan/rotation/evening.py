@@ -25,10 +25,10 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import Vm
+from gpuops.plan.placement.room import Room, around
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.plan.rotation.bounds import UNMEASURED_START_S, UNMEASURED_SUSPEND_S, Bounds
 from gpuops.plan.rotation.return_time import MARGIN, SLOWER_THAN_EVER, UNMEASURED_RESUME_S
-from gpuops.plan.rotation.room import Room, around
 from gpuops.plan.rotation.waiting import Waiting
 from gpuops.plan.rotation.whereto import hosts_for
 from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits

@@ -8,7 +8,7 @@ from datetime import datetime
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.window import Night
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.bounds import Run
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.proof import HostProof, prove

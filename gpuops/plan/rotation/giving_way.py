@@ -10,10 +10,10 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
-from gpuops.plan.plan import Rejection
-from gpuops.plan.project import project
-from gpuops.plan.rotation.room import Room, around
-from gpuops.plan.rotation.taking import taking
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.taking import taking
 
 _NONE_AT_ALL: Final = -(10**6)
 """Less than any priority."""

@@ -17,14 +17,14 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import IdleRule, Policy, Pool, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.placement.taking import taking
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.clocks import apart
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
 from gpuops.plan.rotation.ours import stays_running
 from gpuops.plan.rotation.restless import WHY, restless
-from gpuops.plan.rotation.taking import taking
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 
 TAKING: Final = (SuspendVm, ShutDownGuest)
 """What makes a desktop give up its GPUs; a night shuts down nothing else."""

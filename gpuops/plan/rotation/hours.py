@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuops.model.rotation import Policy
 from gpuops.model.window import Night
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.ours import RETURN_COMMAND
 from gpuops.plan.rotation.return_time import Load, ReturnTime

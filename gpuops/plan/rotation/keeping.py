@@ -16,10 +16,10 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, entry_of
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm
+from gpuops.plan.core.steps import PowerOnVm, RunInGuest, ShutDownGuest, Step
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.ours import Ours
 from gpuops.plan.rotation.return_time import Load, ReturnTime
-from gpuops.plan.steps import PowerOnVm, RunInGuest, ShutDownGuest, Step
 
 NONE: Final = Checkpoint()
 

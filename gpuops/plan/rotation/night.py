@@ -13,8 +13,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Choice, Plan, Rejection
-from gpuops.plan.project import project
+from gpuops.plan.core.plan import Choice, Plan, Rejection
+from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.return_order import may_return
+from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks, tripped
 from gpuops.plan.rotation.clocks import clocks_apart
@@ -28,10 +31,7 @@ from gpuops.plan.rotation.proposal import propose
 from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
 from gpuops.plan.rotation.queue import Returns, Served, serve
 from gpuops.plan.rotation.restless import WHY, restless
-from gpuops.plan.rotation.return_order import may_return
-from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.waiting import Waiting, waiting
-from gpuops.plan.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
 NAMED: Final = 3

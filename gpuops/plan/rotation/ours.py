@@ -22,7 +22,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.command import called, command
+from gpuops.plan.core.command_line import called, command
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""

@@ -16,11 +16,11 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.mig import arrangements
 from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Rejection
-from gpuops.plan.project import project
-from gpuops.plan.rotation.return_order import return_order, stranded
-from gpuops.plan.rotation.room import Room, around
-from gpuops.plan.rotation.taking import bringing_back, taking
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.return_order import return_order, stranded
+from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.taking import bringing_back, taking
 
 _GB = 1024
 

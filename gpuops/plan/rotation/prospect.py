@@ -10,12 +10,12 @@ from typing import Final
 from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm
-from gpuops.plan.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
+from gpuops.plan.placement.taking import role_of, taking
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.queue import Served
-from gpuops.plan.rotation.taking import role_of, taking
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 
 NO_NIGHT: Final = "there is no night now"
 

@@ -16,10 +16,10 @@ from itertools import chain, groupby
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.vm import Vm
-from gpuops.plan.plan import Choice, Rejection
+from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.giving_way import Cost, cost, make_room
 from gpuops.plan.rotation.proposal import Proposal
-from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.stages import HostStages, Stage, by_stage
 from gpuops.plan.rotation.start import Start
 from gpuops.plan.rotation.waiting import Waiting

@@ -9,10 +9,10 @@ from datetime import datetime
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.rotation.ours import Ours, Whereabouts, ours
-from gpuops.plan.steps import ShutDownGuest
 
 _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
 

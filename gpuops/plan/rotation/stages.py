@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuops.model.inventory import Inventory
-from gpuops.plan.project import project
-from gpuops.plan.rotation.return_order import size_mib
-from gpuops.plan.rotation.room import Room, around
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.return_order import size_mib
+from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.taking import taking
 from gpuops.plan.rotation.start import Start
-from gpuops.plan.rotation.taking import taking
-from gpuops.plan.steps import PowerOnVm, RelocateVm
 
 Stage = tuple[Start, ...]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpuops.errors import StateDamaged
 from gpuops.model.rotation import LockHolder
-from gpuops.plan.given_up import Missed
+from gpuops.plan.core.given_up import Missed
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpuops.model.rotation import Policy
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation.ours import Ours, Whereabouts, once_done
 
 _QUIET: Final = (Whereabouts.BACK, Whereabouts.UNTOUCHED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from gpuops.model.vm import PowerState
-from gpuops.plan.steps import PowerOffVm
+from gpuops.plan.core.steps import PowerOffVm
 from gpuops.vsphere.connection import Connection
 from tests.bench.readers.account import Account
 from tests.bench.readers.gpuops import target_of

@@ -11,7 +11,7 @@ from gpuops.execute.change.order import Order, dump_order, load_order
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
-from gpuops.plan.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
+from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
 
 GPU = PciAddress.parse("0000:3b:00.0")
 GRAPHICS = GraphicsSettings("shared", "performance", (GraphicsDevice(GPU, "sharedDirect", "sameSize"),))

@@ -24,7 +24,7 @@ from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
-from gpuops.plan.steps import ResumeVm, Step, SuspendVm
+from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import SmallVcenter, small_world
 

@@ -18,7 +18,7 @@ from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
-from gpuops.plan.steps import PowerOnVm
+from gpuops.plan.core.steps import PowerOnVm
 from tests.execute.journals import records
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import Killed, SmallVcenter

@@ -11,7 +11,7 @@ from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
-from gpuops.plan.outcome import Report
+from gpuops.plan.core.outcome import Report
 from tests.execute.journal.postgres import PASSWORD, Server
 from tests.execute.nights import POLICY, Night
 from tests.execute.small_vcenter import Killed, SmallVcenter

@@ -24,7 +24,7 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "adoption": (f"{EXECUTE}/doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/adoption.py"),
     "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "lasting", "sql")),
     "return": (
-        f"{ROTATION}/day.py", f"{ROTATION}/return_order.py", f"{ROTATION}/return_time.py",
+        f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
         f"{EXECUTE}/originals.py", f"{EXECUTE}/turn.py", f"{EXECUTE}/rotation.py",
     ),
 }  # fmt: skip

@@ -16,8 +16,8 @@ from gpuops.model.host_settings import Custody, HostSettings, SmiState, Software
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.examination import Examination, examine
-from gpuops.plan.scope import Scope
 
 PROFILE = "nvidia_a40-8q"
 DIRECT, SHARED = GraphicsType.SHARED_DIRECT, GraphicsType.SHARED

@@ -14,11 +14,11 @@ from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Cluster, DrsRule, OfferedProfile, RuleKind
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, PowerState, VgpuDevice
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.moving.frontier import TABLES
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation, PlannedMove
-from gpuops.plan.scope import Scope
 from tests.plan.moving.worlds import address, after, by_chance, free, world
 from tests.plan.snapshots import catalog
 

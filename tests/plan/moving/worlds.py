@@ -11,8 +11,8 @@ from gpuops.model.gpu import AssignmentPolicy, VgpuMode
 from gpuops.model.host import Cluster, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.project import project
-from gpuops.plan.steps import RelocateVm
+from gpuops.plan.core.steps import RelocateVm
+from gpuops.plan.placement.project import project
 from tests.plan import snapshots
 from tests.plan.snapshots import catalog, gpu, host, inventory, on_gpu
 

@@ -15,11 +15,11 @@ from gpuops.model.rotation import DirectPath, IdleRule, Limits, Original, Policy
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState
 from gpuops.model.window import Window
-from gpuops.plan.plan import Plan
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay, is_returned
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
 
 CATALOG = load(profiles=SLOTS)

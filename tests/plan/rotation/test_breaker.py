@@ -6,9 +6,9 @@ import pytest
 
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
-from gpuops.plan.outcome import Outcome, Verdict
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.rotation.breaker import Setbacks, tripped
-from gpuops.plan.steps import SuspendVm
 from tests.execute.small_vcenter import small_world
 
 

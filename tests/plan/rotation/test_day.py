@@ -24,11 +24,11 @@ from gpuops.model.rotation import (
 )
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, RunningTask
-from gpuops.plan.plan import Plan
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.day import RotateDay, is_returned
 from gpuops.plan.rotation.ours import Whereabouts, ours
 from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)

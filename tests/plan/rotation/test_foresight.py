@@ -15,7 +15,7 @@ from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
-from gpuops.plan.plan import Rejection
+from gpuops.plan.core.plan import Rejection
 from gpuops.plan.rotation import proof
 from gpuops.plan.rotation.foresight import Foresight, foresee_night
 from gpuops.plan.rotation.night import RotateNight

@@ -17,11 +17,8 @@ from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice
 from gpuops.model.window import Window
-from gpuops.plan.outcome import Outcome, Verdict
-from gpuops.plan.rotation.breaker import Setbacks
-from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
-from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.steps import (
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import (
     PowerOnVm,
     RelocateVm,
     ResumeVm,
@@ -31,6 +28,9 @@ from gpuops.plan.steps import (
     Step,
     SuspendVm,
 )
+from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
+from gpuops.plan.rotation.guard import Guard
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())

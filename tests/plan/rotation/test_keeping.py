@@ -13,10 +13,10 @@ from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState
 from gpuops.model.window import Window
-from gpuops.plan.plan import Plan
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.plan.rotation.keeping import hooks_of
-from gpuops.plan.steps import PowerOnVm, ResumeVm, RunInGuest, ShutDownGuest, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)

@@ -17,12 +17,12 @@ from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
 from gpuops.model.selector import Mark, Selector
 from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
-from gpuops.plan.plan import Plan, Rejection
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
+from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.queue import serve
-from gpuops.plan.rotation.room import Room
 from gpuops.plan.rotation.waiting import waiting
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)

@@ -11,9 +11,9 @@ from gpuops.model.rotation import IdleRule, Policy, Pool
 from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
-from gpuops.plan.plan import Plan
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SuspendVm
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.steps import PowerOnVm, RelocateVm, SuspendVm
 from tests.bench import night as fleet
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
 from tests.plan.snapshots import catalog

@@ -10,11 +10,11 @@ from gpuops.catalog import load
 from gpuops.model.gpu import AssignmentPolicy
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.vm import VgpuDevice
-from gpuops.plan.plan import Plan
-from gpuops.plan.project import project
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.room import Room
-from gpuops.plan.steps import PowerOnVm
 from tests.execute.small_vcenter import SLOTS, World, ml, small_world
 from tests.plan.rotation.test_night import EVENING, POLICY
 

@@ -1,0 +1,60 @@
+"""Devices: passthrough devices of VMs, had or wanted, compared by what they are and not by the key they got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from gpuops.model.gpu import NVIDIA_VENDOR_ID
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+
+
+def signature(device: GpuDevice | NewDevice) -> str:
+    """What the device is, the same before it is added and after: `vgpu grid_a100-3-20c`."""
+    match device:
+        case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
+            return f"vgpu {profile}"
+        case DirectPathDevice(address=address) | NewDirectPath(address=address):
+            return f"directpath {address}"
+        case DynamicDevice(allowed=allowed, label=label) | NewDynamic(allowed=allowed, label=label):
+            return f"dynamic {pci_types(allowed)}" + (f" label {label}" if label else "")
+        case OtherPassthrough(key=key):
+            return f"other {key}"
+        case _:
+            assert_never(device)
+
+
+def signatures(devices: Iterable[GpuDevice | NewDevice]) -> tuple[str, ...]:
+    """The signatures of all of them, sorted."""
+    return tuple(sorted(signature(device) for device in devices))
+
+
+def pci_types(allowed: Iterable[tuple[int, int]]) -> str:
+    """(vendor id, device id) pairs as people write them: `10de:20f1`."""
+    return ",".join(f"{vendor:04x}:{device:04x}" for vendor, device in sorted(allowed))
+
+
+def is_gpu(device: GpuDevice) -> bool:
+    """Whether the device is an NVIDIA GPU or a part of one; a NIC or an FPGA in passthrough is not."""
+    match device:
+        case VgpuDevice():
+            return True
+        case DirectPathDevice(vendor_id=vendor_id):
+            return vendor_id == NVIDIA_VENDOR_ID
+        case DynamicDevice(allowed=allowed):
+            return any(vendor_id == NVIDIA_VENDOR_ID for vendor_id, _ in allowed)
+        case OtherPassthrough():
+            return False
+        case _:
+            assert_never(device)
+
+
+def gpu_names(vm: Vm) -> str:
+    """The VM's GPU devices in a few words; "none" without any."""
+    return ", ".join(signature(device) for device in vm.devices or () if is_gpu(device)) or "none"
+
+
+def option_of(device: GpuDevice) -> str:
+    """The device as `--replace` takes it: a profile, a PCI address or `dynamic`."""
+    return "dynamic" if isinstance(device, DynamicDevice) else signature(device).split(" ", 1)[1]

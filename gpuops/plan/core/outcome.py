@@ -1,0 +1,67 @@
+"""What became of each step, and the report of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuops.errors import Trouble
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import Step
+
+
+class Verdict(StrEnum):
+    """How one step ended."""
+
+    DONE = "done"
+    ALREADY = "already"
+    """Found done before anything was sent."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The reply was lost and reading back did not settle it."""
+    SKIPPED = "skipped"
+    """Not tried: an earlier wave it depends on failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One step and what became of it; `reason` for anything but DONE, `duration_s` of the task."""
+
+    step: Step
+    verdict: Verdict
+    reason: str = ""
+    duration_s: float | None = None
+    trouble: Trouble | None = None
+    """What kind of error of vCenter it ended in, if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run, whole: what was asked, seen, intended and done. `applied` False = dry run."""
+
+    request: object
+    before: Inventory
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+    applied: bool = False
+    journal_lost: bool = False
+    """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted; or without
+    the lock of its machine."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether vCenter was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.plan.feasible and bool(self.plan.steps)
+        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 infeasible, 4 partly done, 7 without its journal (README, exit codes)."""
+        if self.journal_lost:
+            return 7
+        if not self.plan.feasible:
+            return 3
+        bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
+        return 4 if self.plan.unmet or any(outcome.verdict in bad for outcome in self.outcomes) else 0

@@ -1,0 +1,96 @@
+"""Plan: what a request would change, why, or every reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, auto
+
+from gpuops.plan.core.steps import Step
+
+
+class Shortage(Enum):
+    """What of a host or node is too small for a VM, where a rejection says how much there is."""
+
+    VCPUS = auto()
+    MEMORY = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A "no" with its numbers: `numa0: memory beside the GPU: needs 65536 MiB, 32768 free`."""
+
+    subject: str
+    """What is refused: a VM, a host, a GPU (`esx-01 0000:3b:00.0`), a NUMA node."""
+    rule: str
+    needed: float | str | None = None
+    available: float | str | None = None
+    unit: str = ""
+    hint: str = ""
+    short_of: Shortage | None = None
+    """What a smaller VM would need less of; None = its size is not the reason."""
+
+    def __str__(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        if self.needed is None and self.available is None:
+            return f"{self.subject}: {self.rule}"
+        return f"{self.subject}: {self.rule}: needs {self.needed}{unit}, {self.available} there"
+
+    @property
+    def line(self) -> str:
+        """All of it with its next move, where one text is kept for both."""
+        return f"{self} (next: {self.hint})" if self.hint else str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Steps that do not depend on each other; the next wave starts when all of them are done."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where something goes and why: one line per host or GPU looked at (`--explain`)."""
+
+    subject: str
+    chosen: bool
+    reason: str
+    feasible: bool = False
+    """It would do, chosen or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An ordered intent. No waves and no rejections = nothing to do, and `because` says why."""
+
+    waves: tuple[Wave, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Not empty = infeasible: nothing is done (exit 3)."""
+    unmet: tuple[Rejection, ...] = ()
+    """Left out, each with its reason, while the rest is done (exit 4): a desktop that cannot be returned."""
+    warnings: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+    """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
+    choices: tuple[Choice, ...] = ()
+    withheld: tuple[Step, ...] = ()
+    """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
+    not_after: Mapping[str, datetime] = field(default_factory=dict)
+    """VM ref -> the moment from which on no step of this plan may begin on it, in UTC: what it takes has to return."""
+    disruptive: bool = False
+    """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
+
+    @property
+    def feasible(self) -> bool:
+        return not self.rejections
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for wave in self.waves for step in wave.steps)
+
+
+def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[Step, ...] = ()) -> Plan:
+    """A plan that does nothing, for all of these reasons, each said once."""
+    return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)

@@ -1,0 +1,157 @@
+"""Privileges: what a plan's steps need of the login, and the refusal when vCenter says that it is not there.
+
+Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
+ConfigSpec, in the vSphere API reference; Global.SetCustomField in the vSphere security guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, assert_never
+
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+
+DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
+"""To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
+
+GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
+"""To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
+
+EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
+"""To change an override of DRS (vSphere API reference, ReconfigureComputeResource_Task)."""
+
+ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
+"""On the resource pool that a VM comes into (vSphere API reference, RelocateVM_Task)."""
+
+COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
+HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
+"""Of a running VM: the call is declared with Resource.ColdMigrate whatever the VM does, and asks for the other besides
+(vSphere API reference, RelocateVM_Task)."""
+
+
+def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
+    """Privilege ids by the VM (managed object id) they are needed on."""
+    found: dict[str, set[str]] = {}
+    for step in steps:
+        found.setdefault(step.vm, set()).update(_of_step(step))
+    return {vm: frozenset(privileges) for vm, privileges in found.items()}
+
+
+def needed_on_clusters(steps: Sequence[Step], inventory: Inventory) -> Mapping[str, frozenset[str]]:
+    """Privilege ids by the cluster (managed object id) they are needed on, where its VMs are now or will be started."""
+    hosts = {step.vm: step.host for step in steps if isinstance(step, PowerOnVm | RelocateVm) and step.host}
+    found: dict[str, frozenset[str]] = {}
+    for step in steps:
+        vm = inventory.vms.get(step.vm)
+        host = inventory.hosts.get(hosts.get(step.vm) or (vm.host if vm else None) or "")
+        if host is not None and host.cluster is not None:
+            found[host.cluster] = found.get(host.cluster, frozenset()) | _of_cluster(step, inventory)
+    return {cluster: privileges for cluster, privileges in found.items() if privileges}
+
+
+def changes_pool(step: RelocateVm, inventory: Inventory) -> bool:
+    """Whether the VM comes into another resource pool: a move within one cluster leaves it where it is."""
+    vm = inventory.vms.get(step.vm)
+    present, wanted = inventory.host_of(vm) if vm is not None else None, inventory.hosts.get(step.host)
+    same = present is not None and wanted is not None and present.cluster == wanted.cluster
+    return not same or present is None or present.cluster is None
+
+
+def attributes(steps: Iterable[Step]) -> frozenset[str]:
+    """Names of the custom attributes that get a value: one that vCenter does not have yet must be defined first."""
+    return frozenset(step.name for step in steps if isinstance(step, SetAttribute) and step.value)
+
+
+def way_back(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """What a morning does to undo these steps of a night: who may not do that must not begin."""
+    resumed = tuple(ResumeVm(step.vm) for step in steps if isinstance(step, SuspendVm))
+    started = tuple(PowerOnVm(step.vm) for step in steps if isinstance(step, ShutDownGuest))
+    return (*resumed, *started, *(PowerOffVm(step.vm) for step in steps if isinstance(step, PowerOnVm)))
+
+
+def refused_without(plan: Plan, lacking: Mapping[str, Collection[str]], inventory: Inventory) -> Plan:
+    """The plan, or in its place the refusal that names every privilege this login lacks on the plan's VMs and clusters.
+
+    What speaks against the plan otherwise stays said beside it: who asks for a role hears all of it at once.
+    """
+    rejections = tuple(
+        Rejection(
+            inventory.clusters[ref].name if ref in inventory.clusters else inventory.vm(ref).name,
+            f"this login lacks {', '.join(sorted(privileges))}",
+            hint=_next_move(ref, privileges, plan, inventory),
+        )
+        for ref, privileges in lacking.items()
+        if privileges
+    )
+    return replace(plan, waves=(), rejections=(*plan.rejections, *rejections)) if rejections else plan
+
+
+def _next_move(ref: str, privileges: Collection[str], plan: Plan, inventory: Inventory) -> str:
+    where = "cluster" if ref in inventory.clusters else "VM"
+    ask = f"ask for a role with it on the {where}, or log in as somebody who has it"
+    if DEFINE_ATTRIBUTE not in privileges:
+        return ask
+    missing = ", ".join(sorted(attributes((*plan.steps, *plan.withheld))))
+    made = f"gpuops rotate init --policy FILE makes the custom attribute {missing} once, by a login that may"
+    return made if len(privileges) == 1 else f"{made}; {ask}"
+
+
+def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:
+    match step:
+        case SetVmDrs():
+            return EDIT_CLUSTER
+        case RelocateVm() if changes_pool(step, inventory):
+            return ASSIGN_TO_POOL
+        case _:
+            return frozenset()
+
+
+def _of_step(step: Step) -> tuple[str, ...]:
+    match step:
+        case ReconfigureVm():
+            return tuple(_of_change(step.change))
+        case RelocateVm():
+            return tuple(COLD_MOVE)
+        case PowerOnVm() | ResumeVm():
+            return ("VirtualMachine.Interact.PowerOn",)
+        case SuspendVm():
+            return ("VirtualMachine.Interact.Suspend",)
+        case PowerOffVm() | ShutDownGuest():
+            return ("VirtualMachine.Interact.PowerOff",)
+        case RunInGuest(ssh=ssh):
+            return GUEST_PRIVILEGES if ssh is None else ()
+        case SetVmDrs():
+            return ()  # of the cluster
+        case SetAttribute():
+            return ("Global.SetCustomField",)
+        case _:
+            assert_never(step)
+
+
+def _of_change(change: VmChange) -> Iterable[str]:
+    if change.add or change.remove:
+        yield "VirtualMachine.Config.AddRemoveDevice"
+    if change.replace_profile:
+        yield "VirtualMachine.Config.EditDevice"
+    if change.extra_config:
+        yield "VirtualMachine.Config.AdvancedConfig"
+    if change.memory_locked is not None or change.memory_reservation_mib is not None:
+        yield "VirtualMachine.Config.Resource"
+    if change.cpu_hot_add is not None or change.cores_per_numa_node is not None:
+        yield "VirtualMachine.Config.CPUCount"

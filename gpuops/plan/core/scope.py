@@ -1,0 +1,89 @@
+"""Scope: which hosts are meant by what is asked of them, whatever room they have. The one place that says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from gpuops.errors import HostNotFound, UsageError
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a host must be to be meant; nothing said = every host."""
+
+    cluster: str | None = None
+    """Name or ref of its cluster (datacentres may share a name: then all of them)."""
+    host: str | None = None
+    """Its name, the first label of it, its ref, or a shell pattern that its name fits."""
+    tag: tuple[str, ...] = ()
+    """`category:tag` names that it carries, all of them."""
+
+    def outside(self, host: Host, inventory: Inventory) -> Rejection | None:
+        """Why this host is not meant; None = it is."""
+        if self.cluster is not None and self.cluster not in (host.cluster, cluster_name(host, inventory)):
+            return Rejection(host.name, f"is not in cluster {self.cluster}")
+        if self.host is not None and not _is_named(host, self.host):
+            return Rejection(host.name, f"its name does not fit {self.host}")
+        if self.tag and host.tags is None:
+            return Rejection(host.name, "its tags were not read")
+        missing = [tag for tag in self.tag if tag not in (host.tags or ())]
+        return Rejection(host.name, f"does not carry the tag {', '.join(missing)}") if missing else None
+
+    def hosts(self, inventory: Inventory) -> tuple[Host, ...]:
+        """The hosts with GPUs that are meant, by name: the order in which equals are chosen."""
+        return tuple(host for host in gpu_hosts(inventory) if self.outside(host, inventory) is None)
+
+    def check(self, inventory: Inventory) -> None:
+        """Raises UsageError for a cluster, HostNotFound for a host that is not there at all, with or without GPUs."""
+        if self.cluster is not None:
+            _check_cluster(self.cluster, inventory)
+        if self.host is not None and not any(_is_named(host, self.host) for host in inventory.hosts.values()):
+            raise HostNotFound(self.host, near=get_close_matches(self.host, [h.name for h in inventory.hosts.values()]))
+
+    def nowhere(self, subject: str, inventory: Inventory) -> Rejection:
+        """The answer where no host is meant: what there is instead."""
+        asked = [f"in cluster {self.cluster}"] if self.cluster is not None else []
+        asked += [f"named {self.host}"] if self.host is not None else []
+        asked += [f"tagged {tag}" for tag in self.tag]
+        if not asked:
+            return Rejection(subject, "no host in this vCenter has a GPU")
+        hosts = gpu_hosts(inventory)
+        if self.tag and any(host.tags is None for host in hosts):
+            hint = "a saved inventory has none: ask the vCenter"
+            return Rejection(subject, "the tags of the hosts were not read", hint=hint)
+        clusters = {name for host in hosts if (name := cluster_name(host, inventory)) is not None}
+        hint = f"clusters with GPUs: {', '.join(sorted(clusters)) or 'none'}; gpuops inventory shows the hosts"
+        if self.tag:
+            tags = sorted({tag for host in hosts for tag in host.tags or ()})
+            hint = f"tags of hosts with GPUs: {', '.join(tags) or 'none'}; {hint}"
+        return Rejection(subject, f"no host with a GPU is {' and '.join(asked)}", hint=hint)
+
+
+def gpu_hosts(inventory: Inventory) -> tuple[Host, ...]:
+    """The hosts with GPUs, by name."""
+    found = (host for host in inventory.hosts.values() if host.gpus)
+    return tuple(sorted(found, key=lambda host: (host.name, host.ref)))
+
+
+def cluster_name(host: Host, inventory: Inventory) -> str | None:
+    """The name of the host's cluster; None = it is in none, or it cannot be read."""
+    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
+    return cluster.name if cluster else None
+
+
+def _is_named(host: Host, text: str) -> bool:
+    return text in (host.ref, host.name, host.name.split(".")[0]) or fnmatchcase(host.name, text)
+
+
+def _check_cluster(name: str, inventory: Inventory) -> None:
+    if any(name in (ref, cluster.name) for ref, cluster in inventory.clusters.items()):
+        return
+    names = sorted({cluster.name for cluster in inventory.clusters.values()})
+    near = get_close_matches(name, names, n=3)
+    meant = f"; did you mean {', '.join(near)}?" if near else ""
+    raise UsageError(f"no cluster {name!r} in this vCenter{meant}", hint="gpuops capacity shows the clusters")

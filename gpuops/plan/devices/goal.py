@@ -1,0 +1,135 @@
+"""Goal: the passthrough devices a VM is to have, and what must be added, edited and removed to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gpuops.errors import UsageError
+from gpuops.model.gpu import PciAddress
+from gpuops.model.profile_name import without_brand
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
+from gpuops.plan.core.device_signature import is_gpu, signature
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewDevice, NewVgpu
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Devices by what becomes of them. A VM's order is kept; what is new comes last."""
+
+    kept: tuple[GpuDevice, ...]
+    """As they will be: an edited device carries its new profile."""
+    add: tuple[NewDevice, ...] = ()
+    removed: tuple[GpuDevice, ...] = ()
+    edited: tuple[tuple[int, str], ...] = ()
+    """(device key, new profile)."""
+    device_group: str | None = None
+    asked: tuple[int, ...] = ()
+    """Keys of the kept devices that are what was asked for."""
+
+    @property
+    def devices(self) -> tuple[GpuDevice | NewDevice, ...]:
+        return (*self.kept, *self.add)
+
+    @property
+    def unchanged(self) -> bool:
+        return not (self.add or self.removed or self.edited)
+
+
+def vgpus(vm: Vm, profile: str, count: int | None, old: Sequence[GpuDevice]) -> Goal:
+    """So many vGPUs of a profile in all (those of a device group count), in the place of the `old` devices.
+
+    Without a count: one, or as many as there are already and as take an old one's place.
+    """
+    devices = vm.devices or ()
+    same = [d for d in devices if isinstance(d, VgpuDevice) and d.profile == profile and d not in old]
+    total = max(1, len(same) + len(old)) if count is None else count
+    # A member of a device group cannot leave it by an edit: it goes, and a new device comes.
+    single = [device for device in old if isinstance(device, VgpuDevice) and device.group is None]
+    edited = single[: max(0, total - len(same))]
+    keys = {device.key for device in edited}
+    removed = [*(device for device in old if device.key not in keys), *same[total:]]
+    gone = {device.key for device in removed}
+    return Goal(
+        kept=tuple(
+            replace(device, profile=profile) if isinstance(device, VgpuDevice) and device.key in keys else device
+            for device in devices
+            if device.key not in gone
+        ),
+        add=(NewVgpu(profile),) * max(0, total - len(same) - len(edited)),
+        removed=tuple(removed),
+        edited=tuple((device.key, profile) for device in edited),
+        asked=(*keys, *(device.key for device in same if device.key not in gone)),
+    )
+
+
+def with_devices(vm: Vm, wanted: Iterable[NewDevice], old: Sequence[GpuDevice], group: str | None = None) -> Goal:
+    """The VM's devices without the `old` ones and with these; one that is there already is not added again."""
+    kept = tuple(device for device in vm.devices or () if device not in old)
+    free = [device for device in kept if group_of(device) is None and group is None]
+    add, asked = [], []
+    for device in wanted:
+        there = next((other for other in free if signature(other) == signature(device)), None)
+        if there is None:
+            add.append(device)
+        else:
+            free.remove(there)
+            asked.append(there.key)
+    return Goal(kept, tuple(add), tuple(old), device_group=group, asked=tuple(asked))
+
+
+def without(vm: Vm, gone: Iterable[GpuDevice]) -> Goal:
+    """The VM's devices without these."""
+    removed = tuple(gone)
+    return Goal(tuple(device for device in vm.devices or () if device not in removed), removed=removed)
+
+
+def named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
+    """The VM's GPU devices that a profile name, a PCI address or `dynamic` means."""
+    if text.lower() == "dynamic":
+        return tuple(device for device in vm.devices or () if isinstance(device, DynamicDevice))
+    address = _address(text)
+    wanted = without_brand("_".join(text.split()))
+    found: list[GpuDevice] = []
+    for device in vm.devices or ():
+        match device:
+            case VgpuDevice(profile=profile) if without_brand(profile) == wanted or profile == text:
+                found.append(device)
+            case DirectPathDevice(address=held) if held == address:
+                found.append(device)
+            case _:
+                pass
+    return tuple(found)
+
+
+def broken_groups(vm: Vm, goal: Goal) -> tuple[Rejection, ...]:
+    """Device groups that the goal would take apart. Members come and go only together (vSphere API, deviceGroups)."""
+    keys = {device.key for device in goal.removed}
+    rejections = []
+    for number in sorted({group for device in vm.devices or () if (group := group_of(device)) is not None}):
+        members = [device for device in vm.devices or () if group_of(device) == number]
+        touched = [device for device in members if device.key in keys]
+        if 0 < len(touched) < len(members):
+            what = ", ".join(signature(device) for device in members)
+            rule = f"device group of {len(members)} ({what}) can only be removed whole"
+            hint = "gpuops detach --device-group NAME takes the whole group"
+            rejections.append(Rejection(vm.name, rule, len(members), len(touched), "devices", hint))
+    return tuple(rejections)
+
+
+def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
+    """GPU devices that stay and are not what was asked for."""
+    return tuple(device for device in goal.kept if is_gpu(device) and device.key not in goal.asked)
+
+
+def group_of(device: GpuDevice) -> int | None:
+    """The key of the device group that the device belongs to."""
+    return None if isinstance(device, OtherPassthrough) else device.group
+
+
+def _address(text: str) -> PciAddress | None:
+    try:
+        return PciAddress.parse(text)
+    except UsageError:
+        return None

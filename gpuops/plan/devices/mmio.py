@@ -1,0 +1,140 @@
+"""MMIO: how much 64-bit address space a VM needs for its GPUs, by the larger of two published rules.
+
+* VMware, Dell: twice the memory of all passthrough GPUs of the VM, rounded up to a power of two before it is doubled.
+* NVIDIA AI Enterprise docs, "vGPU (C-Series)": a figure per GPU model (`mmio_gib` of the catalogue), added up and
+  rounded up to a power of two.
+
+Too much costs some megabytes of overhead; too little fails at power-on. Both rules are for whole GPUs and for C-series
+vGPUs, which count as the GPU they are cut from; A, B and Q types need none, nor does a GPU with a BAR1 of 256 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from gpuops.model.catalog import Board, Catalog
+from gpuops.model.host import Host
+from gpuops.model.profile_name import parse
+from gpuops.model.vgpu import Series
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice
+from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+
+USE_KEY: Final = "pciPassthru.use64bitMMIO"
+SIZE_KEY: Final = "pciPassthru.64bitMMIOSizeGB"
+
+SMALL_BAR: Final = frozenset({"T4"})
+"""Short names of boards whose BAR1 is 256 MB (VMware vSphere docs name the T4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mmio:
+    """Space for all of the devices; `unknown` names those whose GPU is not known well enough."""
+
+    size_gib: int
+    """0 = none is needed."""
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    memory_mib: int
+    table_gib: int
+
+
+def mmio_for(devices: Iterable[GpuDevice | NewDevice], host: Host | None, catalog: Catalog) -> Mmio:
+    """The space a VM with exactly these passthrough devices needs."""
+    gpus: list[_Gpu] = []
+    unknown: list[str] = []
+    for device in devices:
+        if not needs_large_bar(device, host, catalog):
+            continue
+        gpu = _gpu(device, host, catalog)
+        if gpu is None:
+            unknown.append(signature(device))
+        else:
+            gpus.append(gpu)
+    if not gpus:
+        return Mmio(0, tuple(unknown))
+    by_memory = 2 * _power_of_two(-(-sum(gpu.memory_mib for gpu in gpus) // 1024))
+    by_table = _power_of_two(sum(gpu.table_gib for gpu in gpus))
+    return Mmio(max(by_memory, by_table), tuple(unknown))
+
+
+def needs_large_bar(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> bool:
+    """Whether the device maps a large BAR into the VM: 64-bit MMIO, and with it EFI firmware."""
+    board = board_of(device, host, catalog)
+    if board is not None and board.short_name in SMALL_BAR:
+        return False
+    match device:
+        case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
+            return series_of(profile, catalog) is Series.C
+        case DirectPathDevice() | NewDirectPath() | DynamicDevice() | NewDynamic():
+            return True
+        case OtherPassthrough():
+            return False
+        case _:
+            assert_never(device)
+
+
+def series_of(profile: str, catalog: Catalog) -> Series | None:
+    """The series of a profile, by the catalogue or by its name."""
+    facts = catalog.profile(profile)
+    if facts is not None:
+        return facts.series
+    parts = parse(profile)
+    return None if parts is None else parts.series
+
+
+def board_of(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> Board | None:
+    """The GPU model of a device; None = no GPU, not in the catalogue, or not known."""
+    match device:
+        case VgpuDevice(profile=profile) | NewVgpu(profile=profile):
+            return catalog.board_of(profile)
+        case DirectPathDevice(address=address) | NewDirectPath(address=address):
+            gpu = host.gpu(address) if host else None
+            subsystem_id = gpu.subsystem_id if gpu else None
+            return catalog.board_by_pci(device.vendor_id, device.device_id, subsystem_id)
+        case DynamicDevice(allowed=allowed) | NewDynamic(allowed=allowed):
+            boards = [catalog.board_by_pci(*pair) for pair in allowed]
+            # Any of the types may come: the one that needs most decides.
+            known = [board for board in boards if board is not None]
+            return max(known, key=lambda board: board.framebuffer_mib) if known and len(known) == len(boards) else None
+        case OtherPassthrough():
+            return None
+        case _:
+            assert_never(device)
+
+
+def mmio_keys(needed: Mmio, extra_config: Mapping[str, str]) -> dict[str, str]:
+    """The extraConfig entries to write; none where the VM has as much or more."""
+    if not needed.size_gib:
+        return {}
+    keys = {}
+    if extra_config.get(USE_KEY, "").upper() != "TRUE":
+        keys[USE_KEY] = "TRUE"
+    if _number(extra_config.get(SIZE_KEY, "")) < needed.size_gib:
+        keys[SIZE_KEY] = str(needed.size_gib)
+    return keys
+
+
+def _gpu(device: GpuDevice | NewDevice, host: Host | None, catalog: Catalog) -> _Gpu | None:
+    board = board_of(device, host, catalog)
+    if board is not None:
+        return _Gpu(board.framebuffer_mib, board.mmio_gib or 0)
+    if isinstance(device, (DirectPathDevice, NewDirectPath)) and host is not None:
+        gpu = host.gpu(device.address)
+        if gpu is not None and gpu.memory_mib is not None:
+            return _Gpu(gpu.memory_mib, 0)
+    return None
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not less; 0 stays 0."""
+    return 1 << (number - 1).bit_length() if number > 0 else 0
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,172 @@
+"""Asked: what the options of `attach` mean on this snapshot: which devices the VM is to have.
+
+Each function answers with a `Goal`, or with every reason why the VM or the host cannot have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuops.errors import ProfileUnknown, Refused, UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.profile_name import resolve
+from gpuops.model.vm import GpuDevice, Vm
+from gpuops.plan.core.device_signature import signature, signatures
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+from gpuops.plan.devices.goal import Goal, group_of, with_devices
+
+Answer = Goal | tuple[Rejection, ...]
+
+
+def profile_meant(text: str, vm: Vm, host: Host | None, inventory: Inventory, catalog: Catalog) -> str:
+    """The profile that the text means: of those the host offers, else of those any host does, else of its GPU models.
+
+    A host stops offering a profile while all of its GPUs are locked to another size; that is a refusal with numbers,
+    not an unknown name. Raises ProfileUnknown, ProfileAmbiguous.
+    """
+    here = [offer.name for offer in (host.profiles if host else None) or ()]
+    models = [profile.name for board in catalog.boards for profile in board.profiles]
+    for names in (here, vm.profiles, inventory.offered_profiles, models):
+        try:
+            return resolve(text, names)
+        except ProfileUnknown:
+            continue
+    return resolve(text, inventory.offered_profiles)
+
+
+def offered_profile(text: str, inventory: Inventory) -> str:
+    """The offered profile of that name. One that is none is a wish that cannot be met: raises Refused."""
+    try:
+        return resolve(text, inventory.offered_profiles)
+    except UsageError as error:
+        raise Refused(error.message, hint=error.hint) from error
+
+
+def device_goal(vm: Vm, addresses: Iterable[PciAddress], host: Host | None, old: Sequence[GpuDevice]) -> Answer:
+    """The devices at these addresses; what their backings carry is filled in when the host is chosen."""
+    wanted = []
+    for address in dict.fromkeys(addresses):
+        gpu = host.gpu(address) if host else None
+        vendor_id, device_id = (gpu.vendor_id, gpu.device_id) if gpu else (0, 0)
+        wanted.append(NewDirectPath(address, gpu.name if gpu else "", "", vendor_id, device_id))
+    return with_devices(vm, wanted, old)
+
+
+def dynamic_goal(
+    vm: Vm, types: Sequence[str], label: str | None, count: int | None, hosts: Sequence[Host], old: Sequence[GpuDevice]
+) -> Answer:
+    """So many devices of these types in all; without types, of every type that carries the label on these hosts.
+
+    Without a count: one, or as many as there are already and as take an old one's place.
+    """
+    allowed = tuple(sorted({pci_type(text) for text in types}))
+    if not allowed:
+        allowed = _labelled(label, hosts)
+    if not allowed:
+        what = f"has no GPU with hardware label {label}" if label else "has no GPU in passthrough"
+        names = sorted(host.name for host in hosts)
+        hint = "gpuops inventory shows the GPUs in DirectPath I/O and their hardware labels"
+        return tuple(Rejection(name, what, hint=hint) for name in names) or (Rejection(vm.name, "no host to look at"),)
+    wanted = NewDynamic(allowed, label)
+    same = [device for device in vm.devices or () if signature(device) == signature(wanted) and not group_of(device)]
+    total = max(1, len(same) + len(old)) if count is None else count
+    return with_devices(vm, [wanted] * total, (*old, *same[total:]))
+
+
+def group_goal(vm: Vm, name: str, hosts: Iterable[Host], old: Sequence[GpuDevice]) -> Answer:
+    """All devices of the vendor device group, or none where the VM has them already."""
+    groups = [group for host in hosts for group in groups_of(host) if group.name == name]
+    if not groups:
+        return tuple(_no_group(name, host) for host in hosts) or (Rejection(vm.name, "no host to look at"),)
+    members, strange = group_members(groups[0])
+    if strange:
+        kinds = ", ".join(sorted(strange))
+        return (Rejection(vm.name, f"device group {name} has members that gpuops cannot add ({kinds})"),)
+    there = _same_group(vm, members)
+    if there:
+        return replace(with_devices(vm, (), old), asked=tuple(device.key for device in there))
+    return with_devices(vm, members, old, group=name)
+
+
+def with_backings(goal: Goal, host: Host) -> Answer:
+    """The goal with what static backings carry, as the host tells it (vSphere API, QueryConfigTarget)."""
+    targets = {target.address: target for target in host.config_target.passthrough} if host.config_target else {}
+    add: list[NewDevice] = []
+    missing = []
+    for device in goal.add:
+        if not isinstance(device, NewDirectPath):
+            add.append(device)
+        elif (target := targets.get(device.address)) is not None:
+            found = NewDirectPath(target.address, target.name, target.system_id, target.vendor_id, target.device_id)
+            add.append(replace(found, sequence_id=device.sequence_id))
+        else:
+            why = "is not offered by the host" if host.config_target else "was not looked up: read the host again"
+            missing.append(Rejection(f"{host.name} {device.address}", f"its system id {why}"))
+    return tuple(missing) or replace(goal, add=tuple(add))
+
+
+def groups_of(host: Host) -> tuple[DeviceGroup, ...]:
+    """The vendor device groups the host offers, as far as they were read."""
+    return host.config_target.device_groups if host.config_target else ()
+
+
+def pci_type(text: str) -> tuple[int, int]:
+    """(vendor id, device id) written as `10de:20f1`. Raises UsageError."""
+    vendor, _, device = text.strip().lower().removeprefix("0x").partition(":")
+    try:
+        pair = int(vendor, 16), int(device.removeprefix("0x"), 16)
+    except ValueError:
+        pair = (-1, -1)
+    if not all(0 <= number <= 0xFFFF for number in pair):
+        raise UsageError(f"{text!r} is not a PCI type", hint="write vendor:device in hexadecimal, as 10de:20f1")
+    return pair
+
+
+def _labelled(label: str | None, hosts: Iterable[Host]) -> tuple[tuple[int, int], ...]:
+    found = {
+        (gpu.vendor_id, gpu.device_id)
+        for host in hosts
+        for gpu in host.gpus
+        if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
+    }
+    return tuple(sorted(found))
+
+
+def _no_group(name: str, host: Host) -> Rejection:
+    if host.config_target is None:
+        return Rejection(host.name, "its device groups were not read")
+    there = ", ".join(sorted(group.name for group in groups_of(host)))
+    known = f"it offers: {there}" if there else "it offers no group"
+    hint = "--move cold looks at the other hosts too"
+    return Rejection(host.name, f"does not offer device group {name} ({known})", hint=hint)
+
+
+def group_members(group: DeviceGroup) -> tuple[list[NewDevice], list[str]]:
+    """The devices of the group in its order, and the kinds that are not GPUs."""
+    found = [(member.kind, _member(member)) for member in sorted(group.members, key=lambda member: member.sequence_id)]
+    return [device for _, device in found if device is not None], [kind for kind, device in found if device is None]
+
+
+def _member(member: DeviceGroupMember) -> NewDevice | None:
+    if member.kind == "nvidiaVgpu" and member.profile is not None:
+        return NewVgpu(member.profile, sequence_id=member.sequence_id)
+    if member.kind == "pciPassthru" and member.vendor_id is not None and member.device_id is not None:
+        return NewDynamic(((member.vendor_id, member.device_id),), sequence_id=member.sequence_id)
+    return None
+
+
+def _same_group(vm: Vm, members: Iterable[NewDevice]) -> tuple[GpuDevice, ...]:
+    """The devices of a group that the VM has already with just these members."""
+    devices = vm.devices or ()
+    wanted = signatures(members)
+    for number in sorted({group for device in devices if (group := group_of(device)) is not None}):
+        there = tuple(device for device in devices if group_of(device) == number)
+        if signatures(there) == wanted:
+            return there
+    return ()

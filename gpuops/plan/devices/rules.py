@@ -1,0 +1,202 @@
+"""Device rules: what a VM must be, and what it may carry, for the passthrough devices it is to have.
+
+Each rule looks at the VM as it will be and yields what it finds: a `Rejection` blocks, a line of text warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.model.catalog import Catalog, MultiVgpu
+from gpuops.model.host import Host
+from gpuops.model.vgpu import Series
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, VgpuDevice, Vm
+from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.device_signature import signature
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.release import Release, release
+from gpuops.plan.core.steps import NewDevice, NewDynamic, NewVgpu
+from gpuops.plan.devices.mmio import needs_large_bar, series_of
+
+Finding = Rejection | str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A VM with the passthrough devices it is to have, and the host it is to have them on."""
+
+    vm: Vm
+    devices: tuple[GpuDevice | NewDevice, ...]
+    grouped: bool
+    """Some of the devices come as a vendor device group."""
+    host: Host | None
+    catalog: Catalog
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        return tuple(device.profile for device in self.devices if isinstance(device, VgpuDevice | NewVgpu))
+
+    @property
+    def whole(self) -> tuple[GpuDevice | NewDevice, ...]:
+        """Devices given whole, by DirectPath I/O of either kind."""
+        return tuple(device for device in self.devices if not isinstance(device, VgpuDevice | NewVgpu))
+
+    @property
+    def release(self) -> Release | None:
+        """(8, 0, 2) of the host's ESXi; None = unknown."""
+        return release(self.host.version if self.host else None)
+
+
+def efi_firmware(case: Case) -> Iterator[Finding]:
+    """A BAR above 256 MB is mapped by EFI only (NVIDIA AI Enterprise docs, C-series; VMware docs, DirectPath I/O)."""
+    if not case.devices or case.vm.firmware is Firmware.EFI:
+        return
+    large = [signature(device) for device in case.devices if needs_large_bar(device, case.host, case.catalog)]
+    bios = case.vm.firmware is Firmware.BIOS
+    if large and bios:
+        hint = "a guest installed under BIOS does not start under EFI: prepare another VM with EFI firmware"
+        yield Rejection(case.vm.name, f"firmware for {large[0]}", "EFI", "BIOS", hint=hint)
+    elif large:
+        yield Rejection(case.vm.name, f"its firmware cannot be read; {large[0]} needs EFI")
+    elif bios:
+        yield f"{case.vm.name} has BIOS firmware: enough for these devices, not for C-series profiles or whole GPUs"
+
+
+def hardware_version(case: Case) -> Iterator[Finding]:
+    """Sources: VMware vSphere docs, virtual hardware versions; several vGPUs since vSphere 6.7 U2 (above vmx-13)."""
+    needs = []
+    if any(isinstance(device, DynamicDevice | NewDynamic) for device in case.devices):
+        needs.append((17, "Dynamic DirectPath I/O"))
+    if case.grouped:
+        needs.append((20, "device groups"))
+    if len(case.profiles) > 1:
+        needs.append((14, "several vGPUs"))
+    there = case.vm.hardware_version
+    hint = "upgrade its virtual hardware (vSphere Client: Compatibility); gpuops never does"
+    for needed, what in needs:
+        if there is None:
+            yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", "an unreadable version")
+        elif there < needed:
+            yield Rejection(case.vm.name, f"virtual hardware for {what}", f"vmx-{needed}", f"vmx-{there}", hint=hint)
+
+
+def tied_to_its_host(case: Case) -> Iterator[Finding]:
+    """A static backing carries its host's system id (vSphere API, VirtualPCIPassthroughDeviceBackingInfo)."""
+    if case.host is None or case.vm.host in (None, case.host.ref):
+        return
+    for device in case.devices:
+        if isinstance(device, DirectPathDevice):
+            rule = f"{signature(device)} ties it to its host; it cannot move to {case.host.name}"
+            hint = command("detach", vm=called(case.vm), device=str(device.address))
+            yield Rejection(case.vm.name, rule, hint=hint)
+
+
+def no_snapshots(case: Case) -> Iterator[Finding]:
+    """Sources: VMware vSphere docs, DirectPath I/O; vSphere API, HostSharedGpuCapabilities (snapshots by profile)."""
+    count = case.vm.snapshots
+    if count == 0:
+        return
+    has = "its snapshots cannot be read" if count is None else f"has {count} snapshot{'s' if count > 1 else ''}"
+    hint = "delete its snapshots, then try again"
+    if case.whole:
+        yield Rejection(case.vm.name, f"{has}; a VM with DirectPath I/O can have none", hint=hint)
+    for profile in dict.fromkeys(case.profiles):
+        offered = case.host.offers(profile) if case.host else None
+        if offered is None:
+            continue
+        if offered.disk_snapshot is False:
+            yield Rejection(case.vm.name, f"{has}; {profile} allows none on this host", hint=hint)
+        elif offered.disk_snapshot is None or offered.memory_snapshot is not True:
+            yield f"{case.vm.name} {has}: reverting to one with memory may fail with {profile}"
+
+
+def several_vgpus(case: Case) -> Iterator[Finding]:
+    """Sources: NVIDIA host driver configuration (A and B types alone); VMware docs, vGPU count by release."""
+    count = len(case.profiles)
+    if count < 2:
+        return
+    for profile in dict.fromkeys(case.profiles):
+        series = series_of(profile, case.catalog)
+        if series in (Series.A, Series.B):
+            yield Rejection(case.vm.name, f"{profile} (series {series}) is alone in its VM; {count} vGPUs are wanted")
+            continue
+        facts, board = case.catalog.profile(profile), case.catalog.board_of(profile)
+        if facts is None or board is None:
+            continue
+        if facts.max_per_vm is not None and count > facts.max_per_vm:
+            yield Rejection(case.vm.name, f"vGPUs allowed in one VM with {profile}", count, facts.max_per_vm)
+        whole = facts.framebuffer_mib >= board.framebuffer_mib and not facts.mig_backed
+        if board.multi_vgpu is MultiVgpu.FULL_FRAMEBUFFER and not whole:
+            yield Rejection(case.vm.name, f"several vGPUs on {board.name} are whole-GPU profiles; {profile} is not")
+        elif case.release is not None and case.release < (8,) and not whole:
+            version = case.host.version if case.host else None
+            yield Rejection(case.vm.name, f"several vGPUs on ESXi {version} are whole-GPU profiles; {profile} is not")
+    limit = _vgpu_limit(case.release)
+    if limit is not None and count > limit:
+        version = case.host.version if case.host else None
+        yield Rejection(case.vm.name, f"vGPUs that ESXi {version} allows in one VM", count, limit)
+
+
+def one_model(case: Case) -> Iterator[Finding]:
+    """All vGPUs of a VM are of one GPU model (NVIDIA AI Enterprise docs, several vGPUs in one VM)."""
+    boards = {profile: case.catalog.board_of(profile) for profile in case.profiles}
+    names = sorted({board.name for board in boards.values() if board is not None})
+    if len(names) > 1:
+        yield Rejection(case.vm.name, f"its vGPUs must be of one GPU model, not of {' and '.join(names)}")
+    elif len(set(case.profiles)) > 1:
+        yield "vGPUs of different profiles in one VM start only where the host's driver supports it"
+
+
+def device_count(case: Case) -> Iterator[Finding]:
+    """Passthrough devices of one VM by virtual hardware (VMware configuration maximums)."""
+    version = case.vm.hardware_version
+    if version is None:
+        return
+    limit = 16 if version < 20 else 32 if case.release is None or case.release < (8, 0, 1) else 64
+    if len(case.devices) > limit:
+        yield Rejection(case.vm.name, f"passthrough devices that vmx-{version} allows", len(case.devices), limit)
+
+
+def nothing_lost(case: Case) -> Iterator[Finding]:
+    """What a VM can no longer do with a device given whole (VMware vSphere docs, DirectPath I/O)."""
+    whole = [device for device in case.whole if isinstance(device, NewDevice)]
+    if whole:
+        yield f"with {signature(whole[0])} {case.vm.name} cannot be suspended, snapshotted or moved while it runs"
+
+
+def checked_less(case: Case) -> Iterator[Finding]:
+    for profile in dict.fromkeys(case.profiles):
+        if case.catalog.profile(profile) is None:
+            yield f"{profile} is not in the catalogue: its size, its count per GPU and its GPU model are not checked"
+
+
+RULES: Final[tuple[Callable[[Case], Iterator[Finding]], ...]] = (
+    efi_firmware,
+    hardware_version,
+    tied_to_its_host,
+    no_snapshots,
+    several_vgpus,
+    one_model,
+    device_count,
+    nothing_lost,
+    checked_less,
+)
+
+
+def findings(case: Case) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
+    """(every blocker, every warning) about the devices the VM is to have."""
+    found = [finding for rule in RULES for finding in rule(case)]
+    blockers = tuple(finding for finding in found if isinstance(finding, Rejection))
+    return blockers, tuple(dict.fromkeys(finding for finding in found if isinstance(finding, str)))
+
+
+def _vgpu_limit(known: Release | None) -> int | None:
+    if known is None:
+        return None
+    if known < (6, 7):
+        return 1
+    if known < (8,):
+        return 4
+    return 8 if known < (8, 0, 2) else 16

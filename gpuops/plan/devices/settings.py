@@ -1,0 +1,158 @@
+"""Settings: the one reconfigure that brings a VM its devices and all that must go with them.
+
+Sources: VMware vSphere docs: full memory reservation for every passthrough device, 64-bit MMIO for large BARs, and
+vNUMA only while CPU hot-add is off; `numa.nodeAffinity` of vSphere Resource Management.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import Vm
+from gpuops.plan.core.device_signature import signatures
+from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
+from gpuops.plan.devices.baseline import kept_with
+from gpuops.plan.devices.goal import Goal
+from gpuops.plan.devices.mmio import mmio_for, mmio_keys
+from gpuops.plan.devices.pins import kept_pins, pin_changes
+from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
+from gpuops.plan.placement.wanted import Placement
+
+VNUMA_HARDWARE: Final = 20
+"""Oldest virtual hardware with `virtualNuma` and `VirtualDevice.numaNode` (vSphere API 8.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What a change is made of: the VM, the devices it is to have, and the place found for them."""
+
+    vm: Vm
+    goal: Goal
+    placement: Placement
+    numa: NumaPolicy
+    catalog: Catalog
+
+    @property
+    def moved(self) -> bool:
+        return self.placement.host.ref != self.vm.host
+
+
+def change_of(fitting: Fitting) -> VmChange:
+    """The whole change, with the values before it kept beside; empty when the VM is as it should be."""
+    vm, goal = fitting.vm, fitting.goal
+    mmio = mmio_for(goal.devices, fitting.placement.host, fitting.catalog)
+    change = VmChange(
+        add=tuple(_on_node(len(goal.kept) + n, device, fitting) for n, device in enumerate(goal.add)),
+        remove=tuple(device.key for device in goal.removed),
+        replace_profile=goal.edited,
+        device_group=goal.device_group,
+        extra_config={**mmio_keys(mmio, vm.extra_config or {}), **_affinity(fitting), **_pins(fitting)},
+        memory_locked=None if vm.memory_locked else True,
+        cpu_hot_add=False if vm.cpu_hot_add else None,
+        cores_per_numa_node=_cores_per_node(fitting),
+        devices_after=None if goal.unchanged else signatures(goal.devices),
+    )
+    return kept_with(vm, change)
+
+
+def warnings_of(fitting: Fitting) -> tuple[str, ...]:
+    """What the change means beyond its purpose, one line each."""
+    vm, placement = fitting.vm, fitting.placement
+    found = []
+    unknown = mmio_for(fitting.goal.devices, placement.host, fitting.catalog).unknown
+    if unknown:
+        found.append(f"the MMIO space for {', '.join(unknown)} is not known: it is left as it is")
+    if fitting.numa is NumaPolicy.REQUIRED:
+        found.append(trade_off([vm.name], nodes_of(placement)))
+    if placement.numa_nodes:
+        found.append(wider(vm, placement, fitting.numa))
+    if fitting.moved and (vm.extra_config or {}).get(AFFINITY_KEY) and fitting.numa is not NumaPolicy.REQUIRED:
+        found.append(f"{AFFINITY_KEY} was for the old host: it is {_rebound(fitting)}")
+    if vm.cpu_hot_add is None and fitting.numa is not NumaPolicy.NONE:
+        found.append(
+            f"CPU hot-add of {vm.name} cannot be read and is left as it is; if it is on, the guest sees no vNUMA"
+        )
+    return tuple(found)
+
+
+def nodes_of(placement: Placement) -> str:
+    """`NUMA node 0 of esx-01`, `NUMA nodes 0, 1 of esx-01`."""
+    nodes = placement.bound_to
+    return f"NUMA node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))} of {placement.host.name}"
+
+
+def trade_off(names: Sequence[str], where: str) -> str:
+    """What it costs to bind VMs to NUMA nodes, in a line (VMware vSphere Resource Management, NUMA node affinity)."""
+    return (
+        f"{AFFINITY_KEY} binds {', '.join(names)} to {where}: ESXi no longer balances it over nodes, memory beyond the "
+        "node is remote, and the number means another place on another host, which neither DRS nor vMotion looks at"
+    )
+
+
+def wider(vm: Vm, placement: Placement, numa: NumaPolicy) -> str:
+    """What is done for a VM that no node can hold, in a line."""
+    count, gpus = len(placement.numa_nodes), f"its GPUs are on {nodes_of(placement)}"
+    cores, wide = _virtual_cores(vm, placement, numa), f"{vm.name} is wider than a NUMA node"
+    if cores is not None:
+        return f"{wide}: coresPerNumaNode {cores} shows the guest {count} nodes, {gpus}"
+    if vm.vcpus is None or vm.vcpus % count:
+        return f"{wide}; {vm.vcpus} vCPUs do not divide by {count}: its vNUMA is left to ESXi"
+    if not _has_vnuma(vm):
+        has = "unknown" if vm.hardware_version is None else f"vmx-{vm.hardware_version}"
+        return f"{wide}; coresPerNumaNode needs vmx-{VNUMA_HARDWARE}, it has {has}: its vNUMA is left to ESXi, {gpus}"
+    there = "cannot be read" if vm.cores_per_numa_node is None else f"is set to {vm.cores_per_numa_node}"
+    return f"{wide}; its coresPerNumaNode {there} and stays, {vm.vcpus // count} would show its {count} nodes; {gpus}"
+
+
+def _on_node(ordinal: int, device: NewDevice, fitting: Fitting) -> NewDevice:
+    """A new vGPU shown to the guest on the virtual node that lies where its GPU is."""
+    cores = _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
+    if not isinstance(device, NewVgpu) or cores is None:
+        return device
+    gpu = fitting.placement.host.gpu(seat) if (seat := fitting.placement.seats.get(ordinal)) else None
+    nodes = fitting.placement.bound_to
+    number = nodes.index(gpu.numa_node) if gpu and gpu.numa_node in nodes else 0
+    return replace(device, numa_node=number)
+
+
+def _cores_per_node(fitting: Fitting) -> int | None:
+    """The vCPUs in equal parts on its virtual nodes, for a VM beside its GPUs whose nodes nobody has sized by hand."""
+    by_hand = fitting.vm.cores_per_numa_node != 0
+    return None if by_hand else _virtual_cores(fitting.vm, fitting.placement, fitting.numa)
+
+
+def _virtual_cores(vm: Vm, placement: Placement, numa: NumaPolicy) -> int | None:
+    """Cores of each virtual node, where the VM has as many nodes as it is on; None = that is left to ESXi."""
+    nodes = placement.bound_to
+    if numa is NumaPolicy.NONE or not nodes or vm.vcpus is None or vm.vcpus % len(nodes) or not _has_vnuma(vm):
+        return None
+    cores = vm.vcpus // len(nodes)
+    return cores if vm.cores_per_numa_node in (0, cores) else None
+
+
+def _has_vnuma(vm: Vm) -> bool:
+    return vm.hardware_version is not None and vm.hardware_version >= VNUMA_HARDWARE
+
+
+def _affinity(fitting: Fitting) -> dict[str, str]:
+    there = (fitting.vm.extra_config or {}).get(AFFINITY_KEY, "")
+    nodes = affinity(fitting.placement.bound_to)
+    if fitting.numa is NumaPolicy.REQUIRED or (fitting.moved and there):
+        return {} if nodes == there else {AFFINITY_KEY: nodes}
+    return {}
+
+
+def _rebound(fitting: Fitting) -> str:
+    return f"now {nodes_of(fitting.placement)}" if fitting.placement.bound_to else "removed"
+
+
+def _pins(fitting: Fitting) -> dict[str, str]:
+    """Pin entries that differ from what they must be. A pinned vGPU that moves is pinned to its GPU on the new host."""
+    kept = kept_pins(fitting.vm, fitting.goal)
+    if fitting.moved:
+        kept = {ordinal: seat for ordinal in kept if (seat := fitting.placement.seats.get(ordinal)) is not None}
+    return pin_changes(fitting.vm, {**kept, **fitting.placement.pins})

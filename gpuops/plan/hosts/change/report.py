@@ -1,0 +1,72 @@
+"""What became of a rolling change, host by host, or what would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.rolling import Rolling
+from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.hosts.change.roll import Roll
+from gpuops.plan.hosts.host_plan import HostOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReport:
+    """One run, whole. `applied` False = dry run."""
+
+    verb: str
+    """The command whose change it is: `scheduler set`."""
+    rolling: Rolling
+    before: Inventory
+    plan: Roll
+    outcomes: tuple[HostOutcome, ...] = ()
+    applied: bool = False
+    afterwards: tuple[str, ...] = ()
+    """What is left to do, in order."""
+    taking_up: str = ""
+    """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether a host was changed (applied), or would be (dry run)."""
+        if not self.applied:
+            return self.plan.feasible and bool(self.plan.rounds)
+        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
+
+    @property
+    def exit_code(self) -> int:
+        """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
+        if not self.plan.feasible:
+            return 3
+        good = {Verdict.DONE, Verdict.ALREADY}
+        return 0 if all(outcome.verdict in good for outcome in self.outcomes) else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One host, or one move, of a change under way."""
+
+    ref: str
+    name: str
+    state: str
+    """`done`, `under way`, `to do` or `given up`."""
+    away: tuple[str, ...] = ()
+    """Names of its VMs that are not back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStatus:
+    """The change that has not ended. `verb` empty = there is none."""
+
+    verb: str = ""
+    began: datetime | None = None
+    holder: str = ""
+    """Who is at it now; empty = it was cut off, or it stopped."""
+    parts: tuple[Progress, ...] = ()
+    noun: str = "host"
+    """What a part is."""
+    given_up: tuple[Missed, ...] = ()
+    """Hosts and VMs that a person gave up, and that are not back."""

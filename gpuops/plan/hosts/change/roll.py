@@ -1,0 +1,193 @@
+"""Roll: the preflight of a rolling change: which hosts in which order, a few at a time, and where each VM goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.rolling import Rolling
+from gpuops.plan.core.host_state import privileges
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.privileges import HOT_MOVE
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
+from gpuops.plan.hosts.change.returning import doubtful
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.keeping import kept_as_they_are
+
+MAINTENANCE: Final = "Host.Config.Maintenance"
+"""To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One host, once: what is set on it, and what becomes of its VMs meanwhile."""
+
+    host: Host
+    step: HostStep
+    away: tuple[Away, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """Rounds of hosts that are down together, one round after another; or every reason why not."""
+
+    rounds: tuple[tuple[Turn, ...], ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Not empty = nothing is done on any host (exit 3)."""
+    warnings: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        return not self.rejections
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return tuple(turn for turns in self.rounds for turn in turns)
+
+    @property
+    def does(self) -> tuple[object, ...]:
+        """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
+        return tuple(
+            (turn.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in turn.away))
+            for turn in self.turns
+        )
+
+
+def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
+    """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
+    steps = (*plan.steps, *plan.due)
+    if plan.feasible and plan.steps and not plan.reboots and not plan.due:
+        raise UsageError("nothing of this waits for a reboot", hint="leave --reboot out: it is in force at once")
+    if plan.feasible and not steps:
+        return Roll(because=plan.because)
+    rejections = [*plan.rejections, *shut(rolling, now)]
+    for step in steps or plan.withheld:
+        rejections += _host_blockers(inventory.hosts[step.host], inventory)
+    if rejections:
+        return Roll(rejections=tuple(dict.fromkeys(rejections)))
+    rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
+    if refused:
+        return Roll(rejections=refused)
+    doubts = (_doubt(turn, inventory, catalog) for turns in rounds for turn in turns)
+    return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), plan.because)
+
+
+def _doubt(turn: Turn, inventory: Inventory, catalog: Catalog) -> str:
+    """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
+    names = doubtful(turn.host, turn.away, inventory, catalog)
+    return f"{turn.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
+
+
+def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
+    """Why no host may be taken out of service now."""
+    window = rolling.window
+    if window is None or ((night := window.night_at(now)) is not None and night.takes_at(now)):
+        return
+    following = window.next_night(now)
+    opens = (
+        f"it opens at {following.opens.astimezone(window.zone):%Y-%m-%d %H:%M %Z}" if following else "it never opens"
+    )
+    yield Rejection(
+        f"window {window.name}", f"is closed: {opens}", hint="run it then, from cron or at; or say no window"
+    )
+
+
+def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
+    """The host with the fewest running VMs first: what is wrong with the change shows where it disturbs the least."""
+
+    def key(step: HostStep) -> tuple[int, str, str]:
+        host = inventory.hosts[step.host]
+        return len(runs_there(host, inventory)), host.name, host.ref
+
+    return sorted(steps, key=key)
+
+
+def turns_of(
+    steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[Turn, ...] | tuple[Rejection, ...]:
+    """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
+    gone = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
+    if gone:
+        return gone
+    hosts = [inventory.hosts[step.host] for step in steps]
+    kept = tuple(each for host in hosts for each in kept_as_they_are(host, inventory))
+    if kept:
+        return kept
+    found = emptied(hosts, rolling.vms, inventory, catalog)
+    if found.rejections:
+        return found.rejections
+    return tuple(Turn(host, step, found.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
+
+
+def needed(turns: Collection[Turn]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+    """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
+    hosts = {turn.host.ref: privileges(turn.step) | {MAINTENANCE} for turn in turns}
+    vms = {away.vm.ref: _of_vm(away.leaving) for turn in turns for away in turn.away}
+    return hosts, {ref: wanted for ref, wanted in vms.items() if wanted}
+
+
+def _of_vm(leaving: Leaving) -> frozenset[str]:
+    match leaving:
+        case Leaving.VMOTION:
+            return HOT_MOVE
+        case Leaving.SHUT_DOWN | Leaving.POWER_OFF:
+            return frozenset({"VirtualMachine.Interact.PowerOff", "VirtualMachine.Interact.PowerOn"})
+        case Leaving.DRS:
+            return frozenset()
+
+
+def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
+    """What keeps a host from being rebooted, whatever is set on it."""
+    if host.connected is not True:
+        yield Rejection(host.name, "is not connected")
+        return
+    if host.in_maintenance is not False:
+        what = "whether it is in maintenance mode cannot be read"
+        what = "is in maintenance mode already: somebody else is at it" if host.in_maintenance else what
+        yield Rejection(host.name, what, hint="take it out of maintenance mode, or leave it out")
+    if host.booted is None:
+        yield Rejection(host.name, "when it last booted cannot be read: its return could not be told")
+    yield from kept_as_they_are(host, inventory)
+    for vm in inventory.vms_on(host):
+        if vm.power is None and not vm.template:
+            yield Rejection(host.name, f"whether {vm.name} runs cannot be read")
+
+
+def _rounds(
+    steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[tuple[tuple[Turn, ...], ...], tuple[Rejection, ...]]:
+    """As many hosts to a round as may be down at once and can be emptied together. Each round begins as the first did:
+    what was taken from the hosts before has come back to them."""
+    rounds: list[tuple[Turn, ...]] = []
+    refused: list[Rejection] = []
+    waiting = list(steps)
+    while waiting:
+        size, found = next_round(waiting, rolling, inventory, catalog)
+        refused += _refusals(found)
+        rounds.append(tuple(each for each in found if isinstance(each, Turn)))
+        del waiting[:size]
+    return tuple(rounds), tuple(dict.fromkeys(refused))
+
+
+def next_round(
+    waiting: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
+) -> tuple[int, tuple[Turn, ...] | tuple[Rejection, ...]]:
+    """(how many of the next hosts are down together, their turns), or one host and why it cannot be emptied."""
+    size = min(rolling.max_hosts, len(waiting))
+    found = turns_of(waiting[:size], rolling, inventory, catalog)
+    while _refusals(found) and size > 1:
+        size -= 1
+        found = turns_of(waiting[:size], rolling, inventory, catalog)
+    return size, found
+
+
+def _refusals(found: Sequence[Turn | Rejection]) -> tuple[Rejection, ...]:
+    return tuple(each for each in found if isinstance(each, Rejection))

@@ -1,0 +1,116 @@
+"""Switch MIG mode of GPUs: which GPUs can, and what is in the way. Only the host's own nvidia-smi does it.
+
+Sources: NVIDIA MIG User Guide (the mode changes by a reset of the idle GPU, or at the host's next boot); vSphere API
+8.0.3, HostGraphicsInfo.vgpuMode: vCenter tells the mode, and has no call to change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureMig, GpuDifference
+from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.keeping import kept_as_they_are
+
+NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
+
+
+@dataclass(frozen=True, slots=True)
+class SetMig:
+    """Have these GPUs in MIG mode, or not."""
+
+    on: bool
+    gpu: tuple[str, ...] = ()
+    """PCI addresses, on each host; empty = every GPU that has MIG."""
+    host: str | None = None
+    cluster: str | None = None
+
+    def hosts(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
+
+    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+        """The switch on each host. Raises UsageError."""
+        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
+        hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
+        if not hosts:
+            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("mig", inventory),))
+        if all((host.settings or HostSettings()).mig is None and not _why(host) for host in hosts):
+            raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
+        return together([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
+
+    @property
+    def _verb(self) -> str:
+        return f"mig set {'on' if self.on else 'off'}"
+
+    def _of_host(
+        self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
+    ) -> HostPart:
+        told = (host.settings or HostSettings()).mig
+        if host.connected is not True:
+            return HostPart(host.name, (Rejection(host.name, "is not connected"),))
+        if told is None:
+            return HostPart(host.name, (Rejection(host.name, f"its nvidia-smi was not asked: {_why(host)}"),))
+        states = {state.address: state for state in told}
+        meant = addresses or tuple(each for each, state in states.items() if state.current is not None)
+        missing = tuple(Rejection(host.name, f"has no GPU {each} (nvidia-smi)") for each in meant if each not in states)
+        changing = [states[each] for each in meant if each in states and states[each].pending is not self.on]
+        against = tuple(each for state in changing for each in _against(state, host, inventory, catalog))
+        kept = tuple(kept_as_they_are(host, inventory)) if changing else ()
+        if missing or against or kept:
+            return HostPart(host.name, (*missing, *against, *kept))
+        if not changing:
+            return self._already(host, [states[each] for each in meant])
+        word = "MIG" if self.on else "no MIG"
+        differences = tuple(GpuDifference(each.address, _word(each), word) for each in changing)
+        return HostPart(
+            host.name, step=ConfigureMig(host.ref, tuple(each.address for each in changing), self.on, differences)
+        )
+
+    def _already(self, host: Host, states: list[SmiState]) -> HostPart:
+        waiting = tuple(state.address for state in states if state.current is not self.on)
+        due = ConfigureMig(host.ref, waiting, self.on) if waiting else None
+        pending = "; a reboot is pending" if due else ""
+        what = (
+            "no GPU with MIG is meant" if not states else f"MIG mode is {'on' if self.on else 'off'} already{pending}"
+        )
+        return HostPart(host.name, because=(f"{host.name}: {what}",), due=due)
+
+
+def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Rejection]:
+    subject, gpu = f"{host.name} {state.address}", host.gpu(state.address)
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) if gpu is not None else None
+    if state.current is None or (board is not None and board.mig is None):
+        yield Rejection(subject, "has no MIG mode (NVIDIA MIG User Guide)")
+    elif gpu is None or gpu.vms is None:
+        yield Rejection(subject, "who runs on it cannot be read")
+    elif gpu.vms:
+        names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
+        yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
+    elif _given(gpu):
+        yield Rejection(subject, "is given to VMs whole, by DirectPath I/O: the host's driver does not have it")
+
+
+def _given(gpu: PhysicalGpu) -> bool:
+    return gpu.passthrough is not None and (gpu.passthrough.enabled or gpu.passthrough.active)
+
+
+def _why(host: Host) -> str:
+    """Why the host's nvidia-smi did not answer; empty = nobody asked it."""
+    unread = (host.settings or HostSettings()).unread
+    return "; ".join(text.removeprefix(UNASKED) for text in unread if text.startswith(UNASKED))
+
+
+def _word(state: SmiState) -> str:
+    return {True: "MIG", False: "no MIG", None: "unknown"}[state.pending]

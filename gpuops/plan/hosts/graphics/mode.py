@@ -1,0 +1,160 @@
+"""Set graphics types, vGPU modes and the assignment policy of hosts, as one read-merge-write of HostGraphicsConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import AssignmentPolicy, PciAddress
+from gpuops.model.host import Host
+from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern, Option
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureGraphics, GpuDifference
+from gpuops.plan.hosts.graphics.mode_rules import host_blockers, mode_blockers, mode_doubts, type_blockers
+from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.keeping import kept_as_they_are
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Have hosts and their GPUs configured so; None leaves a setting as it is."""
+
+    default_type: Annotated[SharedType | None, Option("What a GPU without a setting of its own is.")] = None
+    type: Annotated[SharedType | None, Option("How GPUs serve VMs: sharedDirect is vGPU.")] = None
+    vgpu_mode: Annotated[
+        SizeMode | None, Option("Whether vGPUs of several sizes may share a GPU (vSphere 8.0 Update 3).")
+    ] = None
+    assignment: Annotated[
+        AssignmentPolicy | None, Option("Which GPU the host gives the next vGPU: the emptiest, or the fullest.")
+    ] = None
+    gpu: GpusOfHosts = ()
+    """The GPUs that `type` and `vgpu_mode` are of; empty = every GPU of the hosts' graphics stack."""
+    host: HostPattern = None
+    cluster: ClusterName = None
+
+    def hosts(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        return tuple(host.ref for host in hosts_meant("mode set", self.host, self.cluster, inventory))
+
+    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+        """The change of each host's graphics configuration. Raises UsageError."""
+        gpus = self._gpus()
+        hosts = hosts_meant("mode set", self.host, self.cluster, inventory)
+        if not hosts:
+            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("mode", inventory),))
+        return together([self._of_host(host, gpus, inventory, catalog) for host in hosts], "mode")
+
+    def _gpus(self) -> tuple[PciAddress, ...]:
+        of_gpus = self.type is not None or self.vgpu_mode is not None
+        if not of_gpus and self.default_type is None and self.assignment is None:
+            raise UsageError(
+                "mode set needs something to set", hint="--type, --vgpu-mode, --default-type or --assignment"
+            )
+        if self.gpu and not of_gpus:
+            raise UsageError("--gpu means nothing here", hint="it says which GPUs --type and --vgpu-mode are of")
+        return tuple(PciAddress.parse(text) for text in self.gpu)
+
+    def _of_host(self, host: Host, gpus: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog) -> HostPart:
+        settings = host.settings or HostSettings()
+        unfit = tuple(host_blockers(host, settings))
+        if unfit or settings.graphics is None:
+            return HostPart(host.name, unfit)
+        before = settings.graphics
+        after = self._after(before, gpus)
+        rejections = (*_missing(host, before, gpus), *self._against(host, before, after, inventory, catalog))
+        if rejections:
+            return HostPart(host.name, rejections)
+        if after == before:
+            due = ConfigureGraphics(host.ref, before, before) if types_pending(host) else None
+            pending = "; a reboot is pending" if due else ""
+            return HostPart(host.name, because=(f"{host.name} is configured so already{pending}",), due=due)
+        types_change = before.default_type != after.default_type or any(
+            old.graphics_type != new.graphics_type for old, new in _pairs(before, after)
+        )
+        return HostPart(
+            host.name,
+            step=ConfigureGraphics(host.ref, before, after, tuple(_differences(before, after))),
+            reboots=types_change,
+            warnings=tuple(self._warnings(host, before, after, catalog)),
+        )
+
+    def _after(self, before: GraphicsSettings, gpus: tuple[PciAddress, ...]) -> GraphicsSettings:
+        return GraphicsSettings(
+            self.default_type or before.default_type,
+            self.assignment or before.assignment_policy,
+            tuple(self._device(device) if not gpus or device.address in gpus else device for device in before.devices),
+        )
+
+    def _device(self, device: GraphicsDevice) -> GraphicsDevice:
+        return replace(
+            device,
+            graphics_type=self.type or device.graphics_type,
+            vgpu_mode=self.vgpu_mode or device.vgpu_mode,
+        )
+
+    def _against(
+        self, host: Host, before: GraphicsSettings, after: GraphicsSettings, inventory: Inventory, catalog: Catalog
+    ) -> Iterator[Rejection]:
+        """Why the configuration must not change so, each reason once."""
+        pairs = _pairs(before, after)
+        of_types = [new.address for old, new in pairs if old.graphics_type != new.graphics_type]
+        of_modes = [new for old, new in pairs if old.vgpu_mode != new.vgpu_mode]
+        if of_types or of_modes:
+            yield from kept_as_they_are(host, inventory)
+        if of_types:
+            yield from type_blockers(host, inventory)
+        for device in of_modes:
+            yield from mode_blockers(device, host, inventory, catalog)
+
+    def _warnings(
+        self, host: Host, before: GraphicsSettings, after: GraphicsSettings, catalog: Catalog
+    ) -> Iterator[str]:
+        for old, new in _pairs(before, after):
+            if old.vgpu_mode != new.vgpu_mode:
+                yield from mode_doubts(new, host, catalog)
+        same_size = [device for device in after.devices if device.vgpu_mode in (None, SizeMode.SAME_SIZE)]
+        if before.assignment_policy != after.assignment_policy and not same_size:
+            yield f"{host.name}: the assignment policy counts in same-size mode only (VMware vSphere docs)"
+
+
+def types_pending(host: Host) -> bool:
+    """Whether a GPU is configured for another type than it is used as: that waits for a reboot of the host."""
+    return any(
+        gpu.graphics_type is not None
+        and gpu.configured_graphics_type is not None
+        and gpu.graphics_type is not gpu.configured_graphics_type
+        for gpu in host.gpus
+    )
+
+
+def _pairs(before: GraphicsSettings, after: GraphicsSettings) -> list[tuple[GraphicsDevice, GraphicsDevice]]:
+    return list(zip(before.devices, after.devices, strict=True))
+
+
+def _missing(host: Host, before: GraphicsSettings, gpus: Iterable[PciAddress]) -> Iterator[Rejection]:
+    known = {device.address for device in before.devices}
+    for address in gpus:
+        if address in known:
+            continue
+        if host.gpu(address) is None:
+            yield Rejection(host.name, f"has no GPU {address}")
+        else:
+            hint = f"gpuops passthrough off --device {address} gives it back to the host"
+            yield Rejection(f"{host.name} {address}", "is in DirectPath I/O, not in the host's graphics", hint=hint)
+
+
+def _differences(before: GraphicsSettings, after: GraphicsSettings) -> Iterator[GpuDifference]:
+    for old, new in _pairs(before, after):
+        if old != new:
+            yield GpuDifference(new.address, _words(old), _words(new))
+
+
+def _words(device: GraphicsDevice) -> str:
+    return device.graphics_type + (f", {device.vgpu_mode}" if device.vgpu_mode else "")

@@ -1,0 +1,209 @@
+"""Switch DirectPath I/O of a host's GPUs on or off, with their hardware labels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.host_settings import HostSettings, PassthroughState
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
+from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, PassthroughChange
+from gpuops.plan.hosts.graphics.linked import torn
+from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.keeping import kept_as_they_are
+
+
+@dataclass(frozen=True, slots=True)
+class SetPassthrough:
+    """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
+
+    on: bool
+    device: tuple[str, ...]
+    """PCI addresses, on each host."""
+    label: str | None = None
+    """Hardware label; empty removes it, None leaves it."""
+    host: str | None = None
+    cluster: str | None = None
+
+    def hosts(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
+
+    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+        """The change of each host's passthrough devices. Raises UsageError."""
+        if not self.device:
+            raise UsageError(f"{self._verb} needs --device", hint="gpuops inventory shows the addresses of GPUs")
+        addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.device))
+        hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
+        if not hosts:
+            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("passthrough", inventory),))
+        return together([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
+
+    @property
+    def _verb(self) -> str:
+        return f"passthrough {'on' if self.on else 'off'}"
+
+    def _of_host(
+        self, host: Host, addresses: tuple[PciAddress, ...], inventory: Inventory, catalog: Catalog
+    ) -> HostPart:
+        settings = host.settings or HostSettings()
+        if host.connected is not True:
+            return HostPart(host.name, (Rejection(host.name, "is not connected"),))
+        if settings.passthrough is None:
+            why = "; ".join(settings.unread) or "the host does not tell"
+            return HostPart(host.name, (Rejection(host.name, f"its passthrough devices cannot be read: {why}"),))
+        states = {state.address: state for state in settings.passthrough}
+        missing = tuple(
+            Rejection(host.name, f"has no GPU {address}")
+            for address in addresses
+            if host.gpu(address) is None or address not in states
+        )
+        if missing:
+            return HostPart(host.name, missing)
+        changes = {address: change for address in addresses if (change := self._change(states[address])) is not None}
+        if not changes:
+            there = [states[address] for address in addresses]
+            return HostPart(host.name, because=(self._already(host, there),), due=self._due(host, there))
+        rejections = (*self._labels(host, settings), *self._against(host, changes, states, inventory))
+        if rejections:
+            return HostPart(host.name, rejections)
+        at_once = settings.rebinds_without_reboot is True
+        switched = any(states[address].active != change.enabled for address, change in changes.items())
+        return HostPart(
+            host.name,
+            step=ConfigurePassthrough(
+                host.ref, tuple(changes.values()), tuple(_difference(states[a], c) for a, c in changes.items())
+            ),
+            reboots=switched and not at_once,
+            warnings=(
+                *self._warnings(host, changes, states, inventory),
+                *torn(host, addresses, on=self.on, catalog=catalog),
+            ),
+        )
+
+    def _change(self, state: PassthroughState) -> PassthroughChange | None:
+        """What is to change of a device; None = it is so already."""
+        if state.enabled == self.on and self.label in (None, state.label or ""):
+            return None
+        return PassthroughChange(state.address, self.on, self.label)
+
+    def _already(self, host: Host, states: list[PassthroughState]) -> str:
+        pending = "; a reboot is pending" if any(state.enabled != state.active for state in states) else ""
+        names = ", ".join(str(state.address) for state in states)
+        return f"DirectPath I/O of {names} is {'on' if self.on else 'off'} on {host.name} already{pending}"
+
+    def _due(self, host: Host, states: list[PassthroughState]) -> ConfigurePassthrough | None:
+        waiting = tuple(PassthroughChange(each.address, self.on) for each in states if each.active != self.on)
+        return ConfigurePassthrough(host.ref, waiting) if waiting else None
+
+    def _labels(self, host: Host, settings: HostSettings) -> Iterator[Rejection]:
+        if self.label is not None and settings.takes_labels is not True:
+            yield Rejection(host.name, "takes no hardware labels (vSphere API 7.0.2, assignHwPciConfigSupported)")
+
+    def _against(
+        self,
+        host: Host,
+        changes: dict[PciAddress, PassthroughChange],
+        states: dict[PciAddress, PassthroughState],
+        inventory: Inventory,
+    ) -> Iterator[Rejection]:
+        switched = [address for address, change in changes.items() if states[address].enabled != change.enabled]
+        if not switched:
+            return  # a label alone disturbs nobody
+        if self.on:
+            yield from kept_as_they_are(host, inventory)
+        for address in switched:
+            gpu = host.gpu(address)
+            if gpu is not None:
+                yield from _in_use(host, gpu, states[address], inventory)
+            if self.on and not states[address].capable:
+                yield Rejection(f"{host.name} {address}", "cannot be passed through (PciPassthruInfo.passthruCapable)")
+            yield from _not_whole(host, states[address], states, set(changes))
+        if not self.on:
+            yield from _given(host, switched, inventory)
+
+    def _warnings(
+        self,
+        host: Host,
+        changes: dict[PciAddress, PassthroughChange],
+        states: dict[PciAddress, PassthroughState],
+        inventory: Inventory,
+    ) -> Iterator[str]:
+        """VMs that take any GPU of a kind or a label, and then have one fewer to take."""
+        for address, change in changes.items():
+            gpu, label = host.gpu(address), states[address].label
+            relabelled = label is not None and change.label is not None and change.label != label
+            if gpu is None or not (relabelled or not self.on):
+                continue
+            for vm in inventory.vms_on(host):
+                taking = [device for device in vm.devices or () if _may_take(device, gpu)]
+                if taking and not self.on:
+                    yield f"{vm.name} takes any GPU like {host.name} {address}: there is one fewer for it"
+                elif any(device.label == label for device in taking):
+                    yield f"{vm.name} asks for GPUs labelled {label}: {host.name} {address} is none any more"
+
+
+def _in_use(host: Host, gpu: PhysicalGpu, state: PassthroughState, inventory: Inventory) -> Iterator[Rejection]:
+    """A device changes hands only while no VM has it (vSphere API, HostConfigFault of UpdatePassthruConfig)."""
+    subject = f"{host.name} {gpu.address}"
+    refs = {binding.vm for binding in host.bindings if binding.address == gpu.address} | set(gpu.vms or ())
+    names = sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in refs)
+    if names:
+        yield Rejection(subject, f"is in use by {', '.join(names)}", hint="stop or move them first")
+    elif gpu.vms is None and not state.active:
+        yield Rejection(subject, "who runs on it cannot be read")
+
+
+def _not_whole(
+    host: Host, state: PassthroughState, states: dict[PciAddress, PassthroughState], named: set[PciAddress]
+) -> Iterator[Rejection]:
+    """Devices that depend on one are passed through together (vSphere API, PciPassthruInfo.dependentDevice)."""
+    others = [
+        each.address
+        for each in states.values()
+        if each.depends_on == state.depends_on is not None and each.capable and each.address not in named
+    ]
+    left = [address for address in others if states[address].enabled == state.enabled]
+    if left:
+        hint = " ".join(f"--device {address}" for address in left)
+        yield Rejection(f"{host.name} {state.address}", "only goes with the devices beside it", hint=f"add {hint}")
+
+
+def _given(host: Host, addresses: list[PciAddress], inventory: Inventory) -> Iterator[Rejection]:
+    """VMs that have one of these devices by its address could not start any more."""
+    for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
+        if vm.devices is None:
+            yield Rejection(host.name, f"the devices of {vm.name} cannot be read: one of these may be among them")
+        for device in vm.devices or ():
+            if isinstance(device, DirectPathDevice) and device.address in addresses:
+                again = command("detach", vm=called(vm), device=str(device.address))
+                hint = f"{again} takes it from the VM"
+                yield Rejection(f"{host.name} {device.address}", f"belongs to {vm.name} (DirectPath I/O)", hint=hint)
+
+
+def _may_take(device: GpuDevice, gpu: PhysicalGpu) -> TypeGuard[DynamicDevice]:
+    label = gpu.passthrough.label if gpu.passthrough else None
+    return (
+        isinstance(device, DynamicDevice)
+        and (gpu.vendor_id, gpu.device_id) in device.allowed
+        and device.label in (None, label)
+    )
+
+
+def _difference(state: PassthroughState, change: PassthroughChange) -> GpuDifference:
+    label = state.label if change.label is None else change.label or None
+    return GpuDifference(state.address, _words(state.enabled, state.label), _words(change.enabled, label))
+
+
+def _words(enabled: bool, label: str | None) -> str:
+    return ("DirectPath I/O" if enabled else "host") + (f", label {label}" if label else "")

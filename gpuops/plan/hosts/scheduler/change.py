@@ -1,0 +1,185 @@
+"""Set a scheduler policy: which hosts and GPUs are meant, what is in the way, and the change of each host's options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.scheduler import DriverBranch, Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
+from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern, Option
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import ConfigureModule, GpuDifference
+from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.scheduler import module_options
+from gpuops.plan.hosts.scheduler.custody import setting_back
+from gpuops.plan.hosts.scheduler.rmpvmrl import encode
+from gpuops.plan.hosts.scheduler.rules import branch_blockers, doubts, gpu_blockers, host_blockers
+from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of, unscheduled
+
+_QUANTITY: Final = re.compile(r"(\d{1,6})\s*([a-z]*)", re.IGNORECASE)
+_BRANCH: Final = re.compile(r"r?(\d{3})", re.IGNORECASE)
+
+FREED_FRAMES: Final = (
+    "the frame-rate limiter acts with best effort only (NVIDIA AI Enterprise docs): desktops are no longer held to "
+    "45 (B types) or 60 (A, Q types) frames a second"
+)
+LIMITED_FRAMES: Final = (
+    "with best effort the frame-rate limiter acts again (NVIDIA AI Enterprise docs): desktops are held to 45 (B types) "
+    "or 60 (A, Q types) frames a second"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SetScheduler:
+    """Have these GPUs shared by this policy, from their hosts' next boot on."""
+
+    policy: Annotated[SchedulerPolicy, Option("Who gets the GPU's time.")]
+    time_slice: Annotated[
+        str | None, Option("Plain time slices, 1 to 30 ms; `default`: of the driver's own length.", "2ms")
+    ] = None
+    frequency: Annotated[str | None, Option("Adaptive round robin at 63 to 960 Hz (from vGPU 15 on).", "480Hz")] = None
+    averaging: Annotated[int | None, Option("Its averaging factor, 1 to 60; with --frequency.", "33")] = None
+    gpu: GpusOfHosts = ()
+    """Empty = every GPU that serves vGPUs."""
+    host: HostPattern = None
+    cluster: ClusterName = None
+    driver_branch: Annotated[
+        str | None, Option("The branch of the hosts' driver, where vCenter does not tell it.", "R550")
+    ] = None
+
+    def hosts(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
+        return tuple(host.ref for host in self._meant(inventory))
+
+    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+        """The change of each host's module options. Raises UsageError."""
+        wanted, stated, gpus = self._wanted(), self._stated(), tuple(PciAddress.parse(text) for text in self.gpu)
+        scope = Scope(cluster=self.cluster, host=self.host)
+        hosts = self._meant(inventory)
+        if not hosts:
+            return HostPlan(rejections=(scope.nowhere("scheduler", inventory),))
+        parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
+        plan = together(parts, "scheduler", _frames(parts, wanted))
+        meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
+        return replace(plan, warnings=(*plan.warnings, *setting_back(meant, inventory)))
+
+    def _meant(self, inventory: Inventory) -> tuple[Host, ...]:
+        return hosts_meant("scheduler set", self.host, self.cluster, inventory)
+
+    def _wanted(self) -> VgpuScheduler:
+        adaptive = self.frequency is not None or self.averaging is not None
+        if self.time_slice is not None and adaptive:
+            raise UsageError(
+                "--time-slice and --frequency exclude each other",
+                hint="the driver goes by time slices, or by adaptive round robin at a frequency",
+            )
+        if self.averaging is not None and self.frequency is None:
+            raise UsageError("--averaging needs --frequency", hint="NVIDIA documents the two as a pair: 480Hz and 33")
+        if self.policy is SchedulerPolicy.BEST_EFFORT and (self.time_slice is not None or adaptive):
+            raise UsageError(
+                "best effort has neither time slices nor a frequency", hint="leave them out, or choose a share"
+            )
+        if self.time_slice is not None:
+            length = None if self.time_slice == "default" else _quantity("--time-slice", self.time_slice, "ms")
+            return VgpuScheduler(self.policy, TimeSlices(length))
+        if self.frequency is not None:
+            return VgpuScheduler(self.policy, Frequency(_quantity("--frequency", self.frequency, "Hz"), self.averaging))
+        return VgpuScheduler(self.policy)
+
+    def _stated(self) -> DriverBranch | None:
+        if self.driver_branch is None:
+            return None
+        match = _BRANCH.fullmatch(self.driver_branch.strip())
+        if match is None:
+            raise UsageError(f"{self.driver_branch!r} is no driver branch", hint="write it as R550")
+        return DriverBranch(int(match[1]))
+
+
+def _of_host(
+    found: HostScheduler,
+    wanted: VgpuScheduler,
+    stated: DriverBranch | None,
+    gpus: tuple[PciAddress, ...],
+    inventory: Inventory,
+    catalog: Catalog,
+) -> HostPart:
+    host = found.host
+    meant = tuple(gpu for gpu in host.gpus if gpu.address in gpus) if gpus else _serving(host)
+    if not gpus and not meant:
+        return HostPart(host.name, because=(f"{host.name}: none of its GPUs serves vGPUs; left as it is",))
+    known = {gpu.address for gpu in host.gpus}
+    missing = tuple(Rejection(host.name, f"has no GPU {each}") for each in gpus if each not in known)
+    against = {gpu.address: tuple(gpu_blockers(gpu, host, wanted, inventory, catalog)) for gpu in meant}
+    rejections = (
+        *host_blockers(found, inventory),
+        *branch_blockers(found, stated, wanted),
+        *missing,
+        *_hinted(against, named=bool(gpus)),
+    )
+    if rejections:
+        return HostPart(host.name, rejections)
+    warnings = tuple(text for gpu in meant for text in doubts(gpu, host, inventory, catalog))
+    return _change(found, wanted, found.branch or stated, meant, gpus, warnings)
+
+
+def _change(
+    found: HostScheduler,
+    wanted: VgpuScheduler,
+    branch: DriverBranch | None,
+    meant: tuple[PhysicalGpu, ...],
+    gpus: tuple[PciAddress, ...],
+    warnings: tuple[str, ...],
+) -> HostPart:
+    """The change itself, or that there is none."""
+    host, options = found.host, found.settings.module_options or ""
+    round_robin = branch.round_robin if branch else None
+    before = {gpu.address: module_options.read(options, gpu.address, round_robin) for gpu in meant}
+    if all(reading == wanted for reading in before.values()):
+        due = ConfigureModule(host.ref, options, options) if found.settings.reboot_pending else None
+        pending = "; a reboot is pending" if due else ""
+        return HostPart(host.name, because=(f"{host.name} is set to {wanted} already{pending}",), due=due)
+    after = module_options.written(options, encode(wanted, round_robin), gpus)
+    changed = tuple(
+        GpuDifference(address, str(reading), str(wanted)) for address, reading in before.items() if reading != wanted
+    )
+    return HostPart(host.name, step=ConfigureModule(host.ref, options, after, changed), warnings=warnings)
+
+
+def _serving(host: Host) -> tuple[PhysicalGpu, ...]:
+    """The GPUs that are meant where none is named; one in MIG mode is, to be refused by name."""
+    return tuple(gpu for gpu in host.gpus if unscheduled(gpu) in (None, "MIG"))
+
+
+def _hinted(against: dict[PciAddress, tuple[Rejection, ...]], *, named: bool) -> Iterable[Rejection]:
+    """The refusals of GPUs; where all of a host's were meant, with the options that leave these out."""
+    able = [str(address) for address, rejections in against.items() if not rejections]
+    hint = f"set the others alone: {' '.join(f'--gpu {address}' for address in able)}"
+    for rejections in against.values():
+        for each in rejections:
+            yield each if named or not able else Rejection(each.subject, each.rule, hint=hint)
+
+
+def _frames(parts: list[HostPart], wanted: VgpuScheduler) -> tuple[str, ...]:
+    """What desktops will notice, where their GPU changes between best effort and a share."""
+    best_effort = str(SchedulerPolicy.BEST_EFFORT)
+    before = {difference.before == best_effort for part in parts if part.step for difference in part.step.gpus}
+    if wanted.policy is SchedulerPolicy.BEST_EFFORT:
+        return (LIMITED_FRAMES,) if False in before else ()
+    return (FREED_FRAMES,) if True in before else ()
+
+
+def _quantity(option: str, text: str, unit: str) -> int:
+    """A number, with its unit or without. Raises UsageError."""
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2].lower() not in ("", unit.lower()):
+        raise UsageError(f"{option} {text}: not a whole number of {unit}", hint=f"write it as {option} 2{unit}")
+    return int(match[1])

@@ -1,0 +1,87 @@
+"""What speaks against a scheduler policy on a host or on one of its GPUs, each with its rule and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuops.model.catalog import Catalog, Generation
+from gpuops.model.gpu import PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.scheduler import DriverBranch, SchedulerPolicy, VgpuScheduler
+from gpuops.plan.core.api_version import version_numbers
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.scheduler import module_options
+from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous
+from gpuops.plan.hosts.scheduler.state import HostScheduler, generation_of, unscheduled
+
+MIXED_SIZE_SINCE = "8.0.3.0"
+"""The API version that has HostGraphicsInfo.vgpuMode, and the first in which a GPU can be mixed-size (vSphere API)."""
+
+
+def host_blockers(found: HostScheduler, inventory: Inventory) -> Iterator[Rejection]:
+    """Why nothing can be set on this host at all."""
+    host, settings = found.host, found.settings
+    if host.connected is not True:
+        yield Rejection(host.name, "is not connected")
+        return
+    if settings.has_module is False:
+        hint = "install NVIDIA's vGPU manager (VIB) on it"
+        yield Rejection(host.name, "has no kernel module nvidia", hint=hint)
+    elif settings.module_options is None:
+        why = "; ".join(settings.unread) or "the host does not tell"
+        yield Rejection(host.name, f"its module options cannot be read: {why}")
+    elif (reason := module_options.unfit(settings.module_options)) is not None:
+        hint = "put them right first: esxcli system module parameters set -m nvidia -p '...'"
+        yield Rejection(host.name, reason, hint=hint)
+    yield from kept_as_they_are(host, inventory)
+
+
+def branch_blockers(found: HostScheduler, stated: DriverBranch | None, wanted: VgpuScheduler) -> Iterator[Rejection]:
+    """Why the host's driver has no word for it, or may read the word differently."""
+    host, branch = found.host, found.branch
+    if stated is not None and branch is not None and stated != branch:
+        yield Rejection(host.name, "driver branch", str(stated), str(branch), hint="leave --driver-branch out")
+        return
+    known = branch or stated
+    reason = against(wanted, known.round_robin if known else None)
+    if reason is None:
+        return
+    unknown = known is None and ambiguous(wanted)
+    yield Rejection(host.name, reason, hint="--driver-branch R550 states it" if unknown else "")
+
+
+def gpu_blockers(
+    gpu: PhysicalGpu, host: Host, wanted: VgpuScheduler, inventory: Inventory, catalog: Catalog
+) -> Iterator[Rejection]:
+    """Why this GPU cannot have the policy."""
+    subject = f"{host.name} {gpu.address}"
+    note = unscheduled(gpu)
+    if note == "MIG":
+        yield Rejection(
+            subject, "MIG-backed vGPUs are not scheduled: each has its own part (NVIDIA AI Enterprise docs)"
+        )
+    elif note is not None:
+        yield Rejection(subject, f"{note}: the host's vGPU driver does not schedule it")
+    elif generation_of(gpu, catalog) is Generation.MAXWELL:
+        yield Rejection(subject, "Maxwell GPUs have best effort only (NVIDIA vGPU docs: policies are for later GPUs)")
+    elif wanted.policy is SchedulerPolicy.FIXED_SHARE:
+        yield from _against_fixed_share(gpu, subject, inventory)
+
+
+def _against_fixed_share(gpu: PhysicalGpu, subject: str, inventory: Inventory) -> Iterator[Rejection]:
+    rule = "a mixed-size GPU can have best effort or equal share only (NVIDIA AI Enterprise docs)"
+    if gpu.vgpu_mode is VgpuMode.MIXED_SIZE:
+        yield Rejection(subject, rule)
+    elif gpu.vgpu_mode is None and version_numbers(inventory.api_version) >= version_numbers(MIXED_SIZE_SINCE):
+        yield Rejection(subject, f"whether it is in mixed-size mode cannot be read, and {rule}")
+
+
+def doubts(gpu: PhysicalGpu, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[str]:
+    """What could not be checked, a warning each."""
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    if board is None:
+        yield f"{host.name} {gpu.address}: {gpu.name} is not in the catalogue: whether it has policies is not checked"
+    elif gpu.vgpu_mode is None and board.mig is not None:
+        yield f"{host.name} {gpu.address}: vCenter {inventory.api_version} does not tell whether it is in MIG mode"

@@ -1,0 +1,104 @@
+"""What the scheduler of each GPU is set to, what is in force, and whether a reboot stands between the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuops.model.catalog import Catalog, Generation
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
+from gpuops.model.host import Host
+from gpuops.model.host_settings import HostSettings, SoftwarePackage
+from gpuops.model.inventory import Inventory
+from gpuops.model.scheduler import BEST_EFFORT, DriverBranch, RoundRobin
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.scheduler import module_options
+from gpuops.plan.hosts.scheduler.driver import branch_of, driver_of
+from gpuops.plan.hosts.scheduler.rmpvmrl import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class GpuScheduler:
+    """One GPU. `configured` and `effective` None = not known, or there is nothing to schedule, as `note` says."""
+
+    gpu: PhysicalGpu
+    configured: Reading | None
+    effective: Reading | None
+    note: str | None = None
+
+    @property
+    def reboot_pending(self) -> bool | None:
+        """Whether the next boot changes it; None = not known. Of a GPU with nothing to schedule: no."""
+        if self.note is not None:
+            return False
+        return None if self.configured is None or self.effective is None else self.configured != self.effective
+
+
+@dataclass(frozen=True, slots=True)
+class HostScheduler:
+    """One host, and its GPUs by address."""
+
+    host: Host
+    settings: HostSettings
+    driver: SoftwarePackage | None
+    branch: DriverBranch | None
+    gpus: tuple[GpuScheduler, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedulers:
+    """The answer of `scheduler show`."""
+
+    inventory: Inventory
+    hosts: tuple[HostScheduler, ...]
+
+
+def schedulers(inventory: Inventory, catalog: Catalog, scope: Scope) -> Schedulers:
+    """The hosts that are meant, as they were read. Raises UsageError, HostNotFound for a name that is not there."""
+    scope.check(inventory)
+    return Schedulers(inventory, tuple(scheduler_of(host, catalog) for host in scope.hosts(inventory)))
+
+
+def scheduler_of(host: Host, catalog: Catalog) -> HostScheduler:
+    """One host as it was read."""
+    settings = host.settings or HostSettings(unread=("its settings were not asked for",))
+    driver = driver_of(settings.packages or ())
+    branch = branch_of(driver.version) if driver else None
+    round_robin = branch.round_robin if branch else None
+    gpus = tuple(_of_gpu(gpu, settings, round_robin, catalog) for gpu in host.gpus)
+    return HostScheduler(host, settings, driver, branch, gpus)
+
+
+def read_options(options: str | None, gpu: PciAddress, round_robin: RoundRobin | None) -> Reading | None:
+    """What the options say of a GPU; None where they are not known."""
+    return None if options is None else module_options.read(options, gpu, round_robin)
+
+
+def unscheduled(gpu: PhysicalGpu) -> str | None:
+    """Why there is nothing to schedule on this GPU; None = its vGPUs share its time, as far as can be told.
+
+    MIG-backed vGPUs have parts of the GPU of their own (NVIDIA AI Enterprise docs).
+    """
+    if gpu.vendor_id not in (0, NVIDIA_VENDOR_ID):
+        return "no NVIDIA GPU"
+    if gpu.passthrough is not None and (gpu.passthrough.active or gpu.passthrough.enabled):
+        return "DirectPath I/O"
+    return "MIG" if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else None
+
+
+def generation_of(gpu: PhysicalGpu, catalog: Catalog) -> Generation | None:
+    """The architecture of the GPU; None = the catalogue does not know it."""
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    return board.generation if board else None
+
+
+def _of_gpu(gpu: PhysicalGpu, settings: HostSettings, round_robin: RoundRobin | None, catalog: Catalog) -> GpuScheduler:
+    note = unscheduled(gpu)
+    if note is not None:
+        return GpuScheduler(gpu, None, None, note)
+    if generation_of(gpu, catalog) is Generation.MAXWELL:
+        return GpuScheduler(gpu, BEST_EFFORT, BEST_EFFORT, "Maxwell: best effort only")
+    return GpuScheduler(
+        gpu,
+        read_options(settings.module_options, gpu.address, round_robin),
+        read_options(settings.loaded_options, gpu.address, round_robin),
+    )

@@ -1,0 +1,135 @@
+"""Project: the snapshot as it will be when a step is done, so that a plan sees the GPUs its own steps free and take.
+
+Raises VmNotFound for a VM that the snapshot lacks, and nothing else: a step that the host would refuse is projected
+as far as it goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, assert_never
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.drs import VmDrs
+from gpuops.model.host import Cluster
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm
+from gpuops.plan.core.steps import (
+    NewDevice,
+    NewDirectPath,
+    NewDynamic,
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from gpuops.plan.placement.slots_taken import release, take
+
+FIRST_DEVICE_KEY: Final = 13000
+"""vCenter numbers passthrough devices from here (govmomi's recorded VMs)."""
+
+
+def project(step: Step, inventory: Inventory, catalog: Catalog | None = None) -> Inventory:
+    """The snapshot after the step. A VM that starts, or arrives running, is on the GPUs its host is expected to choose.
+
+    Without a catalogue the GPU models are not told apart, and the expected GPU is a guess on a host with several.
+    """
+    vm = inventory.vm(step.vm)
+    match step:
+        case ReconfigureVm(change=change):
+            return inventory.with_vm(_reconfigured(vm, change))
+        case RelocateVm(host=host):
+            moved = replace(vm, host=host)
+            if vm.power is not PowerState.ON:
+                return inventory.with_vm(moved)
+            return take(moved, release(vm, inventory), catalog or Catalog())
+        case PowerOnVm(host=host) | ResumeVm(host=host):
+            running = replace(vm, host=host or vm.host, power=PowerState.ON)
+            return take(running, release(vm, inventory), catalog or Catalog())
+        case SuspendVm():
+            return release(replace(vm, power=PowerState.SUSPENDED), inventory)
+        case PowerOffVm() | ShutDownGuest():
+            return release(replace(vm, power=PowerState.OFF), inventory)
+        case RunInGuest():
+            return inventory
+        case SetVmDrs(drs=drs):
+            cluster = inventory.cluster_of(vm)
+            return inventory.with_cluster(_overridden(cluster, vm.ref, drs)) if cluster is not None else inventory
+        case SetAttribute(name=name, value=value):
+            others = {key: text for key, text in vm.attributes.items() if key != name}
+            return inventory.with_vm(replace(vm, attributes={**others, name: value} if value else others))
+        case _:
+            assert_never(step)
+
+
+def _overridden(cluster: Cluster, ref: str, drs: VmDrs) -> Cluster:
+    others = tuple(each for each in cluster.drs_overrides if each[0] != ref)
+    excluded = tuple(each for each in cluster.drs_excluded if each != ref)
+    match drs:
+        case VmDrs.CLUSTER:
+            return replace(cluster, drs_overrides=others, drs_excluded=excluded)
+        case VmDrs.OFF:
+            return replace(cluster, drs_overrides=(*others, (ref, "")), drs_excluded=(*excluded, ref))
+        case _:
+            return replace(cluster, drs_overrides=(*others, (ref, drs.value)), drs_excluded=excluded)
+
+
+def _reconfigured(vm: Vm, change: VmChange) -> Vm:
+    locked = vm.memory_locked if change.memory_locked is None else change.memory_locked
+    reservation = change.memory_reservation_mib
+    if reservation is None:
+        reservation = vm.memory_mib if change.memory_locked else vm.memory_reservation_mib
+    return replace(
+        vm,
+        devices=_devices(vm, change),
+        extra_config=_extra_config(vm, change),
+        memory_locked=locked,
+        memory_reservation_mib=reservation,
+        cpu_hot_add=vm.cpu_hot_add if change.cpu_hot_add is None else change.cpu_hot_add,
+        cores_per_numa_node=(
+            vm.cores_per_numa_node if change.cores_per_numa_node is None else change.cores_per_numa_node
+        ),
+    )
+
+
+def _extra_config(vm: Vm, change: VmChange) -> dict[str, str] | None:
+    if vm.extra_config is None:
+        return dict(change.extra_config) or None
+    return {key: value for key, value in {**vm.extra_config, **change.extra_config}.items() if value}
+
+
+def _devices(vm: Vm, change: VmChange) -> tuple[GpuDevice, ...] | None:
+    if vm.devices is None:
+        return None
+    profiles = dict(change.replace_profile)
+    kept = tuple(
+        replace(device, profile=profiles[device.key])
+        if isinstance(device, VgpuDevice) and device.key in profiles
+        else device
+        for device in vm.devices
+        if device.key not in change.remove
+    )
+    first = max([FIRST_DEVICE_KEY - 1, *(device.key for device in kept)]) + 1
+    group = 1 + max([0, *(getattr(device, "group", None) or 0 for device in kept)]) if change.device_group else None
+    return (*kept, *(_added(device, first + index, group) for index, device in enumerate(change.add)))
+
+
+def _added(device: NewDevice, key: int, group: int | None) -> GpuDevice:
+    match device:
+        case NewVgpu(profile=profile, numa_node=numa_node):
+            return VgpuDevice(key, profile, numa_node, group)
+        case NewDirectPath(address=address, vendor_id=vendor_id, device_id=device_id, system_id=system_id):
+            return DirectPathDevice(key, address, vendor_id, device_id, system_id, group)
+        case NewDynamic(allowed=allowed, label=label):
+            return DynamicDevice(key, allowed, label, None, group)
+        case _:
+            assert_never(device)

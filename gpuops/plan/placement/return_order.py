@@ -1,0 +1,96 @@
+"""In which order suspended desktops resume, and whether all of them can; `rotation` and `hosts/change` call it.
+
+Order decides whether they fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
+over empty GPUs. So first one VM of each profile for every GPU that the profile needs, and only when each GPU is spoken
+for, the rest. On a mixed-size or MIG GPU a large profile needs a start offset that small ones may sit on: the largest
+first, strictly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import VgpuMode
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.project import project
+from gpuops.plan.placement.room import Room, around
+from gpuops.plan.placement.taking import bringing_back, taking
+
+
+def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
+    """A question: why desktops, once suspended, could not come back to their hosts when the ML VMs are stopped."""
+
+    def ask(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+        by_host: dict[str | None, list[Vm]] = defaultdict(list)
+        for vm in desktops:
+            by_host[vm.host].append(vm)
+        found = (stranded(vms, inventory, catalog, room) for vms in by_host.values())
+        return tuple(refusal for refusals in found for refusal in refusals)
+
+    return ask
+
+
+def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, room: Room) -> list[Rejection]:
+    """Why desktops of one host could not resume there, one after the other, with every other desktop running."""
+    host = inventory.host_of(desktops[0])
+    if host is None:
+        return [Rejection(vm.name, "its host is not known") for vm in desktops]
+    world = around(host, inventory)
+    for vm in desktops:
+        world = project(taking(vm), world)
+    refusals: list[Rejection] = []
+    for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
+        reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
+        refusals += reasons
+        if not reasons:
+            world = project(bringing_back(world.vm(vm.ref)), world, catalog)
+    return refusals
+
+
+def return_order(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> tuple[list[Vm], list[Vm]]:
+    """(one for each GPU to claim, the rest), host by host. `inventory` shows them suspended."""
+    by_host: dict[str | None, list[Vm]] = defaultdict(list)
+    for vm in desktops:
+        by_host[vm.host].append(vm)
+    seeds: list[Vm] = []
+    others: list[Vm] = []
+    for ref in sorted(by_host, key=str):
+        vms = sorted(by_host[ref], key=lambda vm: (-size_mib(vm, catalog), vm.profiles, vm.name))
+        to_claim = _gpus_to_claim(vms, inventory, catalog)
+        for vm in vms:
+            (seeds if to_claim[vm.profiles] > 0 else others).append(vm)
+            to_claim[vm.profiles] -= 1
+    return seeds, others
+
+
+def _gpus_to_claim(vms: Sequence[Vm], inventory: Inventory, catalog: Catalog) -> Counter[tuple[str, ...]]:
+    """How many GPUs each set of profiles still has to claim; on mixed-size and MIG hosts every VM counts as one."""
+    counts = Counter(vm.profiles for vm in vms)
+    host = inventory.host_of(vms[0])
+    if host is None or any(gpu.vgpu_mode in (VgpuMode.MIXED_SIZE, VgpuMode.MULTI_INSTANCE) for gpu in host.gpus):
+        return counts
+    # A GPU that holds a running VM of these profiles is claimed: its neighbours come back to it without hurry.
+    running = {vm.ref: vm.profiles for vm in inventory.vms_on(host) if vm.power is PowerState.ON}
+    claimed = Counter(held for gpu in host.gpus for held in {running[ref] for ref in gpu.vms or () if ref in running})
+    there = Counter(running.values())
+    return Counter(
+        {
+            profiles: -(-(count + there[profiles]) // _per_gpu(profiles, catalog)) - claimed[profiles]
+            for profiles, count in counts.items()
+        }
+    )
+
+
+def _per_gpu(profiles: tuple[str, ...], catalog: Catalog) -> int:
+    found = [catalog.profile(name) for name in profiles]
+    return min((profile.max_per_gpu for profile in found if profile is not None), default=1)
+
+
+def size_mib(vm: Vm, catalog: Catalog) -> int:
+    """The frame buffers of all its vGPUs."""
+    found = [catalog.profile(name) for name in vm.profiles]
+    return sum(profile.framebuffer_mib for profile in found if profile is not None)

@@ -1,0 +1,172 @@
+"""Builds the batch problem from a snapshot and the kinds of requests; `place_all.py` calls it for a plan and for a
+bound.
+
+Rows of a host: for each NUMA node with GPUs its memory and, for each device, the slots beside it; then the same block
+for the whole host. Example: two nodes and the devices 8q and 24q give nine rows:
+
+    0 memory node 0   1 slots 8q node 0   2 slots 24q node 0
+    3 memory node 1   4 slots 8q node 1   5 slots 24q node 1
+    6 memory host     7 slots 8q host     8 slots 24q host
+
+Memory is counted in units that divide every request's, so that hosts that differ by less are one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+from gpuops.advise.occupancy import GpuState, gpu_states
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import Vm
+from gpuops.plan.placement.gpu_filters import holders, matches_type
+from gpuops.plan.placement.host_filters import refusals
+from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_unreserved, unreserved
+from gpuops.plan.placement.wanted import Wanted, WantsDynamic, demands_of
+from gpuops.plan.queue.batch.problem import Amounts, BatchProblem, GpuGroup, HostShape, PlacementOption
+from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
+from gpuops.plan.queue.batch.vgpu_layouts import VgpuLayout, VgpuLayouts, hardest_first
+
+_NO_VM = Vm(ref="", name="")
+
+
+@dataclass(frozen=True, slots=True)
+class HostGpus:
+    """One host of a shape: its NUMA nodes with GPUs, and the addresses of the GPUs in each group."""
+
+    ref: str
+    nodes: tuple[int, ...]
+    groups: tuple[tuple[PciAddress, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchModel:
+    """The problem, and what its numbers stand for: the kinds, the hosts of each shape, and the devices."""
+
+    problem: BatchProblem
+    kinds: tuple[RequestKind, ...]
+    hosts: tuple[tuple[HostGpus, ...], ...]
+    devices: tuple[Device, ...]
+
+    def node(self, amounts: Amounts, host: HostGpus) -> int | None:
+        """The NUMA node that an option or a layout is on; None = the host as a whole."""
+        block = amounts[0][0] // (1 + len(self.devices))
+        return host.nodes[block] if block < len(host.nodes) else None
+
+    def slots(self, layout: Amounts, host: HostGpus) -> dict[Device, int]:
+        """How many of each device the layout of a GPU holds, read from the block of the whole host."""
+        width, block = 1 + len(self.devices), len(host.nodes)
+        return {self.devices[row % width - 1]: count for row, count in layout if row // width == block}
+
+
+def build_model(
+    kinds: Sequence[RequestKind], inventory: Inventory, catalog: Catalog, *, certain: bool = True
+) -> BatchModel:
+    """The problem with what is certain to work; without `certain` with all that might, for a bound."""
+    return _ModelBuilder(tuple(kinds), inventory, catalog, certain).model()
+
+
+class _ModelBuilder:
+    def __init__(self, kinds: tuple[RequestKind, ...], inventory: Inventory, catalog: Catalog, certain: bool) -> None:
+        self.kinds, self.inventory, self.catalog, self.certain = kinds, inventory, catalog, certain
+        profiles = hardest_first([k.device for k in kinds if isinstance(k.device, str)], catalog)
+        whole = dict.fromkeys(kind.device for kind in kinds if not isinstance(kind.device, str))
+        self.devices: tuple[Device, ...] = (*whole, *profiles)
+        self._column = {device: 1 + at for at, device in enumerate(self.devices)}
+        self._width = 1 + len(self.devices)
+        self._layouts = VgpuLayouts(profiles, catalog, certain)
+        self._wanted = [Wanted(kind.vm(kind.first), demands_of(kind.devices, {}), ()) for kind in kinds]
+        self._unit_mib = gcd(*(kind.first.memory_mib for kind in kinds))
+        self._asked_mib = sum(kind.first.memory_mib * len(kind.workloads) for kind in kinds)
+
+    def model(self) -> BatchModel:
+        shapes: dict[tuple[object, ...], tuple[HostShape, list[HostGpus]]] = {}
+        refs = frozenset().union(*(kind.hosts for kind in self.kinds))
+        hosts = sorted((self.inventory.hosts[ref] for ref in refs), key=lambda host: (host.name, host.ref))
+        for host in hosts:
+            shape, gpus = self._shape(host)
+            if not shape.options:
+                continue
+            key = (shape.capacity, shape.groups, tuple(shape.options.items()))
+            shapes.setdefault(key, (shape, []))[1].append(gpus)
+        problem = BatchProblem(
+            demand=tuple(len(kind.workloads) for kind in self.kinds),
+            worth=tuple(kind.gpu_mib for kind in self.kinds),
+            shapes=tuple(replace(shape, count=len(hosts_alike)) for shape, hosts_alike in shapes.values()),
+        )
+        return BatchModel(
+            problem, self.kinds, tuple(tuple(hosts_alike) for _, hosts_alike in shapes.values()), self.devices
+        )
+
+    def _shape(self, host: Host) -> tuple[HostShape, HostGpus]:
+        states = gpu_states(host, self.inventory, self.catalog)
+        beside = {state.gpu.numa_node for state in states}
+        nodes = [node.id for node in sorted(host.numa_nodes, key=lambda node: node.id) if node.id in beside]
+        free_mib = (surely_unreserved if self.certain else unreserved)(host, _NO_VM, self.inventory)
+        capacity: list[int] = []
+        node_by_id = {node.id: node for node in host.numa_nodes}
+        for number in nodes:
+            capacity += self._row_block(free_memory_mib(node_by_id[number], _NO_VM, host, self.inventory))
+        capacity += self._row_block(free_mib or 0)
+        groups: dict[tuple[Amounts, ...], list[PciAddress]] = {}
+        holder_of = holders(host, self.inventory)
+        for state in states:
+            amounts = self._amounts(state, nodes, holder_of)
+            if amounts:
+                groups.setdefault(amounts, []).append(state.gpu.address)
+        options = {
+            number: options
+            for number, kind in enumerate(self.kinds)
+            if host.ref in kind.hosts and (options := self._options(number, kind, host, nodes))
+        }
+        ordered = sorted(groups.items())
+        shape = HostShape(1, tuple(capacity), tuple(GpuGroup(len(gpus), each) for each, gpus in ordered), options)
+        return shape, HostGpus(host.ref, tuple(nodes), tuple(tuple(gpus) for _, gpus in ordered))
+
+    def _row_block(self, memory_mib: int) -> list[int]:
+        return [max(0, min(memory_mib, self._asked_mib)) // self._unit_mib, *([0] * len(self.devices))]
+
+    def _amounts(
+        self, state: GpuState, nodes: Sequence[int], holder_of: Mapping[PciAddress, str]
+    ) -> tuple[Amounts, ...]:
+        """Every layout of the GPU, in rows: in the block of its NUMA node and in that of the whole host."""
+        layouts: list[tuple[tuple[Device, int], ...]] = [*map(_as_devices, self._layouts.of(state))]
+        if state.gpu.address not in holder_of and state.gpu.passthrough is not None and state.gpu.passthrough.active:
+            whole = (device for device in self.devices if not isinstance(device, str))
+            layouts += [((device, 1),) for device in whole if matches_type(state.gpu, WantsDynamic(0, *device))]
+        blocks = [len(nodes)]
+        if state.gpu.numa_node in nodes:
+            blocks.insert(0, nodes.index(state.gpu.numa_node))
+        return tuple(
+            tuple((block * self._width + self._column[device], count) for block in blocks for device, count in layout)
+            for layout in layouts
+        )
+
+    def _options(self, number: int, kind: RequestKind, host: Host, nodes: Sequence[int]) -> tuple[PlacementOption, ...]:
+        """An option on each node that has the cores, then one anywhere on the host where locality is not required."""
+        if refusals(self._wanted[number], host, self.inventory):
+            return ()
+        memory, column = kind.first.memory_mib // self._unit_mib, self._column[kind.device]
+        anywhere: Amounts = ((len(nodes) * self._width, memory), (len(nodes) * self._width + column, kind.count))
+        if kind.numa is NumaPolicy.NONE:
+            return (PlacementOption(anywhere),)
+        cores = {node.id: free_cores(node, _NO_VM, host, self.inventory) for node in host.numa_nodes}
+        local_options = tuple(
+            PlacementOption(((index * self._width, memory), (index * self._width + column, kind.count), *anywhere))
+            for index, number in enumerate(nodes)
+            if kind.first.vcpus <= cores[number]
+        )
+        return (
+            local_options
+            if kind.numa is NumaPolicy.REQUIRED
+            else (*local_options, PlacementOption(anywhere, remote=True))
+        )
+
+
+def _as_devices(layout: VgpuLayout) -> tuple[tuple[Device, int], ...]:
+    return tuple((profile, count) for profile, count in layout)

@@ -1,0 +1,179 @@
+"""Queue: workloads placed one after another, each in the room that the earlier ones leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.workload import Workload
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_shapes, subtract_counts
+from gpuops.plan.placement.slots_taken import take
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.contradiction import contradictions
+from gpuops.plan.queue.nearest import nearest
+from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, Trial
+from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib, running, vm_of
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The snapshot as it is once the workloads so far run, and what became of them."""
+
+    inventory: Inventory
+    catalog: Catalog
+    explain: bool
+    pin: PinPolicy
+    answers: tuple[Placed | Refusal, ...] = ()
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    coming: Asked = field(default_factory=dict)
+    """What those ask for whose turn is later: they are as much of the site's mix as what runs."""
+
+    def with_all(self, workloads: Iterable[Workload]) -> Queue:
+        """After all of these, in the order of placing."""
+        workloads = tuple(workloads)
+        asked = {workload: self._asked(workload) for workload in workloads}
+        coming: Asked = reduce(add_counts, asked.values(), {})
+        queue = self
+        for unit in units(workloads, self.inventory, self.catalog):
+            coming = reduce(subtract_counts, (asked[workload] for workload in unit), coming)
+            queue = replace(queue, coming=coming).after(unit)
+        return queue
+
+    def _asked(self, workload: Workload) -> Asked:
+        devices = choices_of_devices(workload, self.inventory, self.catalog)[0]
+        return {} if isinstance(devices, Rejection) else count_shapes((vm_of(workload, devices),), self.catalog)
+
+    def after(self, unit: Sequence[Workload]) -> Queue:
+        return self._alone(unit[0]) if len(unit) == 1 else self._together(unit)
+
+    def _alone(self, workload: Workload) -> Queue:
+        trial = self.trial(workload)
+        answer = trial.answer()
+        if isinstance(answer, Refusal):
+            return self._with(replace(answer, nearest=nearest(trial, answer.rejections)))
+        return self._with(answer)
+
+    def _together(self, unit: Sequence[Workload]) -> Queue:
+        """The unit on the best host of its largest that takes all of them."""
+        against = contradictions(unit, self.inventory)
+        if against:
+            return self._none_of(unit, against)
+        tried: frozenset[str] = frozenset()
+        reasons: dict[Rejection, None] = {}
+        most, at = 0, ""
+        while True:
+            queue = self
+            host: str | None = None
+            for number, workload in enumerate(unit):
+                answer = replace(queue.trial(workload, only=host, without=tried), every_reason=False).answer()
+                queue = queue._with(answer)
+                if isinstance(answer, Refusal):
+                    reasons |= dict.fromkeys(answer.rejections)
+                    break
+                host = answer.placement.host.ref
+                if number + 1 > most:
+                    most, at = number + 1, answer.placement.host.name
+            else:
+                return queue
+            if host is None:
+                part = f"{most} of these {len(unit)} fit together on {at}" if most > 1 else ""
+                return self._none_of(unit, (), tuple(reasons), part)
+            tried |= {host}
+
+    def _none_of(
+        self,
+        unit: Sequence[Workload],
+        contradicted: Sequence[Rejection],
+        reasons: Sequence[Rejection] = (),
+        part: str = "",
+    ) -> Queue:
+        """All refused: for what contradicts itself, for what each has against itself, or for the reasons on hosts.
+
+        `part` says how many of them a host would take.
+        """
+        alone = {workload.name: self.trial(workload).answer() for workload in unit}
+        impossible = [name for name, answer in alone.items() if isinstance(answer, Refusal)]
+        about_all = contradicted if contradicted or impossible else (self._not_together(unit),)
+        queue, instead = self, self._apart(unit) or part
+        for workload in unit:
+            itself = alone[workload.name]
+            own = itself.rejections if isinstance(itself, Refusal) else ()
+            others = [name for name in impossible if name != workload.name]
+            found = (
+                *(replace(reason, subject=workload.name) for reason in about_all),
+                *own,
+                *(Rejection(workload.name, f"{name}, of the same affinity, has no place by itself") for name in others),
+                *(() if impossible else reasons),
+            )
+            near = nearest(self.trial(workload), own) if own else instead
+            if isinstance(itself, Placed) and not near:
+                near = f"without affinity {workload.affinity} it fits on {itself.placement.host.name}"
+            queue = queue._with(Refusal(workload, tuple(dict.fromkeys(found)), nearest=near))
+        return queue
+
+    def _not_together(self, unit: Sequence[Workload]) -> Rejection:
+        names = ", ".join(workload.name for workload in unit)
+        rule = f"must share a host with all of affinity {unit[0].affinity} ({names}), and no host takes them all"
+        return Rejection(unit[0].name, rule)
+
+    def _apart(self, unit: Sequence[Workload]) -> str:
+        """Where they would fit each on its own; empty where not even so."""
+        queue = self
+        for workload in unit:
+            queue = queue._with(queue.trial(replace(workload, affinity=None)).answer())
+        found = queue.answers[len(self.answers) :]
+        if any(isinstance(answer, Refusal) for answer in found):
+            return ""
+        hosts = ", ".join(
+            f"{answer.workload.name} on {answer.placement.host.name}" for answer in found if isinstance(answer, Placed)
+        )
+        return f"without affinity {unit[0].affinity} they fit: {hosts}"
+
+    def trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
+        """The question where this one goes, in the room that the workloads so far leave."""
+        known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
+        return Trial(workload, *known, only, without)
+
+    def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
+        """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""
+        return replace(self, inventory=inventory, answers=(*self.answers, *placed))
+
+    def _with(self, answer: Placed | Refusal) -> Queue:
+        answers = (*self.answers, answer)
+        if isinstance(answer, Refusal):
+            return replace(self, answers=answers)
+        vm = running(answer.vm, answer.placement, answer.workload.numa)
+        return replace(
+            self,
+            inventory=take(vm, self.inventory, self.catalog),
+            answers=answers,
+            neighbours=self.neighbours.after(answer),
+        )
+
+
+def units(workloads: Iterable[Workload], inventory: Inventory, catalog: Catalog) -> Iterator[tuple[Workload, ...]]:
+    """What is placed at once, in the order of placing; the members of a unit in theirs."""
+    sizes = {workload: _size(workload, inventory, catalog) for workload in workloads}
+
+    def rank(workload: Workload) -> tuple[int, bool, tuple[int, int, int], str]:
+        # What names its GPUs can have no others: who only says of what kind is given one of the rest.
+        return (-workload.priority, not workload.device, sizes[workload], workload.name)
+
+    found: dict[tuple[str, str], list[Workload]] = {}
+    for workload in sorted(sizes, key=rank):
+        alone = workload.affinity is None
+        found.setdefault(("workload", workload.name) if alone else ("affinity", str(workload.affinity)), []).append(
+            workload
+        )
+    return (tuple(unit) for unit in found.values())
+
+
+def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[int, int, int]:
+    """Smaller is larger: what sorts first."""
+    devices = choices_of_devices(workload, inventory, catalog)[0]
+    gpu_mib = 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
+    return (-gpu_mib, -workload.memory_mib, -workload.vcpus)

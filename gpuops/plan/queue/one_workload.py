@@ -1,0 +1,211 @@
+"""Trial: one workload on one snapshot: a place with everything that speaks for it, or every reason against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import DynamicDevice, Vm
+from gpuops.model.workload import Workload
+from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.devices.rules import Case, findings
+from gpuops.plan.devices.settings import wider
+from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
+from gpuops.plan.placement.fleet.site_demand import Asked
+from gpuops.plan.placement.multi_node import place_near
+from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
+from gpuops.plan.queue.eligible_hosts import Reach, reach_of, scope_of
+from gpuops.plan.queue.reasons import on_their_gpus, without_devices
+from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
+
+
+class Steering(StrEnum):
+    """Why a new VM gets the GPUs that its place counts on, although its host chooses them at power-on."""
+
+    ANY_ORDER = "any order"
+    """Whichever GPU the host gives to whom, all of them find one."""
+    PINNED = "pinned"
+    """Each vGPU is bound to its GPU, and there all of them fit in any order."""
+    LISTED_ORDER = "listed order"
+    """The VMs of the host are started in the order of the answer, before suspended ones come back to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A workload with a place: the VM it would be, where, and what is worth a line about it."""
+
+    workload: Workload
+    vm: Vm
+    placement: Placement
+    warnings: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    steering: Steering = Steering.LISTED_ORDER
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A workload without one, and every reason."""
+
+    workload: Workload
+    rejections: tuple[Rejection, ...]
+    nearest: str = ""
+    """What little less would have found a place, and where; empty = nothing near."""
+    moves: str = ""
+    """The few vMotions after which it would have one, and where; empty = none are known."""
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Where the earlier workloads of each word of anti-affinity and spread went: (host ref, name)."""
+
+    apart: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    spread: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def after(self, placed: Placed) -> Neighbours:
+        workload, there = placed.workload, (placed.placement.host.ref, placed.workload.name)
+        return Neighbours(_and(self.apart, workload.anti_affinity, there), _and(self.spread, workload.spread, there))
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The question. `only` and `without` narrow it to a host, or away from hosts that were tried."""
+
+    workload: Workload
+    inventory: Inventory
+    catalog: Catalog
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    explain: bool = False
+    pin: PinPolicy = PinPolicy.AUTO
+    coming: Asked = field(default_factory=dict)
+    """What other workloads ask for that have no place yet."""
+    only: str | None = None
+    without: frozenset[str] = frozenset()
+    every_reason: bool = True
+    """Whether a refusal also tells what was not looked at because the first reasons were enough."""
+
+    def answer(self) -> Placed | Refusal:
+        """The first of the devices that would serve which finds a place; what is scarcer stays free."""
+        rejections: list[Rejection] = []
+        choices: list[Choice] = []
+        choices_known = choices_of_devices(self.workload, self.inventory, self.catalog)
+        unknown = tuple(each for each in choices_known if isinstance(each, Rejection))
+        if unknown:
+            return Refusal(self.workload, tuple(dict.fromkeys((*unknown, *self._besides_devices()))))
+        for devices in choices_known:
+            assert not isinstance(devices, Rejection)
+            vm = vm_of(self.workload, devices)
+            reach, wanted = self._asked(vm, devices)
+            found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
+            if isinstance(found, Placement):
+                vm = vm_of(self.workload, devices, found.host.version)
+                if self.workload.device_group is not None:
+                    found = as_device_group(vm, found, self.inventory, self.catalog)
+                told = self._choices(wanted, reach, found.choices)
+                return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
+            rejections += (*reach.refused, *found)
+            if self.every_reason:
+                meant = scope_of(self.workload).hosts(self.inventory)
+                rejections += on_their_gpus(vm, reach, meant, self.inventory, self.catalog)
+            choices += self._choices(wanted, reach, tuple(map(_against, found)))
+        return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
+
+    def _besides_devices(self) -> tuple[Rejection, ...]:
+        if not self.every_reason:
+            return ()
+        vm = vm_of(self.workload)
+        # That nobody offers the group is said already.
+        reach, _ = replace(self, workload=replace(self.workload, device_group=None))._asked(vm, ())
+        return without_devices(vm, reach, self.inventory)
+
+    def _asked(self, vm: Vm, devices: Devices) -> tuple[Reach, Wanted]:
+        apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
+        beside = self.neighbours.spread.get(self.workload.spread or "", ())
+        reach = reach_of(self.workload, vm, apart, self.inventory, self.catalog)
+        hosts = tuple(ref for ref in reach.hosts if self.only in (None, ref) and ref not in self.without)
+        wanted = Wanted(
+            vm,
+            demands_of(devices, {}),
+            hosts,
+            self.workload.numa,
+            self.pin,
+            tuple(ref for ref, _ in beside),
+            self.explain,
+            self.workload.device_group is not None,
+            chooses_gpu=True,
+            coming=self.coming,
+        )
+        return reach, wanted
+
+    def warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
+        """What is worth a line about the VM in this place."""
+        _, doubts = findings(
+            Case(
+                vm,
+                vm.devices or (),
+                grouped=self.workload.device_group is not None,
+                host=placement.host,
+                catalog=self.catalog,
+            )
+        )
+        there = running(vm, placement, self.workload.numa)
+        return (
+            *doubts,
+            *placement.doubts,
+            *_unbound(self.workload, vm, placement),
+            *([wider(vm, placement, self.workload.numa)] if placement.numa_nodes else []),
+            *remote_memory(vm, self.workload.numa, placement, self.inventory),
+            *may_be_remote(vm, self.workload.numa, placement, self.inventory),
+            *warn_of_displaced(there, placement.host, self.inventory, self.catalog),
+        )
+
+    def _choices(self, wanted: Wanted, reach: Reach, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Every host and every GPU looked at; none where nobody asked why."""
+        if not self.explain:
+            return ()
+        told = (*found, *map(_against, (*reach.refused, *reach.elsewhere)))
+        subjects = {choice.subject for choice in told}
+        gpus = [
+            line
+            for ref in wanted.hosts
+            for line in explain_gpus(wanted, self.inventory.hosts[ref], self.inventory, self.catalog)
+        ]
+        room = {line.subject: line.reason for line in gpus}
+        scored = (
+            replace(line, reason=f"{room[line.subject]}: {line.reason}")
+            if line.feasible and line.subject in room
+            else line
+            for line in told
+        )
+        more = (line for line in gpus if line.subject not in subjects)
+        return tuple(sorted((*scored, *more), key=lambda choice: choice.subject))
+
+
+def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...]:
+    """What `required` cannot promise: a device given by its kind is the host's choice, and nothing pins it."""
+    whole = any(isinstance(device, DynamicDevice) for device in vm.devices or ())
+    if workload.numa is not NumaPolicy.REQUIRED or not whole:
+        return ()
+    addresses = ", ".join(map(str, placement.seats.values()))
+    where = ", ".join(map(str, placement.bound_to))
+    rule = f"the host may give {vm.name} devices of another NUMA node than {where}"
+    return (f"{rule}: gpuops attach --device names them ({addresses})",)
+
+
+def _against(rejection: Rejection) -> Choice:
+    return Choice(rejection.subject, chosen=False, reason=str(rejection).removeprefix(f"{rejection.subject}: "))
+
+
+def _and(
+    known: Mapping[str, tuple[tuple[str, str], ...]], word: str | None, there: tuple[str, str]
+) -> Mapping[str, tuple[tuple[str, str], ...]]:
+    return known if word is None else {**known, word: (*known.get(word, ()), there)}
+
+
+def relaxed(trial: Trial, workload: Workload) -> Trial:
+    """The same question about a workload that asks for less, and nobody asks why."""
+    return replace(trial, workload=workload, explain=False, every_reason=False)

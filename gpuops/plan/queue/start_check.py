@@ -1,0 +1,139 @@
+"""Rehearsal: what may go wrong when the finished plan is played on the snapshot as it is, whatever was found before.
+
+New VMs are started as listed; suspended ones come back after them, in any order, for nobody decides who logs in first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gpuops.advise.occupancy import Tenant, gpu_states
+from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, VgpuDevice, Vm
+from gpuops.plan.placement.gpu_filters import matches_type
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.slots_taken import take
+from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
+from gpuops.plan.placement.suspended_vms import Claim, claims
+from gpuops.plan.placement.wanted import WantsDynamic, demands_of, pins_of
+from gpuops.plan.queue.one_workload import Placed, Steering
+from gpuops.plan.queue.pinning import competing
+from gpuops.plan.queue.workload_vm import running
+
+_FEW: Final = 3
+
+
+def in_turn(
+    placed: Sequence[Placed], waiting: Sequence[Claim], inventory: Inventory, catalog: Catalog
+) -> tuple[str, ...]:
+    """What may go wrong although each has its place; a line each, or none.
+
+    `waiting` are suspended VMs that come back; `inventory` is the snapshot as vCenter shows it, without their claims.
+    """
+    back = [claim for claim in waiting if not claim.lost]
+    lines = [*_played(placed, back, inventory, catalog), *_taken_away(placed, back)]
+    for (ref, model), group in _in_order(placed, catalog).items():
+        rivals = [claim.vm for claim in back if claim.host.ref == ref and competing(claim.vm, catalog) == model]
+        lines += _Rehearsal(group, rivals, inventory.hosts[ref], inventory, catalog).lines()
+    return tuple(dict.fromkeys(lines))
+
+
+def _played(placed: Sequence[Placed], back: Sequence[Claim], inventory: Inventory, catalog: Catalog) -> Iterator[str]:
+    """Step by step, each where its host is expected to put it, beside what memory and whole devices there are."""
+    world = inventory
+    for each in placed:
+        vm = running(each.vm, each.placement, each.workload.numa)
+        seating = seat(vm, demands_of(vm.devices or (), pins_of(vm)), world.hosts[vm.host or ""], world, catalog)
+        by_order = each.steering is Steering.LISTED_ORDER
+        if not seating.complete or (by_order and seating.seats != each.placement.seats):
+            yield _elsewhere(each)
+        world = take(vm, world, catalog)
+    hosts = {each.placement.host.ref for each in placed} if back else set()
+    again = claims(world, catalog, sorted(hosts), {claim.vm.ref for claim in back})
+    lost = {claim.vm.ref for claim in again if claim.lost or claim.doubts}
+    for claim in back:
+        if not claim.doubts and claim.vm.ref in lost:
+            yield f"{claim.vm.name} (suspended) may find no GPU on {claim.host.name} when it comes back"
+
+
+def _taken_away(placed: Sequence[Placed], back: Sequence[Claim]) -> Iterator[str]:
+    """Devices that suspended VMs come back to, and that a host may give to new VMs which only say of what kind."""
+    for each in placed:
+        host = each.placement.host
+        kinds = [demand for demand in demands_of(each.vm.devices or (), {}) if isinstance(demand, WantsDynamic)]
+        for claim in back if kinds else ():
+            given = [device.address for device in claim.vm.devices or () if isinstance(device, DirectPathDevice)]
+            gpus = [gpu for gpu in host.gpus if claim.host.ref == host.ref and gpu.address in given]
+            for gpu in gpus:
+                if any(matches_type(gpu, kind) for kind in kinds):
+                    others = ", ".join(map(str, each.placement.seats.values()))
+                    rule = f"{host.name} may give {each.vm.name} the GPU {gpu.address} of {claim.vm.name} (suspended)"
+                    yield f"{rule}: gpuops attach --device names another ({others})"
+
+
+def _in_order(placed: Sequence[Placed], catalog: Catalog) -> dict[tuple[str, str], list[Placed]]:
+    """The new VMs with vGPUs that are started in turn, by host and GPU model."""
+    found: dict[tuple[str, str], list[Placed]] = {}
+    for each in placed:
+        if each.steering is Steering.LISTED_ORDER and each.vm.vgpus:
+            found.setdefault((each.placement.host.ref, competing(each.vm, catalog)), []).append(each)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """New VMs of one GPU model on one host, started in turn, and the suspended ones that come back after them."""
+
+    new: Sequence[Placed]
+    back: Sequence[Vm]
+    host: Host
+    inventory: Inventory
+    catalog: Catalog
+
+    def lines(self) -> Iterator[str]:
+        now = gpu_states(self.host, self.inventory, self.catalog)
+        planned = now
+        for each in self.new:
+            if each.placement.doubts:
+                return  # said already, and nobody knows how it goes on from there
+            vm = running(each.vm, each.placement, each.workload.numa)
+            ways, certain = starts(vm, planned, self.host, self.catalog)
+            planned = _as_planned(planned, each)
+            if not certain or any(key_of(way) != key_of(planned) for way in ways):
+                yield _elsewhere(each)
+                return
+        if not self.back:
+            return
+        alone = too_late(self.back, now, self.host, self.catalog)
+        late = alone or too_late(self.back, planned, self.host, self.catalog)
+        if late is not None:
+            yield _returns(late, self.host, anyway=alone is not None)
+
+
+def _as_planned(states: States, placed: Placed) -> States:
+    seats = placed.placement.seats
+    for ordinal, device in enumerate(placed.vm.devices or ()):
+        if isinstance(device, VgpuDevice):
+            tenant = Tenant(placed.vm.ref, placed.vm.name, device.profile)
+            states = tuple(s.with_tenants(tenant) if s.gpu.address == seats.get(ordinal) else s for s in states)
+    return states
+
+
+def _elsewhere(placed: Placed) -> str:
+    names = ", ".join(str(address) for address in sorted(set(placed.placement.seats.values())))
+    return f"{placed.placement.host.name} may give {placed.vm.name} other GPUs than {names}: --pin auto binds it"
+
+
+def _returns(late: Late, host: Host, *, anyway: bool) -> str:
+    which = f"{late.vm.name} (suspended)"
+    if late.unproven:
+        return f"whether {which} and the others find their GPUs on {host.name} in any order is not worked out"
+    names = [vm.name for vm in late.after]
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    after = f" after {', '.join(names[:_FEW])}{more}" if names else ""
+    whatever = ", whatever else starts there" if anyway else ""
+    return f"{which} may find no GPU on {host.name} when it comes back{after}{whatever}"

@@ -1,0 +1,225 @@
+"""Hypothetical VMs: a workload as the VM it would be, so that the rules for VMs answer for it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.workload import Workload
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.release import hardware_on
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+from gpuops.plan.devices.requested import group_members, groups_of, profile_meant
+from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
+from gpuops.plan.placement.project import FIRST_DEVICE_KEY
+from gpuops.plan.placement.wanted import Placement, pin_key
+from gpuops.plan.queue.eligible_hosts import scope_of
+
+Devices = tuple[GpuDevice, ...]
+
+
+def vm_of(workload: Workload, devices: Devices = (), version: str | None = None) -> Vm:
+    """The VM that the workload asks for, off and registered nowhere, made as a VM for such devices should be.
+
+    `version` is the release of the host that it is made on; None = not known yet.
+    """
+    return Vm(
+        ref=f"workload:{workload.name}",
+        name=workload.name,
+        power=PowerState.OFF,
+        connected=True,
+        template=False,
+        vcpus=workload.vcpus,
+        memory_mib=workload.memory_mib,
+        memory_reservation_mib=workload.memory_mib,
+        cpu_reservation_mhz=0,
+        memory_locked=True,
+        snapshots=0,
+        devices=devices,
+        extra_config={},
+        firmware=Firmware.EFI,
+        hardware_version=hardware_on(version),
+        cores_per_numa_node=0,
+        cpu_hot_add=False,
+    )
+
+
+def running(vm: Vm, placement: Placement, numa: NumaPolicy) -> Vm:
+    """The VM as it will run there: pinned where the placement pins, its memory counted on the node it is expected on.
+
+    ESXi keeps a VM that fits beside its GPU there as a rule; only `required` binds it. A plan for many VMs counts both
+    alike: a node's memory is not promised twice. Whole devices are the ones it is expected to get.
+    """
+    devices = tuple(_given(device, placement.seats.get(ordinal)) for ordinal, device in enumerate(vm.devices or ()))
+    pins = {pin_key(ordinal): str(address) for ordinal, address in placement.pins.items()}
+    local = numa is not NumaPolicy.NONE and placement.bound_to
+    node = {AFFINITY_KEY: affinity(placement.bound_to)} if local else {}
+    return replace(vm, host=placement.host.ref, power=PowerState.ON, devices=devices, extra_config={**pins, **node})
+
+
+def choices_of_devices(
+    workload: Workload, inventory: Inventory, catalog: Catalog
+) -> tuple[Devices, ...] | tuple[Rejection, ...]:
+    """The devices that would serve it, the smallest GPU model first where several would; or why nothing here can."""
+    if workload.device:
+        return _given_by_address(workload, inventory)
+    if workload.device_group is not None:
+        return _grouped(workload, workload.device_group, inventory)
+    if workload.profile is None:
+        return _whole(workload, inventory, catalog)
+    return _vgpus(workload, inventory, catalog)
+
+
+def _vgpus(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices] | tuple[Rejection, ...]:
+    """The vGPUs, the largest first: a host seats them in their order, and what is large finds room first or never."""
+    found: list[str] = []
+    unknown: list[Rejection] = []
+    for wanted in workload.vgpus:
+        meaning = _meant(wanted.profile, workload, inventory, catalog)
+        if isinstance(meaning, Rejection):
+            unknown.append(meaning)
+        else:
+            found += [meaning] * wanted.count
+    if unknown:
+        return tuple(unknown)
+    names = sorted(found, key=lambda name: -(profile.framebuffer_mib if (profile := catalog.profile(name)) else 0))
+    return (tuple(VgpuDevice(key, name) for key, name in enumerate(names, FIRST_DEVICE_KEY)),)
+
+
+def unknown_profiles(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[str, ...]:
+    """Those of the profiles that it asks for which mean nothing here."""
+    names = (each.profile for each in workload.vgpus)
+    return tuple(name for name in names if isinstance(_meant(name, workload, inventory, catalog), Rejection))
+
+
+def _meant(profile: str, workload: Workload, inventory: Inventory, catalog: Catalog) -> str | Rejection:
+    try:
+        return profile_meant(profile, vm_of(workload), None, inventory, catalog)
+    except UsageError as error:
+        return Rejection(workload.name, error.message, hint=error.hint)
+
+
+def framebuffer_mib(devices: Devices, catalog: Catalog) -> int:
+    """GPU memory that the devices hold, as far as the catalogue knows them."""
+    return sum(_memory_mib(device, catalog) for device in devices)
+
+
+def _given(device: GpuDevice, seat: PciAddress | None) -> GpuDevice:
+    """A whole device as the one that was found for it: asked again, the host's order alone would say another."""
+    if not isinstance(device, DynamicDevice) or seat is None:
+        return device
+    return DirectPathDevice(device.key, seat, *device.allowed[0], system_id="")
+
+
+def _memory_mib(device: GpuDevice, catalog: Catalog) -> int:
+    if isinstance(device, VgpuDevice):
+        profile = catalog.profile(device.profile)
+        return profile.framebuffer_mib if profile else 0
+    if isinstance(device, DynamicDevice | DirectPathDevice):
+        kinds = device.allowed if isinstance(device, DynamicDevice) else ((device.vendor_id, device.device_id),)
+        boards = [catalog.board_by_pci(*kind) for kind in kinds]
+        return max((board.framebuffer_mib for board in boards if board), default=0)
+    return 0
+
+
+def _given_by_address(workload: Workload, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+    """The devices at these addresses, as the first host that is meant and has all of them knows them."""
+    wanted = workload.device
+    meant = scope_of(workload).hosts(inventory)
+    host = next((host for host in meant if all(host.gpu(address) for address in wanted)), None)
+    if host is None:
+        there = sorted({str(gpu.address) for each in meant for gpu in each.gpus if _is_given(gpu)})
+        rule = f"no host here has a GPU at {' and at '.join(map(str, wanted))}"
+        return (Rejection(workload.name, f"{rule} (in passthrough: {', '.join(there) or 'none'})"),)
+    gpus = [gpu for address in wanted if (gpu := host.gpu(address)) is not None]
+    return (
+        tuple(
+            DirectPathDevice(FIRST_DEVICE_KEY + number, gpu.address, gpu.vendor_id, gpu.device_id, system_id="")
+            for number, gpu in enumerate(gpus)
+        ),
+    )
+
+
+def _grouped(workload: Workload, name: str, inventory: Inventory) -> tuple[Devices, ...] | tuple[Rejection]:
+    """The members of the vendor device group, as the first host that is meant and offers it tells them."""
+    meant = scope_of(workload).hosts(inventory)
+    group = next((group for host in meant for group in groups_of(host) if group.name == name), None)
+    if group is None:
+        if meant and all(host.config_target is None for host in meant):
+            hint = "a saved inventory has none, and neither has a vCenter before 8.0: ask a vCenter that has"
+            return (Rejection(workload.name, "the device groups of the hosts were not read", hint=hint),)
+        there = sorted({group.name for host in meant for group in groups_of(host)})
+        rule = f"no host here offers device group {name} (there: {', '.join(there) or 'none'})"
+        return (Rejection(workload.name, rule),)
+    members, strange = group_members(group)
+    if strange:
+        rule = f"device group {name} has members that gpuops cannot place ({', '.join(sorted(strange))})"
+        return (Rejection(workload.name, rule),)
+    return (tuple(_member(FIRST_DEVICE_KEY + number, device) for number, device in enumerate(members)),)
+
+
+def _member(key: int, device: NewDevice) -> GpuDevice:
+    match device:
+        case NewVgpu(profile=profile):
+            return VgpuDevice(key, profile, group=1)
+        case NewDynamic(allowed=allowed, label=label):
+            return DynamicDevice(key, allowed, label, group=1)
+        case NewDirectPath(address=address):
+            return DirectPathDevice(key, address, device.vendor_id, device.device_id, system_id="", group=1)
+        case _:
+            assert_never(device)
+
+
+def _is_given(gpu: PhysicalGpu) -> bool:
+    return gpu.passthrough is not None and gpu.passthrough.active
+
+
+def _whole(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[Devices, ...] | tuple[Rejection]:
+    """So many devices of one model, for each model that hosts have in passthrough and that is meant."""
+    label = workload.label
+    given = [
+        gpu
+        for host in inventory.hosts.values()
+        for gpu in host.gpus
+        if gpu.passthrough is not None and gpu.passthrough.active and label in (None, gpu.passthrough.label)
+    ]
+    models: dict[str, list[PhysicalGpu]] = {}
+    for gpu in given:
+        models.setdefault(_model(gpu, catalog), []).append(gpu)
+    meant = {name: gpus for name, gpus in models.items() if _is_meant(workload.model, name, gpus, catalog)}
+    if not meant:
+        what = f"whole GPU of model {workload.model!r}" if workload.model else "whole GPU"
+        what += f" with label {label}" if label else ""
+        there = ", ".join(sorted(models)) or "none"
+        hint = "a profile of the GPU's full size is a whole GPU too, as a vGPU: --profile a40-48c"
+        return (Rejection(workload.name, f"no host has a {what} in passthrough (there: {there})", hint=hint),)
+    found = [_devices(workload.gpus, gpus, label) for _, gpus in sorted(meant.items())]
+    return tuple(sorted(found, key=lambda devices: framebuffer_mib(devices, catalog)))
+
+
+def _devices(count: int, gpus: Iterable[PhysicalGpu], label: str | None) -> Devices:
+    allowed = tuple(sorted({(gpu.vendor_id, gpu.device_id) for gpu in gpus}))
+    return tuple(DynamicDevice(key, allowed, label) for key in range(FIRST_DEVICE_KEY, FIRST_DEVICE_KEY + count))
+
+
+def _model(gpu: PhysicalGpu, catalog: Catalog) -> str:
+    board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
+    return board.name if board else gpu.name
+
+
+def _is_meant(text: str | None, name: str, gpus: Sequence[PhysicalGpu], catalog: Catalog) -> bool:
+    """Whether people who write `text` mean this model: its key, its short name, or words of its name."""
+    if text is None:
+        return True
+    board = catalog.board_by_pci(gpus[0].vendor_id, gpus[0].device_id, gpus[0].subsystem_id)
+    wanted = text.lower()
+    if board is not None and wanted in (board.key.lower(), board.short_name.lower()):
+        return True
+    return set(wanted.split()) <= set(name.lower().split())

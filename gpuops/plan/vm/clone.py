@@ -1,0 +1,168 @@
+"""Clone: a VM made from a template, if there is none of its name yet; for a playbook that gives it GPUs next.
+
+Only what gpuops needs to begin with: name, host, folder, datastore, cores and memory. Networks, disks and the guest's
+own settings are the template's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuops.errors import UsageError, VmNotFound
+from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.placement.host_filters import unreachable
+
+PRIVILEGES: Final = ("VirtualMachine.Provisioning.DeployTemplate",)
+"""On the template (vSphere API reference, CloneVM_Task)."""
+FORESEEN: Final = "clone:"
+"""How the id of a VM begins that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewClone:
+    """A VM to make; all but its name, its path and its size are managed object ids."""
+
+    name: str
+    path: str
+    """Inventory path that it will have."""
+    source: str
+    host: str
+    folder: str | None
+    """None = that of its template."""
+    datastore: str | None
+    """None = that of its template."""
+    vcpus: int
+    memory_mib: int
+
+    def made_in(self, inventory: Inventory) -> Inventory:
+        """The snapshot with the VM in it as it will be: its template's devices and settings, off, in its own size.
+
+        The snapshot must know the template's devices. Custom attributes are not cloned (from memory).
+        """
+        source = inventory.vm(self.source)
+        kept_mib = self.memory_mib if source.memory_locked else source.memory_reservation_mib
+        cores = source.cores_per_socket
+        made = replace(
+            source,
+            ref=f"{FORESEEN}{self.name}",
+            name=self.name,
+            path=self.path,
+            instance_uuid=None,
+            host=self.host,
+            power=PowerState.OFF,
+            template=False,
+            vcpus=self.vcpus,
+            cores_per_socket=cores if cores and self.vcpus % cores == 0 else 1,
+            cores_per_numa_node=self._cores_per_node(source),
+            memory_mib=self.memory_mib,
+            memory_reservation_mib=kept_mib,
+            datastores=source.datastores if self.datastore is None else (self.datastore,),
+            cpu_usage_mhz=None,
+            console_connections=None,
+            question=None,
+            tasks=(),
+            attributes={},
+            tags=None,
+            vapp=None,
+            snapshots=0,
+            change_version=None,
+            tools_running=False,
+        )
+        return inventory.with_vm(made)
+
+    def _cores_per_node(self, source: Vm) -> int | None:
+        """A template that is in one virtual node was put there by its host, which does so with its clone as well."""
+        cores = source.cores_per_numa_node
+        return self.vcpus if cores and source.vcpus and cores >= source.vcpus else cores
+
+
+@dataclass(frozen=True, slots=True)
+class Cloning:
+    """What there is to do: nothing where the VM is there, a clone, or every reason against it."""
+
+    there: Vm | None = None
+    new: NewClone | None = None
+    rejections: tuple[Rejection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A VM that is to be there."""
+
+    vm: str
+    template: str
+    """Name, inventory path, `moid:vm-42` or `uuid:...` of a template."""
+    host: str | None = None
+    """None = that of the template."""
+    folder: str | None = None
+    """Inventory path of a folder for VMs, `/lab-dc/vm/ml`; None = that of the template."""
+    datastore: str | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+
+    def planned(self, inventory: Inventory, folder: str | None) -> Cloning:
+        """What to do on this snapshot, where `folder` is the id of the one that is meant.
+
+        A VM of that name is taken for the one that is meant, whatever it was made from. Raises UsageError for names
+        that mean nothing.
+        """
+        self._check()
+        there = self._there(inventory)
+        if there is not None:
+            return Cloning(there, rejections=_taken(there))
+        source = inventory.find_vm(self.template)
+        host = inventory.find_host(self.host) if self.host is not None else inventory.host_of(source)
+        vcpus, memory_mib = self.vcpus or source.vcpus, self.memory_mib or source.memory_mib
+        if host is None or vcpus is None or memory_mib is None:
+            hint = "name a host, vcpus and memory"
+            return Cloning(rejections=(Rejection(source.name, "its host or its size cannot be read", hint=hint),))
+        store = self._store(host, inventory)
+        against = tuple(self._against(source, host, store))
+        if against:
+            return Cloning(rejections=against)
+        home = self.folder or source.path.rpartition("/")[0]
+        path = f"{home.rstrip('/')}/{self.vm}"
+        return Cloning(new=NewClone(self.vm, path, source.ref, host.ref, folder, store, vcpus, memory_mib))
+
+    def _against(self, source: Vm, host: Host, store: str | None) -> Iterator[Rejection]:
+        if not source.template:
+            hint = "name a template: no VM that somebody uses is cloned"
+            yield Rejection(source.name, "is no template", hint=hint)
+        out_of_reach = unreachable(host)
+        if out_of_reach is not None:
+            yield out_of_reach
+        if self.datastore is not None and store is None:
+            yield Rejection(host.name, f"has no datastore {self.datastore!r} that can be seen")
+
+    def _store(self, host: Host, inventory: Inventory) -> str | None:
+        """The id of the host's datastore that is meant; None = none is."""
+        seen = (inventory.datastores.get(ref) for ref in host.datastores or ())
+        return next((each.ref for each in seen if each is not None and each.name == self.datastore), None)
+
+    def _check(self) -> None:
+        if not self.vm or "/" in self.vm or ":" in self.vm:
+            raise UsageError(
+                f"{self.vm!r} is no name for a new VM", hint="say its name alone; folder says where it goes"
+            )
+        for name, value in (("vcpus", self.vcpus), ("memory", self.memory_mib)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} {value} means nothing here", hint="it is 1 or more")
+
+    def _there(self, inventory: Inventory) -> Vm | None:
+        """Raises VmAmbiguous where several VMs carry the name, in the folder if one is named."""
+        try:
+            return inventory.find_vm(f"{self.folder.rstrip('/')}/{self.vm}" if self.folder else self.vm)
+        except VmNotFound:
+            return None
+
+
+def _taken(there: Vm) -> tuple[Rejection, ...]:
+    name = there.path or there.name
+    if there.template is None:
+        return (Rejection(name, "cannot be told from a template by this login"),)
+    return (Rejection(name, "is a template, no VM"),) if there.template else ()

@@ -1,0 +1,134 @@
+"""Together: several VMs in one plan: each planned on what the ones before it leave, by one look at vCenter.
+
+Why not one run for each: 200 of them log in 200 times, read everything 200 times, and wait for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
+from gpuops.plan.core.steps import ReconfigureVm
+from gpuops.plan.placement.project import project
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+
+Change = Attach | Detach
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One VM's share of the whole. `vm` None = no VM of this vCenter is meant."""
+
+    request: Change
+    vm: str | None
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Attachments and detachments, at most one a VM, in the order in which they find their room.
+
+    With `partial` those that can be done are done, and the others named (exit code 4); without it nothing is done
+    unless all can be.
+    """
+
+    requests: tuple[Change, ...]
+    partial: bool = False
+
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the VMs whose devices the plan needs: those on hosts without GPUs are not read in bulk."""
+        return self._of_each(lambda each: each.vm_details(inventory))
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts whose QueryConfigTarget the plan needs."""
+        return self._of_each(lambda each: each.config_targets(inventory))
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """All of them planned on this snapshot. A name that means nothing is one reason among the others.
+
+        Raises UsageError for a VM that is named twice.
+        """
+        parts = self.parts(inventory, catalog, now)
+        against = tuple(dict.fromkeys(reason for part in parts for reason in part.plan.rejections))
+        possible = [part.plan for part in parts if part.plan.feasible]
+        withheld = tuple(step for part in parts for step in (part.plan.withheld or part.plan.steps))
+        if against and not (self.partial and possible):
+            return refuse(*against, withheld=withheld)
+        return Plan(
+            waves=tuple(_waves(possible)),
+            unmet=against,
+            warnings=tuple(dict.fromkeys(line for plan in possible for line in plan.warnings)),
+            because=tuple(dict.fromkeys(line for plan in possible for line in plan.because)),
+            choices=tuple(choice for plan in possible for choice in plan.choices),
+            disruptive=any(plan.disruptive for plan in possible),
+        )
+
+    def parts(self, inventory: Inventory, catalog: Catalog, now: datetime) -> tuple[Part, ...]:
+        """Each VM's plan, on the snapshot as the feasible plans before it leave it. Raises UsageError."""
+        world, found, meant = inventory, [], dict[str, str]()
+        for request in self.requests:
+            try:
+                vm = inventory.find_vm(request.vm)
+                if vm.ref in meant:
+                    raise _Twice(f"{meant[vm.ref]!r} and {request.vm!r} are one VM")
+                meant[vm.ref] = request.vm
+                plan = request.plan(world, catalog, now)
+            except _Twice:
+                raise
+            except UsageError as error:
+                found.append(Part(request, None, refuse(Rejection(request.vm, error.message, hint=error.hint))))
+                continue
+            found.append(Part(request, vm.ref, _said_of(vm.name, plan)))
+            for step in plan.steps:
+                world = project(step, world, catalog)
+        return tuple(found)
+
+    def _of_each(self, ask: Callable[[Change], Collection[str]]) -> Collection[str]:
+        """What each needs read, once; of one that means nothing, nothing."""
+        wanted: dict[str, None] = {}
+        for request in self.requests:
+            try:
+                wanted |= dict.fromkeys(ask(request))
+            except UsageError:
+                continue  # said when it is planned
+        return tuple(wanted)
+
+
+class _Twice(UsageError):
+    """Two requests for one VM: the second would be planned on device keys that only vCenter can give."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="name each VM once; different devices are attached one after the other")
+
+
+def _said_of(name: str, plan: Plan) -> Plan:
+    """The plan, whose reasons name the VM too where they speak of a host or a GPU."""
+    named = tuple(
+        each if each.subject == name else replace(each, subject=f"{name}: {each.subject}") for each in plan.rejections
+    )
+    return replace(plan, rejections=named)
+
+
+def _waves(plans: list[Plan]) -> Iterator[Wave]:
+    """Plans that only reconfigure go at once, since a VM that is off holds no GPU.
+
+    One that stops, moves or starts its VM goes by itself on its host: so every start finds the GPUs as foreseen.
+    """
+    for quiet, some in groupby(plans, key=_only_reconfigures):
+        if not quiet:
+            yield from (wave for plan in some for wave in plan.waves)
+            continue
+        steps = tuple(step for plan in some for step in plan.steps)
+        if steps:
+            yield Wave(f"reconfigure {len(steps)} VMs", steps)
+
+
+def _only_reconfigures(plan: Plan) -> bool:
+    return all(isinstance(step, ReconfigureVm) for step in plan.steps)

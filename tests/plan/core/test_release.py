@@ -1,0 +1,89 @@
+"""Releases: what `VirtualNuma` and Dynamic DirectPath I/O need is known by the host that a VM is made on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.workload import Workload
+from gpuops.plan.core.release import hardware_on, release
+from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.queue.one_workload import Placed, Refusal
+from gpuops.plan.queue.place import Place
+from gpuops.plan.queue.recipe import recipe
+from tests.plan.snapshots import catalog, lab
+
+
+@pytest.mark.parametrize(
+    ("version", "hardware"),
+    [
+        ("9.0.0", 21),
+        ("8.0.3", 21),
+        ("8.0.1", 20),
+        ("7.0.3", 19),
+        ("7.0.1", 18),
+        ("7.0.0", 17),
+        ("6.7.0", 14),
+        ("6.5.0", 13),
+        ("6.0.0", 11),
+        (None, 21),
+    ],
+)
+def test_hardware_of_a_new_vm(version: str | None, hardware: int) -> None:
+    assert hardware_on(version) == hardware
+
+
+@pytest.mark.parametrize("text", [None, "", "eight", "8.0"])
+def test_what_is_no_release_is_unknown(text: str | None) -> None:
+    assert release(text) is None
+
+
+def on_release(version: str) -> Inventory:
+    hosts = {ref: replace(host, version=version) for ref, host in lab().hosts.items()}
+    return replace(lab(), hosts=hosts)
+
+
+def answer(version: str, **fields: object) -> Placed | Refusal:
+    asked = Workload(name="a", vcpus=4, memory_mib=16 * 1024, **fields)  # type: ignore[arg-type]
+    (found,) = Place((asked,)).placements(on_release(version), catalog()).answers
+    return found
+
+
+@pytest.mark.parametrize(("version", "cores", "node"), [("8.0.1", 4, 0), ("7.0.3", None, None)])
+def test_virtual_nodes_are_set_only_where_the_release_has_them(
+    version: str, cores: int | None, node: int | None
+) -> None:
+    found = answer(version, profile="a100-3-20c")
+    assert isinstance(found, Placed)
+    made = recipe(found, catalog())
+    assert made.cores_per_numa_node == cores
+    assert [device.numa_node for device in made.add if isinstance(device, NewVgpu)] == [node]
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (
+            "8.0.3",
+            "a is wider than a NUMA node: coresPerNumaNode 2 shows the guest 2 nodes",
+        ),
+        (
+            "7.0.3",
+            "a is wider than a NUMA node; coresPerNumaNode needs vmx-20, it has vmx-19",
+        ),
+    ],
+)
+def test_what_is_said_of_a_wide_vm_is_what_is_done(version: str, said: str) -> None:
+    found = answer(version, profile="a40-48q", count=2)
+    assert isinstance(found, Placed)
+    assert (recipe(found, catalog()).cores_per_numa_node is None) is (version == "7.0.3")
+    assert [line for line in found.warnings if line.startswith(said)]
+
+
+def test_whole_gpus_of_a_kind_are_refused_where_no_virtual_hardware_has_them() -> None:
+    found = answer("6.7.0", gpus=1, model="l40s")
+    assert isinstance(found, Refusal)
+    assert "a: virtual hardware for Dynamic DirectPath I/O: needs vmx-17, vmx-14 there" in map(str, found.rejections)
+    assert isinstance(answer("7.0.0", gpus=1, model="l40s"), Placed)

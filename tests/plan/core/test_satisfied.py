@@ -1,0 +1,155 @@
+"""A step is done when the snapshot shows it, and never when it does not tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuops.errors import VmNotFound
+from gpuops.model.vm import PowerState
+from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.steps import (
+    NewVgpu,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    SetAttribute,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+from gpuops.plan.placement.project import project
+from tests.plan.snapshots import FIRST, catalog, lab
+
+ML_07, ML_03, DESK_4 = "vm-7", "vm-3", "vm-24"
+PROFILE = "grid_a100-3-20c"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),))),
+        ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}",))),
+        ReconfigureVm(ML_07, VmChange(extra_config={"a": "b"})),
+        ReconfigureVm(ML_07, VmChange(memory_locked=True)),
+        ReconfigureVm(ML_07, VmChange(memory_reservation_mib=512)),
+        ReconfigureVm(ML_07, VmChange(cpu_hot_add=True)),
+        ReconfigureVm(ML_07, VmChange(cores_per_numa_node=8)),
+        ReconfigureVm(ML_03, VmChange(remove=(13000,))),
+        ReconfigureVm(ML_03, VmChange(replace_profile=((13000, "grid_a100-2-10c"),))),
+        RelocateVm(ML_07, "host-5"),
+        PowerOnVm(ML_07),
+        ResumeVm(DESK_4),
+        SuspendVm(ML_03),
+        PowerOffVm(ML_03),
+        ShutDownGuest(ML_03),
+        SetAttribute(ML_07, "owner", "ml"),
+    ],
+    ids=str,
+)
+def test_every_step_is_open_before_and_done_after(step: Step) -> None:
+    before = lab()
+    assert not satisfied(step, before)
+    assert satisfied(step, project(step, before, catalog()))
+
+
+def test_a_second_addition_is_not_taken_for_the_first() -> None:
+    before = lab()
+    again = VmChange(add=(NewVgpu(PROFILE),), devices_after=(f"vgpu {PROFILE}", f"vgpu {PROFILE}"))
+    assert not satisfied(ReconfigureVm(ML_03, again), before)
+
+
+def test_a_removed_key_that_vcenter_gives_out_again_is_not_mistaken() -> None:
+    change = VmChange(remove=(13000,), add=(NewVgpu("grid_a100-2-10c"),), devices_after=("vgpu grid_a100-2-10c",))
+    after = project(ReconfigureVm(ML_03, change), lab(), catalog())
+    assert [device.key for device in after.vms[ML_03].devices or ()] == [13000]
+    assert satisfied(ReconfigureVm(ML_03, change), after)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        VmChange(add=(NewVgpu(PROFILE),)),
+        VmChange(remove=(13000,)),
+        VmChange(extra_config={"a": ""}),
+        VmChange(memory_locked=False),
+        VmChange(cpu_hot_add=False),
+        VmChange(cores_per_numa_node=0),
+        VmChange(memory_reservation_mib=0),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_read_is_not_done(change: VmChange) -> None:
+    world = lab()
+    blind = replace(
+        world.vms[ML_07],
+        devices=None,
+        extra_config=None,
+        memory_locked=None,
+        cpu_hot_add=None,
+        cores_per_numa_node=None,
+        memory_reservation_mib=None,
+    )
+    assert not satisfied(ReconfigureVm(ML_07, change), world.with_vm(blind))
+
+
+def test_an_empty_value_means_the_key_is_gone() -> None:
+    world = lab()
+    gone = ReconfigureVm(ML_07, VmChange(extra_config={"a": ""}))
+    assert satisfied(gone, world)
+    assert not satisfied(gone, world.with_vm(replace(world.vms[ML_07], extra_config={"a": "b"})))
+
+
+def test_a_suspended_vm_was_not_shut_down() -> None:
+    assert not satisfied(ShutDownGuest(DESK_4), lab())
+    assert not satisfied(PowerOffVm(DESK_4), lab())
+
+
+def test_a_vm_that_is_gone_is_an_error() -> None:
+    with pytest.raises(VmNotFound):
+        satisfied(SuspendVm("vm-404"), lab())
+
+
+def test_stopping_frees_the_gpu_and_starting_takes_one() -> None:
+    world = lab()
+    freed = project(SuspendVm(ML_03), world, catalog())
+    assert freed.hosts["host-1"].gpus[0].vms == ()
+    assert freed.vms[ML_03].power is PowerState.SUSPENDED
+    back = project(ResumeVm(ML_03, "host-1"), freed, catalog())
+    assert str(next(gpu.address for gpu in back.hosts["host-1"].gpus if ML_03 in (gpu.vms or ()))) == FIRST
+
+
+def test_a_whole_gpu_is_bound_to_the_vm_that_runs_with_it() -> None:
+    world = lab()
+    stopped = project(PowerOffVm("vm-8"), world, catalog())
+    assert stopped.hosts["host-4"].bindings == ()
+    again = project(PowerOnVm("vm-8"), stopped, catalog())
+    assert [binding.vm for binding in again.hosts["host-4"].bindings] == ["vm-8"]
+
+
+def test_a_start_that_the_host_would_refuse_puts_the_vm_on_no_gpu() -> None:
+    four = ReconfigureVm(ML_07, VmChange(add=(NewVgpu(PROFILE),) * 4))
+    world = project(PowerOnVm(ML_07), project(four, lab(), catalog()), catalog())
+    assert all(ML_07 not in (gpu.vms or ()) for gpu in world.hosts["host-1"].gpus)
+
+
+@pytest.mark.parametrize(
+    ("step", "reached"),
+    [
+        (PowerOnVm(ML_03), PowerState.ON),
+        (ResumeVm(ML_03), PowerState.ON),
+        (SuspendVm(ML_03), PowerState.SUSPENDED),
+        (PowerOffVm(ML_03), PowerState.OFF),
+        (ShutDownGuest(ML_03), PowerState.OFF),
+    ],
+    ids=str,
+)
+def test_one_power_state_alone_is_the_one_that_was_meant(step: Step, reached: PowerState) -> None:
+    """A desktop that somebody powered off is not suspended: what its guest held is lost."""
+    for power in (*PowerState, None):
+        now = lab()
+        assert satisfied(step, now.with_vm(replace(now.vms[ML_03], power=power))) is (power is reached)

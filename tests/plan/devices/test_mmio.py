@@ -1,0 +1,59 @@
+"""The larger of the two published rules, for what needs any."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuops.plan.devices.mmio import SIZE_KEY, USE_KEY, Mmio, mmio_for, mmio_keys
+from tests.plan.snapshots import FIRST, catalog, device, host, whole
+
+
+@pytest.mark.parametrize(
+    ("devices", "size_gib"),
+    [
+        (["vgpu grid_a100-3-20c"], 128),
+        (["vgpu grid_a100-40c"], 128),
+        (["vgpu grid_a100d-80c"], 256),
+        (["vgpu grid_a100d-80c"] * 2, 512),
+        (["vgpu grid_a100d-80c"] * 8, 2048),
+        (["vgpu nvidia_h200-141c"], 512),
+        (["vgpu nvidia_l40s-48c"], 128),  # not in NVIDIA's table: by memory alone
+        (["vgpu nvidia_a40-8q", "vgpu nvidia_a40-2b", "vgpu nvidia_a40-4a"], 0),
+        (["vgpu grid_t4-16c"], 0),
+        ([], 0),
+    ],
+)
+def test_vgpus(devices: list[str], size_gib: int) -> None:
+    made = [device(text, 13000 + number) for number, text in enumerate(devices)]
+    assert mmio_for(made, None, catalog()) == Mmio(size_gib)
+
+
+@pytest.mark.parametrize(("board", "size_gib"), [("a100", 128), ("a30", 64), ("t4", 0), ("h100", 256)])
+def test_whole_gpus(board: str, size_gib: int) -> None:
+    gpu = whole(FIRST, board)
+    made = device(f"directpath {FIRST} {gpu.vendor_id:04x}:{gpu.device_id:04x}", 13000)
+    assert mmio_for([made], host("esx-1", gpu), catalog()).size_gib == size_gib
+
+
+def test_a_gpu_that_is_not_known_is_named() -> None:
+    made = device("dynamic 10de:ffff", 13000)
+    assert mmio_for([made], None, catalog()) == Mmio(0, ("dynamic 10de:ffff",))
+
+
+@pytest.mark.parametrize(
+    ("there", "keys"),
+    [
+        ({}, {USE_KEY: "TRUE", SIZE_KEY: "128"}),
+        ({USE_KEY: "true", SIZE_KEY: "64"}, {SIZE_KEY: "128"}),
+        ({USE_KEY: "TRUE", SIZE_KEY: "128"}, {}),
+        ({USE_KEY: "TRUE", SIZE_KEY: "256"}, {}),
+        ({USE_KEY: "FALSE", SIZE_KEY: "256"}, {USE_KEY: "TRUE"}),
+        ({SIZE_KEY: "many"}, {USE_KEY: "TRUE", SIZE_KEY: "128"}),
+    ],
+)
+def test_more_than_enough_is_kept(there: dict[str, str], keys: dict[str, str]) -> None:
+    assert mmio_keys(Mmio(128), there) == keys
+
+
+def test_nothing_is_written_where_none_is_needed() -> None:
+    assert mmio_keys(Mmio(0), {}) == {}

@@ -1,0 +1,189 @@
+"""`passthrough on|off`: what changes, what waits for a reboot, and what is refused by which rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gpuops.catalog import load
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
+from gpuops.model.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu
+from gpuops.model.host import DeviceBinding, Host
+from gpuops.model.host_settings import HostSettings, PassthroughState
+from gpuops.model.inventory import Inventory
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
+from gpuops.plan.core.steps import ConfigurePassthrough, PassthroughChange
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.host_plan import HostPlan
+
+ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:3b:00.1")
+KIND = (NVIDIA_VENDOR_ID, 0x2235)
+OFF = PassthroughState(ONE, capable=True, enabled=False, active=False, depends_on="0000:3b:00.0")
+ON = replace(OFF, enabled=True, active=True, label="ml")
+
+
+def inventory(state: PassthroughState = OFF, *vms: Vm, beside: bool = False, **facts: Any) -> Inventory:
+    """One host with one GPU; `beside`: with another function that goes with it only."""
+    there = Passthrough(state.capable, state.enabled, state.active, state.label)
+    gpu = PhysicalGpu(
+        ONE, "NVIDIA A40", *KIND, passthrough=there, vms=facts.pop("gpu_vms", None if state.active else ())
+    )
+    states = (state, replace(state, address=TWO)) if beside else (state,)
+    told = HostSettings(passthrough=states, takes_labels=True, rebinds_without_reboot=facts.pop("rebinds", False))
+    host = {"connected": True, "gpus": (gpu,), "settings": told, **facts}
+    if beside:
+        host["gpus"] = (gpu, replace(gpu, address=TWO))
+    return Inventory(
+        "vc",
+        "8.0.3.0",
+        datetime(2026, 11, 2, tzinfo=UTC),
+        hosts={"h-1": Host("h-1", "esx-1", **host)},
+        vms={vm.ref: replace(vm, host="h-1") for vm in vms},
+    )
+
+
+def planned(on: bool, seen: Inventory, *device: str, **options: Any) -> HostPlan:
+    request = SetPassthrough(on, device or ("3b:00.0",), **{"host": "esx-1", **options})
+    return request.plan(seen, Catalog())
+
+
+@pytest.mark.parametrize(
+    ("on", "state", "label", "change"),
+    [
+        (True, OFF, None, PassthroughChange(ONE, True)),
+        (True, OFF, "ml", PassthroughChange(ONE, True, "ml")),
+        (False, ON, None, PassthroughChange(ONE, False)),
+    ],
+)
+@pytest.mark.parametrize("rebinds", [True, False, None])
+def test_a_switch_waits_for_a_reboot_unless_the_host_says_otherwise(
+    on: bool, state: PassthroughState, label: str | None, change: PassthroughChange, rebinds: bool | None
+) -> None:
+    plan = planned(on, inventory(state, rebinds=rebinds), label=label)
+    [step] = plan.steps
+    assert isinstance(step, ConfigurePassthrough)
+    assert step.devices == (change,)
+    assert bool(plan.afterwards) is (rebinds is not True)
+
+
+@pytest.mark.parametrize("label", ["other", ""])
+def test_a_label_is_in_force_at_once_and_disturbs_nobody(label: str) -> None:
+    desk = Vm("v", "desk", power=PowerState.SUSPENDED, devices=(VgpuDevice(1, "p"),))
+    plan = planned(True, inventory(ON, desk, bindings=(DeviceBinding(ONE, "v"),)), label=label)
+    assert plan.feasible
+    assert plan.steps
+    assert plan.afterwards == ()
+
+
+def test_what_is_so_already_is_nothing_to_do() -> None:
+    assert planned(True, inventory(ON), label="ml").because == (
+        "DirectPath I/O of 0000:3b:00.0 is on on esx-1 already",
+    )
+    pending = planned(True, inventory(replace(ON, active=False)))
+    assert "a reboot is pending" in pending.because[0]
+
+
+@pytest.mark.parametrize(
+    ("on", "seen", "options", "rule"),
+    [
+        (True, inventory(OFF, gpu_vms=("vm-9",)), {}, "is in use by vm-9"),
+        (True, inventory(OFF, gpu_vms=None), {}, "who runs on it cannot be read"),
+        (True, inventory(replace(OFF, capable=False)), {}, "cannot be passed through"),
+        (False, inventory(ON, Vm("v", "ml"), bindings=(DeviceBinding(ONE, "v"),)), {}, "is in use by ml"),
+        (False, inventory(ON, Vm("v", "ml", devices=(DirectPathDevice(1, ONE, 0, 0, ""),))), {}, "belongs to ml"),
+        (False, inventory(ON, Vm("v", "ml")), {}, "the devices of ml cannot be read"),
+        (
+            True,
+            inventory(OFF, Vm("v", "d", power=PowerState.SUSPENDED, devices=(VgpuDevice(1, "p"),))),
+            {},
+            "d is susp",
+        ),
+        (True, inventory(OFF, beside=True), {}, "only goes with the devices beside it"),
+        (True, inventory(OFF, connected=None), {}, "is not connected"),
+        (True, inventory(OFF, settings=HostSettings(unread=("no",))), {}, "cannot be read: no"),
+        (True, inventory(OFF, settings=HostSettings(passthrough=(OFF,))), {"label": "ml"}, "takes no hardware labels"),
+        (True, inventory(OFF, settings=HostSettings(passthrough=())), {}, "has no GPU 0000:3b:00.0"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_rule(on: bool, seen: Inventory, options: dict[str, Any], rule: str) -> None:
+    plan = planned(on, seen, **options)
+    assert not plan.steps
+    refusals = list(map(str, plan.rejections))
+    assert any(rule in refusal for refusal in refusals), refusals
+
+
+def test_devices_that_go_together_are_named_together() -> None:
+    seen = inventory(OFF, beside=True)
+    assert planned(True, seen).rejections[0].hint == "add --device 0000:3b:00.1"
+    assert planned(True, seen, "3b:00.0", "3b:00.1").feasible
+
+
+def test_a_vm_that_takes_any_such_gpu_is_warned_of() -> None:
+    vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
+    plan = planned(False, inventory(ON, vm))
+    assert plan.warnings == ("ml-04 takes any GPU like esx-1 0000:3b:00.0: there is one fewer for it",)
+    assert planned(False, inventory(replace(ON, label="other"), vm)).warnings == ()
+
+
+def test_who_asks_for_the_label_that_goes_is_warned_of() -> None:
+    vm = Vm("v", "ml-04", devices=(DynamicDevice(1, (KIND,), "ml"),))
+    for label in ("", "other"):
+        [warning] = planned(True, inventory(ON, vm), label=label).warnings
+        assert warning == "ml-04 asks for GPUs labelled ml: esx-1 0000:3b:00.0 is none any more"
+    assert planned(True, inventory(replace(ON, label=None), vm), label="ml").warnings == ()
+    whatever = replace(vm, devices=(DynamicDevice(1, (KIND,), None),))
+    assert planned(True, inventory(ON, whatever), label="other").warnings == ()
+
+
+A100 = (NVIDIA_VENDOR_ID, 0x20B5)
+PAIR = (PciAddress.parse("0000:86:00.0"), PciAddress.parse("0000:8a:00.0"))
+GROUP = DeviceGroup(
+    "Nvidia:2@grid_a100d-80c%NVLink",
+    tuple(DeviceGroupMember("nvidiaVgpu", number, "grid_a100d-80c") for number in range(2)),
+)
+
+
+def linked(groups: tuple[DeviceGroup, ...] | None, *, given: bool = False) -> Inventory:
+    """One host with two A100 80 GB, for DirectPath I/O or for vGPUs."""
+    there = Passthrough(True, given, given)
+    gpus = tuple(PhysicalGpu(each, "NVIDIA A100", *A100, passthrough=there, vms=None if given else ()) for each in PAIR)
+    states = tuple(PassthroughState(each, True, given, given, depends_on=str(each)) for each in PAIR)
+    settings = HostSettings(passthrough=states, takes_labels=True, device_groups=groups)
+    host = Host("h-1", "esx-1", connected=True, gpus=gpus, settings=settings)
+    return Inventory("vc", "8.0.3.0", datetime(2026, 11, 2, tzinfo=UTC), hosts={"h-1": host}, vms={})
+
+
+@pytest.mark.parametrize(
+    ("on", "seen", "devices", "said"),
+    [
+        (True, linked((GROUP,)), 1, "esx-1 offers Nvidia:2@grid_a100d-80c%NVLink: a GPU without its NVLink peers"),
+        (True, linked((GROUP,)), 2, None),
+        (True, linked(()), 1, None),
+        (
+            True,
+            linked(None),
+            1,
+            "whether NVLink joins 0000:8a:00.0, which would stay behind, to these GPUs is not told",
+        ),
+        (False, linked((), given=True), 1, "whether NVLink joins 0000:8a:00.0"),
+        (False, linked((), given=True), 2, None),
+    ],
+)
+def test_gpus_that_nvlink_joins_are_switched_together_or_warned_of(
+    on: bool, seen: Inventory, devices: int, said: str | None
+) -> None:
+    request = SetPassthrough(on, tuple(map(str, PAIR[:devices])), host="esx-1")
+    warnings = request.plan(seen, load(boards=("a100d",))).warnings
+    assert [str(said) in warning for warning in warnings] == ([True] if said else []), warnings
+
+
+def test_what_means_nothing_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="passthrough on needs --device"):
+        SetPassthrough(True, (), host="*").plan(inventory(), Catalog())
+    with pytest.raises(UsageError, match="passthrough off needs --host or --cluster"):
+        planned(False, inventory(ON), host=None)

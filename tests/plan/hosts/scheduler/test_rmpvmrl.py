@@ -1,0 +1,141 @@
+"""RmPVMRL: the published words, both ways, per driver branch; and what is never guessed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuops.model.scheduler import (
+    BEST_EFFORT,
+    DriverBranch,
+    Frequency,
+    RoundRobin,
+    SchedulerPolicy,
+    TimeSlices,
+    VgpuScheduler,
+)
+from gpuops.plan.hosts.scheduler.rmpvmrl import Unread, against, ambiguous, clamped, decode, encode
+
+EQUAL, FIXED = SchedulerPolicy.EQUAL_SHARE, SchedulerPolicy.FIXED_SHARE
+PLAIN, ADAPTIVE = RoundRobin.PLAIN, RoundRobin.ADAPTIVE
+
+
+@pytest.mark.parametrize(
+    ("word", "plain", "adaptive"),
+    [
+        (0x00000000, BEST_EFFORT, BEST_EFFORT),
+        (0x00000001, VgpuScheduler(EQUAL), VgpuScheduler(EQUAL)),
+        (0x00000011, VgpuScheduler(FIXED), VgpuScheduler(FIXED)),
+        (0x00000003, None, VgpuScheduler(EQUAL, TimeSlices())),
+        (0x00180013, None, VgpuScheduler(FIXED, TimeSlices(24))),
+        (0x00180011, VgpuScheduler(FIXED, TimeSlices(24)), VgpuScheduler(FIXED, Frequency(0x180))),
+        (0x00030001, VgpuScheduler(EQUAL, TimeSlices(3)), VgpuScheduler(EQUAL, Frequency(48))),
+        (0x211E0001, None, VgpuScheduler(EQUAL, Frequency(480, 33))),
+        (0x213C0011, None, VgpuScheduler(FIXED, Frequency(960, 33))),
+        (0x00000009, VgpuScheduler(EQUAL, weighted=False), VgpuScheduler(EQUAL, weighted=False)),
+    ],
+)
+def test_published_words_are_read_as_each_branch_reads_them(
+    word: int, plain: VgpuScheduler | None, adaptive: VgpuScheduler
+) -> None:
+    """None = no word of that branch."""
+    found = decode(word, PLAIN)
+    assert (None if isinstance(found, Unread) else found) == plain
+    assert decode(word, ADAPTIVE) == adaptive
+    assert encode(adaptive, ADAPTIVE) == word if against(adaptive, ADAPTIVE) is None else clamped(adaptive)
+    assert plain is None or encode(plain, PLAIN) == word
+
+
+@pytest.mark.parametrize("word", [0x00, 0x01, 0x11])
+def test_words_of_defaults_need_no_branch(word: int) -> None:
+    found = decode(word, None)
+    assert isinstance(found, VgpuScheduler)
+    assert not ambiguous(found)
+    assert encode(found, None) == word
+
+
+@pytest.mark.parametrize("word", [0x03, 0x00030001, 0x211E0001, 0x00180013])
+def test_a_word_that_branches_read_differently_is_not_guessed_at(word: int) -> None:
+    found = decode(word, None)
+    assert isinstance(found, Unread)
+    assert str(found) == f"0x{word:08x} (driver branches read it differently, and the host's is not known)"
+
+
+@pytest.mark.parametrize("word", [0x05, 0x21, 0x101, 0x801, 1 << 32 | 1, -1])
+def test_bits_that_nobody_documents_are_not_read(word: int) -> None:
+    assert isinstance(decode(word, ADAPTIVE), Unread)
+    assert isinstance(decode(word, PLAIN), Unread)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "round_robin", "words"),
+    [
+        (VgpuScheduler(EQUAL, TimeSlices(31)), ADAPTIVE, "time slice 31 ms is not within 1 to 30 ms"),
+        (VgpuScheduler(EQUAL, TimeSlices(0)), PLAIN, "time slice 0 ms is not within 1 to 30 ms"),
+        (VgpuScheduler(EQUAL, Frequency(62)), ADAPTIVE, "frequency 62 Hz is not within 63 to 960 Hz"),
+        (VgpuScheduler(EQUAL, Frequency(961, 33)), ADAPTIVE, "frequency 961 Hz is not within 63 to 960 Hz"),
+        (VgpuScheduler(FIXED, Frequency(480, 61)), ADAPTIVE, "averaging 61 is not within 1 to 60"),
+        (VgpuScheduler(EQUAL, Frequency(480)), PLAIN, "before vGPU 15 has no adaptive round robin"),
+        (VgpuScheduler(EQUAL, TimeSlices(2)), None, "the host's branch is not known"),
+        (VgpuScheduler(SchedulerPolicy.BEST_EFFORT, TimeSlices(2)), ADAPTIVE, "best effort has neither"),
+    ],
+)
+def test_what_has_no_word_is_refused_with_its_rule(
+    scheduler: VgpuScheduler, round_robin: RoundRobin | None, words: str
+) -> None:
+    reason = against(scheduler, round_robin)
+    assert reason is not None
+    assert words in reason
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        encode(scheduler, round_robin)
+
+
+milliseconds = st.integers(1, 30)
+plain = st.none() | st.builds(TimeSlices, milliseconds)
+adaptive = (
+    st.none()
+    | st.builds(TimeSlices, st.none() | milliseconds)
+    | st.builds(Frequency, st.integers(63, 960), st.none() | st.integers(1, 60))
+)
+shares = st.sampled_from([EQUAL, FIXED])
+
+
+@given(st.one_of(st.just(BEST_EFFORT), st.builds(VgpuScheduler, shares, plain, st.booleans())))
+def test_a_plain_branch_reads_back_what_was_written(scheduler: VgpuScheduler) -> None:
+    assert decode(encode(scheduler, PLAIN), PLAIN) == scheduler
+
+
+@given(st.one_of(st.just(BEST_EFFORT), st.builds(VgpuScheduler, shares, adaptive, st.booleans())))
+def test_an_adaptive_branch_reads_back_what_was_written(scheduler: VgpuScheduler) -> None:
+    assert decode(encode(scheduler, ADAPTIVE), ADAPTIVE) == scheduler
+
+
+@given(st.integers(0, (1 << 32) - 1), st.sampled_from([None, PLAIN, ADAPTIVE]))
+def test_every_word_has_an_answer(word: int, round_robin: RoundRobin | None) -> None:
+    found = decode(word, round_robin)
+    assert isinstance(found, Unread) or str(found).startswith(found.policy)
+
+
+@pytest.mark.parametrize(
+    ("word", "round_robin", "words"),
+    [
+        (0x00030001, ADAPTIVE, "the driver takes 63 Hz"),
+        (0x003FF001, ADAPTIVE, "the driver takes 960 Hz"),
+        (0x00280001, PLAIN, "the driver takes 30 ms"),
+        (0x00180013, ADAPTIVE, None),
+    ],
+)
+def test_what_the_driver_makes_of_a_value_out_of_range(word: int, round_robin: RoundRobin, words: str | None) -> None:
+    found = decode(word, round_robin)
+    assert isinstance(found, VgpuScheduler)
+    assert clamped(found) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "round_robin"), [(470, PLAIN), (510, PLAIN), (515, None), (525, ADAPTIVE), (595, ADAPTIVE)]
+)
+def test_branches_by_their_number(number: int, round_robin: RoundRobin | None) -> None:
+    assert DriverBranch(number).round_robin is round_robin

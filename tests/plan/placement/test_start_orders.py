@@ -1,0 +1,45 @@
+"""Every order in which VMs may come back to a host: none is too late, one is, or nobody can tell."""
+
+from __future__ import annotations
+
+from pytest_mock import MockerFixture
+
+from gpuops.advise.occupancy import gpu_states
+from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.vm import Vm
+from gpuops.plan.placement import start_orders
+from gpuops.plan.placement.start_orders import Late, too_late
+from tests.plan.snapshots import FIRST, SECOND, catalog, gpu, host, inventory, vm
+
+
+def back(*profiles: str) -> list[Vm]:
+    return [vm(number, f"vm-{number}", "1", f"vgpu {profile}") for number, profile in enumerate(profiles, 1)]
+
+
+def late(coming: list[Vm], mode: VgpuMode = VgpuMode.SAME_SIZE, board: str = "a40") -> Late | None:
+    there = host("esx-1", gpu(FIRST, board, 0, mode), gpu(SECOND, board, 1, mode))
+    assert there.assignment_policy is AssignmentPolicy.PERFORMANCE
+    return too_late(coming, gpu_states(there, inventory([there], []), catalog()), there, catalog())
+
+
+def test_alike_they_all_find_room_until_there_is_none() -> None:
+    assert late(back(*["nvidia_a40-8q"] * 12)) is None
+    found = late(back(*["nvidia_a40-8q"] * 13))
+    assert found is not None
+    assert (found.vm.name, len(found.after)) == ("vm-13", 12)
+
+
+def test_small_ones_may_lock_every_gpu_before_a_large_one_comes() -> None:
+    found = late(back("nvidia_a40-48q", "nvidia_a40-8q", "nvidia_a40-8q"))
+    assert found is not None
+    assert (found.vm.name, [each.name for each in found.after]) == ("vm-1", ["vm-2", "vm-3"])
+    assert late(back("nvidia_a40-48q", "nvidia_a40-8q")) is None
+
+
+def test_too_many_ways_are_no_proof(mocker: MockerFixture) -> None:
+    coming = back("grid_a100-1-5c", "grid_a100-1-5c", "grid_a100-2-10c", "grid_a100-1-10c")
+    assert late(coming, VgpuMode.MULTI_INSTANCE, "a100") is None
+    mocker.patch.object(start_orders, "_MOST", 3)
+    found = late(coming, VgpuMode.MULTI_INSTANCE, "a100")
+    assert found is not None
+    assert found.unproven

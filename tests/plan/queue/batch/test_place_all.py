@@ -1,0 +1,210 @@
+"""A queue placed at once: never wrong, never worse than one after another, and what is left says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_mock import MockerFixture
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.workload import Workload
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.batch import highs
+from gpuops.plan.queue.place import Place, Placements
+from gpuops.plan.queue.workload_vm import framebuffer_mib
+from tests.plan.queue.test_admitted import LONG, QUICK, come_true
+from tests.plan.queue.test_place import after, overcommitted, with_whole, workload, workloads
+from tests.plan.small_vcenter import SmallVcenter
+from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+from tests.plan.test_properties import FAST, fleets, overfull
+
+A40 = ("nvidia_a40-8q", "nvidia_a40-12q", "nvidia_a40-24q", "nvidia_a40-48q")
+
+
+def placed_mib(found: Placements) -> int:
+    return sum(framebuffer_mib(each.vm.devices or (), catalog()) for each in found.placed)
+
+
+def at_once(world: Inventory, *asked: Workload, **how: Any) -> Placements:
+    return Place(asked, optimize=True, **how).placements(world, catalog())
+
+
+def two_hosts() -> Inventory:
+    gpus = [gpu(address, "a40", at // 2) for at, address in enumerate((FIRST, SECOND, THIRD, FOURTH))]
+    return inventory([host("esx-1", *gpus), host("esx-2", *gpus)], [])
+
+
+@pytest.mark.long
+@FAST
+@given(st.data())
+def test_nothing_is_promised_twice_and_no_bound_is_passed(data: st.DataObject) -> None:
+    world = with_whole(data.draw(fleets()))
+    asked = data.draw(workloads())
+    found = at_once(world, *asked)
+    then = after(found)
+    assert [line for each in then.hosts.values() for line in overfull(each, then)] == []
+    assert overcommitted(then, found) == []
+    assert sorted(answer.workload.name for answer in found.answers) == sorted(each.name for each in asked)
+    assert all(refusal.rejections for refusal in found.refused)
+    assert found.optimum is not None
+    assert found.optimum.placed_mib == placed_mib(found)
+    assert found.optimum.most_mib is not None
+    assert found.optimum.placed_mib <= found.optimum.most_mib <= found.optimum.asked_mib
+
+
+@pytest.mark.long
+@FAST
+@given(st.data())
+def test_it_is_never_worse_than_one_after_another(data: st.DataObject) -> None:
+    world = with_whole(data.draw(fleets()))
+    asked = tuple(replace(each, priority=0) for each in data.draw(workloads()))
+    rule = Place(asked).placements(world, catalog())
+    assert placed_mib(at_once(world, *asked)) >= placed_mib(rule)
+
+
+@QUICK
+@given(st.data())
+def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> None:
+    come_true(data, optimize=True)
+
+
+@pytest.mark.long
+@LONG
+@given(st.data())
+def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
+    come_true(data, optimize=True)
+
+
+@pytest.mark.long
+@QUICK
+@given(
+    st.lists(st.tuples(st.sampled_from(A40), st.sampled_from([8, 128, 384])), min_size=1, max_size=4),
+    st.integers(1, 2),
+    st.booleans(),
+)
+def test_brute_force_agrees(asked: list[tuple[str, int]], gpus: int, second: bool) -> None:
+    """Trying every order, host and GPU on the simulated hosts places no more than the plan does."""
+    hosts = [host(f"esx-{n}", *(gpu(each, "a40", 0) for each in (FIRST, SECOND)[:gpus])) for n in range(1, 2 + second)]
+    requests = [Workload(f"w-{n}", 4, gib * 1024, name, numa=NumaPolicy.NONE) for n, (name, gib) in enumerate(asked)]
+    found = at_once(inventory(hosts, []), *requests)
+    assert placed_mib(found) == _most_mib(SmallVcenter({each.ref: each for each in hosts}), tuple(requests))
+
+
+def _most_mib(world: SmallVcenter, requests: tuple[Workload, ...]) -> int:
+    best = 0
+    for order in set(permutations(requests)):
+        best = max(best, _from(world, order))
+    return best
+
+
+def _from(world: SmallVcenter, order: tuple[Workload, ...]) -> int:
+    """The most that can be placed of them, in this order, on any host and GPU."""
+    if not order:
+        return 0
+    first, *rest = order
+    best = _from(world, tuple(rest))
+    for each in world.hosts.values():
+        for address in (FIRST, SECOND)[: len(each.gpus)]:
+            made = vm(int(first.name[2:]), first.name, "1", f"vgpu {first.profile}", memory_mib=first.memory_mib)
+            pinned = replace(made, host=each.ref, extra_config={"pciPassthru0.cfg.gpu-pci-id": address})
+            then = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
+            if not then.start(pinned):
+                mine = catalog().profile(first.profile or "")
+                assert mine is not None
+                best = max(best, mine.framebuffer_mib + _from(then, tuple(rest)))
+    return best
+
+
+def test_it_finds_what_one_after_another_misses() -> None:
+    """Memory binds: large VMs with small vGPUs beside small VMs with large ones."""
+    world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))], [])
+    asked = (
+        workload("wide", profile="a40-24q", memory_mib=480 * 1024, numa=NumaPolicy.NONE),
+        *(workload(f"small-{n}", profile="a40-12q", memory_mib=120 * 1024, numa=NumaPolicy.NONE) for n in range(4)),
+    )
+    rule, solved = Place(asked).placements(world, catalog()), at_once(world, *asked)
+    assert placed_mib(rule) < placed_mib(solved) == 48 * 1024
+    assert solved.optimum is not None
+    assert (solved.optimum.placed_percent, solved.optimum.by_solver) == (66.6, 4)
+    assert [refusal.workload.name for refusal in solved.refused] == ["wide"]
+
+
+def test_a_higher_priority_comes_first_whatever_it_costs() -> None:
+    world = inventory([host("esx-1", gpu(FIRST, "a40", 0))], [])
+    asked = (
+        workload("small", profile="a40-8q", priority=1),
+        workload("large", profile="a40-48q"),
+    )
+    assert [each.workload.name for each in at_once(world, *asked).placed] == ["small"]
+
+
+def test_what_looks_at_others_is_left_to_the_rule() -> None:
+    apart = [workload(f"apart-{n}", profile="a40-8q", anti_affinity="x") for n in range(2)]
+    found = at_once(two_hosts(), *apart, workload("free", profile="a40-24q"))
+    assert found.optimum is not None
+    assert (len(found.placed), found.optimum.by_solver) == (3, 1)
+    assert len({each.placement.host.ref for each in found.placed if each.workload.anti_affinity}) == 2
+
+
+def test_locality_comes_before_few_hosts() -> None:
+    asked = [workload(f"w-{n}", profile="a40-48q", memory_mib=128 * 1024) for n in range(8)]
+    found = at_once(two_hosts(), *asked)
+    assert [each.placement.numa_node is not None for each in found.placed] == [True] * 8
+
+
+def test_few_hosts_are_used() -> None:
+    found = at_once(two_hosts(), *(workload(f"w-{n}", profile="a40-8q") for n in range(6)))
+    assert len({each.placement.host.ref for each in found.placed}) == 1
+
+
+def test_whole_gpus_and_vgpus_beside_each_other() -> None:
+    world = inventory([host("esx-1", gpu(FIRST, "a40", 0), whole(SECOND, "l40s", 1), whole(THIRD, "l40s", 1))], [])
+    asked = [workload(f"whole-{n}", gpus=1, model="l40s") for n in range(3)]
+    found = at_once(world, *asked, workload("vgpu", profile="a40-48q"))
+    assert sorted(each.workload.name for each in found.placed) == ["vgpu", "whole-0", "whole-1"]
+
+
+@pytest.mark.parametrize("pin", list(PinPolicy))
+def test_pins_only_where_the_host_would_spoil_it(pin: PinPolicy) -> None:
+    world = inventory([host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 0))], [])
+    alike = at_once(world, *(workload(f"w-{n}", profile="a40-24q") for n in range(4)), pin=pin)
+    assert [each.placement.pins for each in alike.placed] == [{}] * 4
+    mixed = at_once(world, *(workload(f"m-{n}", profile=("a40-8q", "a40-12q")[n % 2]) for n in range(4)), pin=pin)
+    assert len(mixed.placed) == 4
+    assert {bool(each.placement.pins) for each in mixed.placed} == {pin is PinPolicy.AUTO}
+
+
+def test_without_the_solver_the_rule_places_them(mocker: MockerFixture) -> None:
+    mocker.patch.object(highs, "installed", return_value=False)
+    asked = tuple(workload(f"w-{n}", profile="a40-24q") for n in range(3))
+    found = at_once(two_hosts(), *asked)
+    assert found.answers == Place(asked).placements(two_hosts(), catalog()).answers
+    assert found.optimum is not None
+    assert "pip install 'gpuops[optimize]'" in found.optimum.note
+    assert found.optimum.most_mib is None
+
+
+def test_what_nothing_here_has_is_refused_as_ever() -> None:
+    asked = (
+        workload("odd", profile="nonsense"),
+        workload("none", profile="a100-40c"),
+        workload("fine", profile="a40-8q"),
+    )
+    found, rule = at_once(two_hosts(), *asked), Place(asked).placements(two_hosts(), catalog())
+    assert {r.workload.name: r.rejections for r in found.refused} == {
+        r.workload.name: r.rejections for r in rule.refused
+    }
+    assert found.exit_code == rule.exit_code == 3
+    assert [each.workload.name for each in found.placed] == ["fine"]
+
+
+def test_the_order_of_the_requests_decides_nothing() -> None:
+    asked = [workload(f"w-{n}", profile=A40[n % 4], memory_mib=(16 + 32 * (n % 3)) * 1024) for n in range(12)]
+    one, other = at_once(two_hosts(), *asked), at_once(two_hosts(), *reversed(asked))
+    assert one.answers == other.answers

@@ -1,0 +1,195 @@
+"""The solver on small problems: never more than there is, never above its bound, and as good as trying everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuops.plan.queue.batch.problem import BatchProblem, GpuGroup, HostPattern, HostShape, PlacementOption
+from gpuops.plan.queue.batch.solve import bound, solve
+
+QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+SIZES = (4, 8, 16)
+"""Slots are rows 2, 3, 4 beside the one node (row 0 = its memory) and 5, 6, 7 of the host (row 1 = its memory)."""
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_hosts: int = 2) -> BatchProblem:
+    """One or two shapes of hosts with a node and one or two GPUs of 16, and up to six VMs of three kinds."""
+    memories = [draw(st.integers(1, 4)) for _ in SIZES]
+    counts = [draw(st.sampled_from([1, 1, 2])) for _ in SIZES]
+    shapes = []
+    for _ in range(draw(st.integers(1, most_hosts))):
+        near, far = draw(st.integers(0, 6)), draw(st.integers(0, 3))
+        layouts = tuple(((2 + at, 16 // size), (5 + at, 16 // size)) for at, size in enumerate(SIZES))
+        options = {}
+        for kind in range(len(SIZES)):
+            anywhere = ((1, memories[kind]), (5 + kind, counts[kind]))
+            options[kind] = (
+                PlacementOption(((0, memories[kind]), (2 + kind, counts[kind]), *anywhere)),
+                *([PlacementOption(anywhere, remote=True)] if draw(st.booleans()) else []),
+            )
+        gpus = draw(st.integers(1, 2))
+        shapes.append(HostShape(1, (near, near + far, 0, 0, 0, 0, 0, 0), (GpuGroup(gpus, layouts),), options))
+    demand = tuple(draw(st.integers(0, 2)) for _ in SIZES)
+    return BatchProblem(demand, tuple(size * count for size, count in zip(SIZES, counts, strict=True)), tuple(shapes))
+
+
+def fits(shape: HostShape, vms: Sequence[tuple[int, int]]) -> bool:
+    """Whether the host takes these VMs, (kind, way) each, whatever its GPUs are filled with."""
+    group = shape.groups[0]
+    for filled in product(group.layouts, repeat=group.count):
+        room = list(shape.capacity)
+        for filling in filled:
+            for row, much in filling:
+                room[row] += much
+        for kind, way in vms:
+            for row, much in shape.options[kind][way].uses:
+                room[row] -= much
+        if min(room) >= 0:
+            return True
+    return False
+
+
+def everything(problem: BatchProblem) -> int:
+    """The most GPU memory that any of all ways to place the VMs places."""
+    vms = [kind for kind, count in enumerate(problem.demand) for _ in range(count)]
+
+    @cache
+    def best(at: int, there: tuple[tuple[tuple[int, int], ...], ...]) -> int:
+        if at == len(vms):
+            return 0
+        found = best(at + 1, there)
+        kind = vms[at]
+        for number, shape in enumerate(problem.shapes):
+            for way in range(len(shape.options[kind])):
+                more = tuple(sorted((*there[number], (kind, way))))
+                if fits(shape, more):
+                    then = (*there[:number], more, *there[number + 1 :])
+                    found = max(found, problem.worth[kind] + best(at + 1, then))
+        return found
+
+    return best(0, tuple(() for _ in problem.shapes))
+
+
+def broken(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
+    """What the solution uses more of than there is."""
+    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    for pattern, times in patterns:
+        hosts[pattern.shape] -= times
+        vms = [(kind, way) for kind, way, count in pattern.vms for _ in range(count)]
+        for kind, _ in vms:
+            left[kind] -= times
+        shape = problem.shapes[pattern.shape]
+        room = list(shape.capacity)
+        for group, filling, count in pattern.gpus:
+            for row, much in shape.groups[group].layouts[filling]:
+                room[row] += count * much
+        for kind, way in vms:
+            for row, much in shape.options[kind][way].uses:
+                room[row] -= much
+        if min(room) < 0 or sum(count for _, _, count in pattern.gpus) > shape.groups[0].count:
+            yield f"{pattern} is more than {shape}"
+    if min(left) < 0 or min(hosts) < 0:
+        yield f"VMs left {left}, hosts left {hosts}"
+
+
+@QUICK
+@given(problems(most_hosts=1))
+def test_on_one_host_it_finds_the_best(problem: BatchProblem) -> None:
+    solution = solve(problem)
+    assert list(broken(problem, solution.patterns)) == []
+    placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
+    best = everything(problem)
+    assert placed <= best <= bound(problem) + 1e-6
+    assert placed >= near_first(problem), "locality comes first, then whatever else fits"
+
+
+def near_first(problem: BatchProblem) -> int:
+    """What is placed at the least: the best that has every VM beside its GPUs."""
+    shapes = tuple(
+        HostShape(s.count, s.capacity, s.groups, {kind: options[:1] for kind, options in s.options.items()})
+        for s in problem.shapes
+    )
+    return everything(BatchProblem(problem.demand, problem.worth, shapes))
+
+
+@QUICK
+@given(problems())
+def test_on_several_it_is_between_the_best_and_what_is_known_to_fit(problem: BatchProblem) -> None:
+    solution = solve(problem)
+    assert list(broken(problem, solution.patterns)) == []
+    placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
+    best = everything(problem)
+    assert placed <= best <= bound(problem) + 1e-6
+    assert list(still_fitting(problem, solution.patterns)) == []
+
+
+def still_fitting(problem: BatchProblem, patterns: Sequence[tuple[HostPattern, int]]) -> Iterator[str]:
+    """VMs without a place that a host would take beside its pattern, whose layouts stay."""
+    left, hosts = list(problem.demand), [shape.count for shape in problem.shapes]
+    for pattern, times in patterns:
+        hosts[pattern.shape] -= times
+        for kind, _, count in pattern.vms:
+            left[kind] -= times * count
+    unused = [HostPattern(number, (), ()) for number, count in enumerate(hosts) if count]
+    for pattern in (*(pattern for pattern, _ in patterns), *unused):
+        shape = problem.shapes[pattern.shape]
+        room, group = list(shape.capacity), shape.groups[0]
+        for kind, option, count in pattern.vms:
+            for row, amount in shape.options[kind][option].uses:
+                room[row] -= count * amount
+        for _, layout, count in pattern.gpus:
+            for row, amount in group.layouts[layout]:
+                room[row] += count * amount
+        idle = group.count - sum(count for _, _, count in pattern.gpus)
+        rest = HostShape(1, tuple(room), (GpuGroup(idle, group.layouts),), shape.options)
+        for kind, count in enumerate(left):
+            if count and any(fits(rest, [(kind, option)]) for option in range(len(shape.options[kind]))):
+                yield f"one more of kind {kind} on {pattern}"
+
+
+def test_the_check_for_room_can_fail() -> None:
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(2),))
+    half = HostPattern(0, ((2, 0, 1),), ((0, 2, 1),))
+    assert len(list(still_fitting(problem, [(half, 1)]))) == 2
+
+
+def test_what_rounding_loses() -> None:
+    """Two hosts, one with half of the memory: all four VMs would be 24, the best is 20; the rounding finds 16."""
+    layouts = (((2, 4), (5, 4)), ((3, 2), (6, 2)), ((4, 1), (7, 1)))
+    options = {kind: (PlacementOption(((0, 2), (2 + kind, 1), (1, 2), (5 + kind, 1))),) for kind in range(len(SIZES))}
+    shapes = [HostShape(1, (memory, memory, 0, 0, 0, 0, 0, 0), (GpuGroup(1, layouts),), options) for memory in (2, 4)]
+    problem = BatchProblem((2, 2, 0), SIZES, tuple(shapes))
+    solution = solve(problem)
+    placed = sum(times * problem.memory(pattern) for pattern, times in solution.patterns)
+    assert (placed, everything(problem), list(still_fitting(problem, solution.patterns))) == (16, 20, [])
+
+
+def test_equal_hosts_are_one_shape_and_all_used() -> None:
+    shape = HostShape(500, (8, 0), (GpuGroup(2, (((1, 4),),)),), {0: (PlacementOption(((0, 1), (1, 1))),)})
+    problem = BatchProblem((3000,), (4,), (shape,))
+    solution = solve(problem)
+    assert sum(times * problem.memory(pattern) for pattern, times in solution.patterns) == 12_000
+    assert bound(problem) == 12_000
+    assert sum(times for _, times in solution.patterns) == 375, "no more hosts than it takes"
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    problem = BatchProblem((2, 1, 2), (4, 8, 16), (_mixed(3), _mixed(1)))
+    assert solve(problem) == solve(problem)
+
+
+def test_the_checker_can_fail() -> None:
+    problem = BatchProblem((1, 1, 1), (4, 8, 16), (_mixed(1),))
+    assert list(broken(problem, [(HostPattern(0, ((2, 0, 2),), ((0, 2, 1),)), 1)]))
+
+
+def _mixed(gpus: int) -> HostShape:
+    layouts = tuple(((1 + at, 16 // size),) for at, size in enumerate(SIZES))
+    options = {at: (PlacementOption(((0, 1), (1 + at, 1))),) for at in range(3)}
+    return HostShape(1, (9, 0, 0, 0), (GpuGroup(gpus, layouts),), options)

@@ -1,0 +1,242 @@
+"""What `place` answers comes true: started in any order the plan allows, every VM is admitted by the simulated hosts.
+
+`make long` looks at many more worlds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import PowerState, Vm
+from gpuops.model.workload import Vgpus, Workload
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
+from gpuops.plan.placement.wanted import PinPolicy, pin_key
+from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
+from gpuops.plan.queue.place import Place, Placements
+from gpuops.plan.queue.workload_vm import running, vm_of
+from tests.plan.small_vcenter import SmallVcenter
+from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+from tests.plan.test_properties import PROFILES
+
+QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+LONG = settings(max_examples=2000, suppress_health_check=list(HealthCheck))
+MIG = VgpuMode.MULTI_INSTANCE
+MODELS = [*PROFILES, ("a40", VgpuMode.MIXED_SIZE)]
+
+
+def names(model: tuple[str, VgpuMode]) -> list[str]:
+    return PROFILES.get(model) or PROFILES["a40", VgpuMode.SAME_SIZE]
+
+
+@st.composite
+def vcenters(draw: st.DrawFn) -> SmallVcenter:
+    """Up to two hosts, some with GPUs of several modes and whole ones; some VMs run, some are suspended."""
+    hosts = []
+    for number in range(1, draw(st.integers(1, 2)) + 1):
+        model = draw(st.sampled_from(MODELS))
+        gpus = [gpu(FIRST, model[0], 0, model[1]), gpu(SECOND, model[0], 1, model[1])]
+        if draw(st.booleans()):
+            board = draw(st.sampled_from(["a40", "l40s"]))
+            gpus.append(gpu(THIRD, board, 1, VgpuMode.SAME_SIZE))
+        gpus.append(whole(FOURTH, "t4", 0))
+        policy = draw(st.sampled_from(list(AssignmentPolicy)))
+        hosts.append(replace(host(f"esx-{number}", *gpus), assignment_policy=policy))
+    world = SmallVcenter({each.ref: each for each in hosts})
+    for number in range(draw(st.integers(0, 6))):
+        on = draw(st.sampled_from(hosts))
+        profile = draw(st.sampled_from([offer.name for offer in on.profiles or ()]))
+        made = vm(number + 1, f"vm-{number + 1}", on.name.removeprefix("esx-"), f"vgpu {profile}", memory_mib=8192)
+        if draw(st.integers(0, 3)) == 0:
+            made = replace(made, extra_config={pin_key(0): draw(st.sampled_from([FIRST, SECOND]))})
+        if not world.start(replace(made, memory_reservation_mib=8192)) and draw(st.integers(0, 3)) == 0:
+            world.suspend(world.vms[made.ref])
+    return world
+
+
+@st.composite
+def requests(draw: st.DrawFn, world: SmallVcenter) -> tuple[Workload, ...]:
+    offered = sorted({offer.name for each in world.hosts.values() for offer in each.profiles or ()})
+    known = [name for name in offered if any(name in names(model) for model in MODELS)]
+    found = []
+    for number in range(draw(st.integers(1, 7))):
+        whole_gpu = draw(st.integers(0, 5)) == 0
+        mixed = not whole_gpu and draw(st.integers(0, 5)) == 0
+        found.append(
+            Workload(
+                f"w-{number}",
+                4,
+                8192,
+                profile=None if whole_gpu else draw(st.sampled_from(known or offered)),
+                count=1 if whole_gpu else draw(st.sampled_from([1, 1, 1, 2])),
+                gpus=int(whole_gpu),
+                numa=draw(st.sampled_from(list(NumaPolicy))),
+                priority=draw(st.integers(0, 1)),
+                more=(Vgpus(draw(st.sampled_from(known or offered))),) if mixed else (),
+            )
+        )
+    return tuple(found)
+
+
+def order_of_start(found: Placements, data: st.DataObject) -> list[Placed | Vm]:
+    """Any order that the plan allows: where it says `listed order`, that, and suspended VMs of the host come after."""
+    listed = {p.placement.host.ref for p in found.placed if p.steering is Steering.LISTED_ORDER}
+    back: list[Vm] = [claim.vm for claim in found.claims if not claim.lost]
+    free: list[Placed | Vm] = [p for p in found.placed if p.steering is not Steering.LISTED_ORDER]
+    free += [each for each in back if each.host not in listed]
+    shuffled = list(data.draw(st.permutations(free)))
+    for each in (p for p in found.placed if p.steering is Steering.LISTED_ORDER):
+        shuffled.insert(data.draw(st.integers(_after_listed(shuffled, each), len(shuffled))), each)
+    return [*shuffled, *data.draw(st.permutations([each for each in back if each.host in listed]))]
+
+
+def _after_listed(order: list[Placed | Vm], placed: Placed) -> int:
+    """The first position behind the earlier ones of its host that are started in turn."""
+    there = [
+        number
+        for number, each in enumerate(order)
+        if isinstance(each, Placed)
+        and each.steering is Steering.LISTED_ORDER
+        and each.placement.host.ref == placed.placement.host.ref
+    ]
+    return max(there, default=-1) + 1
+
+
+def come_true(data: st.DataObject, *, optimize: bool = False) -> None:
+    world = data.draw(vcenters())
+    asked = Place(
+        data.draw(requests(world)),
+        pin=data.draw(st.sampled_from([PinPolicy.AUTO, PinPolicy.AUTO, PinPolicy.NEVER])),
+        suspended=data.draw(st.sampled_from(list(SuspendedPolicy))),
+        optimize=optimize,
+    )
+    found = asked.placements(world.inventory(inventory([], [])), catalog())
+    # A plan that names what it is not certain of is not held to it.
+    assume(not found.doubts and not any(placed.placement.doubts for placed in found.placed))
+    order = order_of_start(found, data)
+    alone = SmallVcenter(world.hosts, dict(world.vms), dict(world.running))
+    # Two suspended VMs may keep each other out, whatever is planned beside them.
+    assume(not any(alone.start(each) for each in order if isinstance(each, Vm)))
+    for each in order:
+        vm = each if isinstance(each, Vm) else running(each.vm, each.placement, each.workload.numa)
+        assert world.start(vm) == "", [e.name if isinstance(e, Vm) else told(e) for e in order]
+
+
+def told(placed: Placed) -> str:
+    seats = " ".join(map(str, placed.placement.seats.values()))
+    return f"{placed.workload.name} {placed.workload.profile} {placed.placement.host.name} {seats} {placed.steering}"
+
+
+@QUICK
+@given(st.data())
+def test_every_order_that_the_plan_allows_is_admitted(data: st.DataObject) -> None:
+    come_true(data)
+
+
+@pytest.mark.long
+@LONG
+@given(st.data())
+def test_every_order_that_the_plan_allows_is_admitted_in_many_worlds(data: st.DataObject) -> None:
+    come_true(data)
+
+
+def a100_with_two_suspended() -> SmallVcenter:
+    """One 1-10c runs on the first of two A100 in MIG mode, a 2-10c and a 1-10c are suspended."""
+    there = host("esx-1", gpu(FIRST, "a100", 0, MIG), gpu(SECOND, "a100", 1, MIG))
+    world = SmallVcenter({there.ref: there})
+    for number, profile in enumerate(("1-10c", "2-10c", "1-10c"), 1):
+        made = vm(number, f"vm-{number}", "1", f"vgpu grid_a100-{profile}", memory_mib=8192)
+        assert world.start(replace(made, memory_reservation_mib=8192)) == ""
+    for ref in ("vm-2", "vm-3"):
+        world.suspend(world.vms[ref])
+    return world
+
+
+def test_suspended_vms_come_back_in_any_order_or_it_is_said() -> None:
+    """The first to come back takes the start that the other needs: only vm-2 before vm-3 ends well."""
+    world = a100_with_two_suspended()
+    seen = world.inventory(inventory([], []))
+    asked = [Workload(f"w-{n}", 4, 8192, f"grid_a100-{p}") for n, p in enumerate(("1-10c", "1-10c", "3-20c"))]
+    found = Place(tuple(replace(each, numa=NumaPolicy.REQUIRED) for each in asked)).placements(seen, catalog())
+    assert [len(found.placed), {each.steering for each in found.placed}] == [3, {Steering.LISTED_ORDER}]
+    assert found.doubts == ("vm-2 (suspended) may find no GPU on esx-1 when it comes back after vm-3",)
+    for each in found.placed:
+        assert world.start(running(each.vm, each.placement, each.workload.numa)) == ""
+    assert world.start(world.vms["vm-3"]) == ""
+    assert "no GPU instance left" in world.start(world.vms["vm-2"])
+    # With less asked for there is room for both, whoever comes first.
+    assert Place(tuple(asked[:2])).placements(seen, catalog()).doubts == ()
+
+
+def test_a_suspended_vm_that_is_pinned_keeps_its_gpu() -> None:
+    """Alike as they are: the new ones must not be left to choose, for the first of them would take its slot."""
+    there = host("esx-1", gpu(FIRST, "a40", 0), gpu(SECOND, "a40", 1))
+    world = SmallVcenter({there.ref: there})
+    back = replace(vm(1, "back", "1", "vgpu nvidia_a40-48q"), extra_config={pin_key(0): FIRST})
+    assert world.start(back) == ""
+    world.suspend(world.vms[back.ref])
+    found = Place((Workload("new", 4, 8192, "a40-48q"),)).placements(world.inventory(inventory([], [])), catalog())
+    (placed,) = found.placed
+    assert (placed.steering, str(placed.placement.pins[0]), found.doubts) == (Steering.LISTED_ORDER, SECOND, ())
+    assert world.start(running(placed.vm, placed.placement, placed.workload.numa)) == ""
+    assert world.start(world.vms[back.ref]) == ""
+
+
+def test_a_device_of_a_suspended_vm_that_the_host_may_give_away_is_said() -> None:
+    there = host("esx-1", whole(FIRST, "t4"), whole(SECOND, "t4"))
+    back = vm(1, "back", "1", f"directpath {FIRST}", power=PowerState.SUSPENDED)
+    asked = Place((Workload("new", 4, 8192, gpus=1),))
+    found = asked.placements(inventory([there], [back]), catalog())
+    assert [str(each.placement.seats[0]) for each in found.placed] == [SECOND]
+    rule = f"esx-1 may give new the GPU {FIRST} of back (suspended): gpuops attach --device names another ({SECOND})"
+    assert found.doubts == (rule,)
+    assert asked.placements(inventory([there], []), catalog()).doubts == ()
+
+
+def agree(data: st.DataObject) -> None:
+    """One request: a place is found exactly where some way to pin it would be admitted."""
+    world = data.draw(vcenters())
+    (workload, *_) = data.draw(requests(world))
+    workload = replace(workload, numa=NumaPolicy.NONE, more=())
+    assume(workload.profile is not None)
+    seen = world.inventory(inventory([], []))
+    (answer,) = Place((workload,), suspended=SuspendedPolicy.IGNORE).placements(seen, catalog()).answers
+    devices = tuple(f"vgpu {workload.profile}" for _ in range(workload.count))
+    made = [
+        replace(vm(90 + n, "w", "1", *devices), host=ref, memory_mib=workload.memory_mib)
+        for n, ref in enumerate(world.hosts)
+    ]
+    possible = any(world.could_start(each) for each in made)
+    if isinstance(answer, Refusal):
+        alone = any("alone in its VM" in str(rejection) for rejection in answer.rejections)
+        assert not possible or alone, answer.rejections
+    else:
+        assert possible or answer.placement.doubts, answer
+
+
+@QUICK
+@given(st.data())
+def test_brute_force_agrees(data: st.DataObject) -> None:
+    agree(data)
+
+
+@pytest.mark.long
+@LONG
+@given(st.data())
+def test_brute_force_agrees_in_many_worlds(data: st.DataObject) -> None:
+    agree(data)
+
+
+def test_the_simulated_hosts_do_refuse() -> None:
+    """The judge can say no: a second size on a GPU, and memory that is not there."""
+    there = host("esx-1", gpu(FIRST, "a40"))
+    world = SmallVcenter({there.ref: there})
+    first = replace(vm_of(Workload("a", 4, 8192)), host=there.ref)
+    assert world.start(vm(1, "a", "1", "vgpu nvidia_a40-8q")) == ""
+    assert "locked to" in world.start(vm(2, "b", "1", "vgpu nvidia_a40-24q"))
+    assert "no memory" in world.start(replace(first, memory_mib=10**6))

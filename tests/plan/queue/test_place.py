@@ -1,0 +1,227 @@
+"""The cases in `cases/place/`: workloads and a snapshot in, places and reasons out; and what never happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from gpuops.errors import UsageError
+from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress
+from gpuops.model.inventory import Inventory
+from gpuops.model.numa import NumaPolicy
+from gpuops.model.vm import PowerState
+from gpuops.model.workload import Workload
+from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.slots_taken import take
+from gpuops.plan.placement.suspended_vms import SuspendedPolicy
+from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.one_workload import Placed, Refusal
+from gpuops.plan.queue.place import Place, Placements
+from gpuops.plan.queue.workload_vm import running
+from tests.plan.case import Case, cases, said, snapshot
+from tests.plan.snapshots import CORES, FIRST, MEMORY_MIB, SECOND, THIRD, catalog, gpu, host, inventory, lab, whole
+from tests.plan.test_properties import FAST, NAMES, fleets, overfull
+
+ALL = list(cases("place"))
+SMALL = {"vcpus": 4, "memory_mib": 16 * 1024}
+
+
+def workload(name: str, **fields: Any) -> Workload:
+    device = tuple(map(PciAddress.parse, fields.pop("device", ())))
+    return TypeAdapter(Workload).validate_python({**SMALL, "name": name, "device": device, **fields})
+
+
+def told(answer: Placed | Refusal, expected: Any) -> Any:
+    """As the case tells it: `esx-01 0000:3b:00.0 numa0`, or every reason."""
+    if isinstance(answer, Placed):
+        placement = answer.placement
+        gpus = " ".join(
+            f"{address}{' pinned' if placement.pins.get(ordinal) == address else ''}"
+            for ordinal, address in sorted(placement.seats.items())
+        )
+        node = "" if placement.numa_node is None else f" numa{placement.numa_node}"
+        return f"{placement.host.name} {gpus}{node}"
+    reasons = list(expected) if isinstance(expected, list) else []
+    found = [said(each, reasons[n] if n < len(reasons) else "") for n, each in enumerate(answer.rejections)]
+    return [*found, *([f"nearest: {answer.nearest}"] if answer.nearest else [])]
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_case(case: Case) -> None:
+    asked: Mapping[str, Any] = case.request["place"]
+    workloads = tuple(workload(name, **fields) for name, fields in asked.items())
+    # Most cases are about other things than the suspended desktop of the lab.
+    suspended = SuspendedPolicy(str(case.request.get("suspended", "ignore")))
+    pin = PinPolicy(str(case.request.get("pin", "auto")))
+    request = Place(workloads, explain="choices" in case.expect, pin=pin, suspended=suspended)
+    found = request.placements(snapshot(case), catalog())
+    expect = dict(case.expect)
+    places = expect.pop("places")
+    assert {a.workload.name: told(a, places.get(a.workload.name)) for a in found.answers} == places
+    assert [answer.workload.name for answer in found.answers] == list(places), "the order of placing"
+    warnings = [line for placed in found.placed for line in placed.warnings]
+    assert [*warnings, *found.warnings] == expect.pop("warnings", [])
+    if "start" in expect:
+        assert {placed.workload.name: placed.steering.value for placed in found.placed} == expect.pop("start")
+    assert found.exit_code == (3 if any(isinstance(text, list) for text in places.values()) else 0)
+    if "choices" in expect:
+        marks = {(True, True): "+", (False, True): "=", (False, False): "-"}
+        lines = [f"{marks[c.chosen, c.feasible]} {c.subject}: {c.reason}" for a in found.answers for c in a.choices]
+        assert lines == expect.pop("choices")
+    assert not expect, f"unknown expectations: {expect}"
+
+
+def test_two_requests_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="'a' is there twice"):
+        Place((workload("a", profile="a40-8q"), workload("a", gpus=1)))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> tuple[Workload, ...]:
+    words = st.sampled_from([None, None, "x", "y"])
+    found = []
+    for number in range(draw(st.integers(1, 8))):
+        whole_gpu = draw(st.integers(0, 4)) == 0
+        found.append(
+            Workload(
+                name=f"w-{number}",
+                vcpus=draw(st.sampled_from([1, CORES, CORES + 1, 99])),
+                memory_mib=draw(st.sampled_from([4096, MEMORY_MIB // 2, MEMORY_MIB - 4096, 2 * MEMORY_MIB])),
+                profile=None if whole_gpu else draw(st.sampled_from([*NAMES, "nonsense"])),
+                count=1 if whole_gpu else draw(st.integers(1, 3)),
+                gpus=draw(st.integers(1, 2)) if whole_gpu else 0,
+                numa=draw(st.sampled_from(list(NumaPolicy))),
+                host=draw(st.sampled_from([None, None, "esx-1", "*", "other"])),
+                affinity=draw(words),
+                anti_affinity=draw(words),
+                spread=draw(words),
+                priority=draw(st.integers(-1, 1)),
+            )
+        )
+    return tuple(found)
+
+
+def with_whole(world: Inventory) -> Inventory:
+    """The fleet with a device in passthrough on each node of each host."""
+    hosts = (
+        replace(each, gpus=(*each.gpus, whole(THIRD, "l40s", 0), whole("0000:af:00.0", "l40s", 1)))
+        for each in world.hosts.values()
+    )
+    return world.with_hosts(hosts)
+
+
+def after(found: Placements, known: Catalog | None = None) -> Inventory:
+    """The snapshot with every placed workload running, started in the order of placing."""
+    world = found.before
+    for placed in found.placed:
+        world = take(running(placed.vm, placed.placement, placed.workload.numa), world, known or catalog())
+    return world
+
+
+def overcommitted(world: Inventory, found: Placements) -> list[str]:
+    """Hosts, NUMA nodes and whole devices that were promised more than once."""
+    lines = []
+    for each in world.hosts.values():
+        on = [vm for vm in world.vms_on(each) if vm.power is PowerState.ON]
+        new = {placed.vm.ref for placed in found.placed}
+        if any(vm.ref in new for vm in on) and sum(vm.memory_reservation_mib or 0 for vm in on) > each.memory_mib:  # type: ignore[operator]
+            lines.append(f"{each.name}: memory")
+        for node in each.numa_nodes:
+            bound = [vm for vm in on if (vm.extra_config or {}).get(AFFINITY_KEY) == str(node.id)]
+            if sum(vm.memory_mib or 0 for vm in bound) > node.memory_mib:
+                lines.append(f"{each.name} numa{node.id}: memory")
+        held = [binding.address for binding in each.bindings]
+        if len(held) != len(set(held)):
+            lines.append(f"{each.name}: a device given twice")
+    return lines
+
+
+@pytest.mark.long
+@FAST
+@given(st.data())
+def test_nothing_is_promised_twice(data: st.DataObject) -> None:
+    world = with_whole(data.draw(fleets()))
+    found = Place(data.draw(workloads())).placements(world, catalog())
+    then = after(found)
+    assert [line for each in then.hosts.values() for line in overfull(each, then)] == []
+    assert overcommitted(then, found) == []
+    seats = [
+        (placed.placement.host.ref, address)
+        for placed in found.placed
+        if placed.workload.gpus
+        for address in placed.placement.seats.values()
+    ]
+    assert len(seats) == len(set(seats))
+    for placed in found.placed:
+        wanted = placed.workload.gpus or placed.workload.count
+        assert len(placed.placement.seats) == wanted
+        if placed.workload.numa is NumaPolicy.REQUIRED:
+            nodes = {placed.placement.host.gpu(address).numa_node for address in placed.placement.seats.values()}  # type: ignore[union-attr]
+            assert nodes == set(placed.placement.bound_to)
+
+
+@pytest.mark.long
+@FAST
+@given(st.data())
+def test_groups_are_kept(data: st.DataObject) -> None:
+    world = with_whole(data.draw(fleets()))
+    asked = data.draw(workloads())
+    found = Place(asked).placements(world, catalog())
+    assert sorted(answer.workload.name for answer in found.answers) == sorted(each.name for each in asked)
+    hosts = {placed.workload.name: placed.placement.host.ref for placed in found.placed}
+    for word in ("x", "y"):
+        together = [each.name for each in asked if each.affinity == word]
+        assert len({hosts.get(name) for name in together}) <= 1, "all of them on one host, or none anywhere"
+        apart = [hosts[each.name] for each in asked if each.anti_affinity == word and each.name in hosts]
+        assert len(apart) == len(set(apart))
+    for refusal in found.refused:
+        assert refusal.rejections, "a no has its reasons"
+
+
+@pytest.mark.long
+@FAST
+@given(st.data())
+def test_the_order_of_a_mapping_decides_nothing(data: st.DataObject) -> None:
+    world = with_whole(data.draw(fleets()))
+    asked = data.draw(workloads())
+
+    def said_of(inventory: Inventory, ask: tuple[Workload, ...]) -> list[Any]:
+        found = Place(ask, explain=True).placements(inventory, catalog())
+        return [
+            (answer.workload, told(answer, None), sorted(map(str, answer.choices)), getattr(answer, "warnings", ()))
+            for answer in found.answers
+        ]
+
+    turned = replace(
+        world, hosts=dict(reversed(list(world.hosts.items()))), vms=dict(reversed(list(world.vms.items())))
+    )
+    shuffled = data.draw(st.permutations(asked))
+    assert said_of(turned, tuple(shuffled)) == said_of(world, asked)
+
+
+def test_the_checker_can_fail() -> None:
+    """Two bound to one node that holds one of them, and a device held by two, are seen."""
+    world = lab()
+    found = Place((workload("a", profile="a40-8q", memory_mib=MEMORY_MIB), workload("b", gpus=1))).placements(
+        world, catalog()
+    )
+    first, second = found.placed
+    again = replace(first, vm=replace(first.vm, ref="twin"))
+    twice = replace(found, answers=(first, again, second, replace(second, vm=replace(second.vm, ref="other"))))
+    then = after(twice)
+    assert overcommitted(then, twice) == ["esx-02: memory", "esx-02 numa0: memory"]
+    bound = replace(then.hosts["host-4"], bindings=(*then.hosts["host-4"].bindings, then.hosts["host-4"].bindings[-1]))
+    assert "esx-04: a device given twice" in overcommitted(then.with_hosts([bound]), twice)
+
+
+def test_the_smallest_whole_gpu_that_will_do_is_given() -> None:
+    world = inventory([host("esx-1", whole(FIRST, "l40s"), whole(SECOND, "t4"), gpu(THIRD, "a40"))], [])
+    (answer,) = Place((workload("a", gpus=1),)).placements(world, catalog()).placed
+    assert list(map(str, answer.placement.seats.values())) == [SECOND]

@@ -1,0 +1,86 @@
+"""Several VMs in one plan: each on what the ones before it leave, all or as many as can be, none held up needlessly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuops.errors import UsageError
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
+from gpuops.plan.vm.power import PowerPolicy
+from gpuops.plan.vm.several import Change, Together
+from tests.plan.case import carried_out
+from tests.plan.snapshots import SNAPSHOTS, TAKEN_AT, catalog
+
+
+@pytest.fixture
+def lab() -> Inventory:
+    """The lab, and ten copies of ml-07, off and without a GPU."""
+    lab = SNAPSHOTS["lab"]()
+    pattern = lab.find_vm("ml-07")
+    for number in range(10):
+        lab = lab.with_vm(replace(pattern, ref=f"copy-{number}", name=f"copy-{number}", path="", instance_uuid=None))
+    return lab
+
+
+def plan(lab: Inventory, *requests: Change, partial: bool = False) -> Plan:
+    return Together(requests, partial).plan(lab, catalog(), TAKEN_AT)
+
+
+def test_vms_that_are_off_are_reconfigured_in_one_wave(lab: Inventory) -> None:
+    requests = [Attach(f"copy-{number}", "a100-3-20c") for number in range(10)]
+    found = plan(lab, *requests)
+    (wave,) = found.waves
+    assert (wave.title, len(wave.steps), found.disruptive) == ("reconfigure 10 VMs", 10, False)
+    alone = [Together((each,)).plan(lab, catalog(), TAKEN_AT).steps for each in requests]
+    assert list(wave.steps) == [step for steps in alone for step in steps], "the same steps as one by one"
+    after = carried_out(found, lab)
+    assert all(satisfied(step, after) for step in wave.steps)
+    again = plan(after, *requests)
+    assert (again.steps, again.rejections, len(again.because)) == ((), (), 10)
+
+
+def test_each_sees_what_the_ones_before_it_take(lab: Inventory) -> None:
+    # esx-01 has two A100 in MIG mode with room for four of 3g.20gb, of which ml-03 holds one
+    requests = [Attach(f"copy-{number}", "a100-3-20c", power=PowerPolicy.ON) for number in range(5)]
+    found = plan(lab, *requests)
+    assert found.steps == ()
+    assert {each.subject.partition(":")[0] for each in found.rejections} == {"copy-3", "copy-4"}
+    partly = plan(lab, *requests, partial=True)
+    assert partly.unmet == found.rejections
+    assert {step.vm for step in partly.steps} == {"copy-0", "copy-1", "copy-2"}
+    assert [wave.title for wave in partly.waves[:2]] == ["reconfigure copy-0", "start copy-0"], "each start by itself"
+
+
+def test_what_one_gives_up_another_may_have(lab: Inventory) -> None:
+    start = Attach("copy-0", "a100-7-40c", power=PowerPolicy.ON, host="esx-01")
+    full = [Attach(f"copy-{number}", "a100-3-20c", power=PowerPolicy.ON) for number in range(1, 4)]
+    world = carried_out(plan(lab, *full), lab)
+    assert not plan(world, start).feasible
+    freed = [Detach(f"copy-{number}", all=True, power=PowerPolicy.OFF) for number in range(1, 4)]
+    assert plan(world, *freed, start).feasible
+    assert not plan(world, start, *freed).feasible, "the order is the order in which they find their room"
+
+
+def test_a_name_that_means_nothing_is_one_reason_among_others(lab: Inventory) -> None:
+    requests = (Attach("copy-0", "a100-3-20c"), Attach("nobody", "a100-3-20c"), Attach("copy-1", "nonsense-9x"))
+    found = plan(lab, *requests)
+    assert [each.subject for each in found.rejections] == ["nobody", "copy-1"]
+    assert found.steps == ()
+    partly = plan(lab, *requests, partial=True)
+    assert [step.vm for step in partly.steps] == ["copy-0"]
+    assert len(partly.unmet) == 2
+    nothing = plan(lab, requests[1], partial=True)
+    assert (len(nothing.rejections), nothing.unmet) == (1, ()), "refused, not partly done"
+    together = Together(requests)
+    assert (together.vm_details(lab), together.config_targets(lab)) == ((), ())
+
+
+def test_a_vm_is_named_once(lab: Inventory) -> None:
+    with pytest.raises(UsageError, match="'copy-0' and 'moid:copy-0' are one VM"):
+        plan(lab, Attach("copy-0", "a100-3-20c"), Detach("moid:copy-0", all=True))
