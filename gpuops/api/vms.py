@@ -12,8 +12,7 @@ from gpuops.plan.core.request import Request
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.rotation import Policy
-    from gpuops.plan.capacity.question import Capacity
-    from gpuops.plan.core.scope import Scope
+    from gpuops.plan.capacity.question import Capacity, CapacityRequest
     from gpuops.plan.moving.plan import Defrag
     from gpuops.plan.moving.result import Defragmentation
     from gpuops.plan.queue.place import Place, Placements
@@ -96,9 +95,7 @@ def foresee(request: Request, after: Clone, site: Site) -> Report:
     return foreseen(request, after, site) or run(request, site, apply=False)
 
 
-def capacity(
-    inventory: Inventory, site: Site, scope: Scope, policy: Policy | None = None, *, profile: str | None = None
-) -> Capacity:
+def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy: Policy | None = None) -> Capacity:
     """How many more vGPUs and whole GPUs fit; with a policy also when all desktops that it may take are suspended.
 
     Raises UsageError for a profile, host or cluster that is not there.
@@ -106,10 +103,11 @@ def capacity(
     from gpuops.plan.capacity.question import capacity as ask
 
     if policy is None:
-        return ask(inventory, catalog_of(inventory), scope, profile=profile)
+        return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)
     from gpuops.execute.rotation import may_take
 
-    return ask(inventory, catalog_of(inventory), scope, may_take(policy, site, inventory).free_to_take, profile=profile)
+    desktops = may_take(policy, site, inventory).free_to_take
+    return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)
 
 
 def defrag(request: Defrag, inventory: Inventory) -> Defragmentation:

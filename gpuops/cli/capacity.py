@@ -7,28 +7,15 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import completion, output
+from gpuops.cli import output
 from gpuops.cli.options import Common, spread
+from gpuops.plan.capacity.question import CapacityRequest
 
 
 @spread
 def capacity(
     common: Common,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            help="Only this vGPU profile, place by place.", metavar="NAME", autocompletion=completion.profiles
-        ),
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(help="Only this cluster, host by host.", metavar="NAME")] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            help="Only hosts named so (esx-0*), NUMA node by NUMA node.",
-            metavar="PATTERN",
-            autocompletion=completion.hosts,
-        ),
-    ] = None,
+    request: CapacityRequest,
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
@@ -49,12 +36,10 @@ def capacity(
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.config.policy import load_policy
-    from gpuops.plan.core.scope import Scope
     from gpuops.report.capacity import capacity_document, capacity_text
 
     night = load_policy(policy) if policy is not None else None
-    scope = Scope(cluster=cluster, host=host)
     with open_site(common, saved=saved) as site:
-        found = api.capacity(read_inventory(site, common, saved=saved), site, scope, night, profile=profile)
+        found = api.capacity(request, read_inventory(site, common, saved=saved), site, night)
     named = night.name if night is not None else None
-    output.show(capacity_text(found, scope, named), capacity_document(found, named))
+    output.show(capacity_text(found, request.scope, named), capacity_document(found, named))

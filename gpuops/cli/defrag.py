@@ -7,41 +7,19 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli import completion, output
+from gpuops.cli import output
 from gpuops.cli.options import Acting, Common, spread
 from gpuops.errors import UsageError
+from gpuops.plan.moving.plan import Defrag
 
 
 @spread
 def defrag(
     common: Common,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Free slots of this vGPU profile: a40-24q.", autocompletion=completion.profiles
-        ),
-    ] = None,
+    request: Defrag,
     whole_gpus: Annotated[
         bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
     ] = False,
-    max_moves: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="No more moves than these; default: all that free something.")
-    ] = None,
-    powered_off: Annotated[
-        bool,
-        typer.Option(
-            "--powered-off", help="Also move VMs that cannot move while they run: each is powered off for it."
-        ),
-    ] = False,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="Only hosts of this cluster.")] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Only hosts named so: esx-0*. No VM goes elsewhere.",
-            autocompletion=completion.hosts,
-        ),
-    ] = None,
     execute: Annotated[
         bool, typer.Option("--execute", help="Carry the moves out, one after another; else they are only planned.")
     ] = False,
@@ -61,24 +39,21 @@ def defrag(
       gpuops defrag --profile a40-24q --max-moves 2 --vcenter sim:scattered
       gpuops defrag --execute --yes --vcenter sim:scattered
     """
-    if profile is not None and whole_gpus:
+    if request.profile is not None and whole_gpus:
         raise UsageError("--profile and --whole-gpus exclude each other", hint="ask twice: for the one, for the other")
 
     from gpuops import api
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.cli.running import carry_out
-    from gpuops.plan.core.scope import Scope
-    from gpuops.plan.moving.plan import Defrag
     from gpuops.report.defrag import defrag_document, defrag_text
 
-    asked = Defrag(profile, Scope(cluster=cluster, host=host), max_moves, powered_off)
     if execute:
         if saved is not None:
             raise UsageError(
                 "--execute and --inventory exclude each other", hint="a saved inventory is only planned on"
             )
         carry_out(
-            lambda site, apply, consent: api.defrag_execute(asked, site, apply=apply, consent=consent),
+            lambda site, apply, consent: api.defrag_execute(request, site, apply=apply, consent=consent),
             "defrag-execute",
             common,
             Acting(dry_run=dry_run, yes=yes),
@@ -86,5 +61,5 @@ def defrag(
         )
         return
     with open_site(common, saved=saved) as site:
-        found = api.defrag(asked, read_inventory(site, common, saved=saved))
+        found = api.defrag(request, read_inventory(site, common, saved=saved))
     output.show(defrag_text(found), defrag_document(found))

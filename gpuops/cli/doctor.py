@@ -10,15 +10,14 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.entering import Entering
 from gpuops.cli.options import Common, spread
-from gpuops.cli.scheduler import ClusterName, HostPattern
+from gpuops.plan.core.scope import Scope
 
 
 @spread
 def doctor(
     common: Common,
     entering: Entering,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    scope: Scope,
     roles: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Compare what this login may do with these roles: templates/roles/*.yaml."),
@@ -38,13 +37,12 @@ def doctor(
     from gpuops.api import doctor as examine
     from gpuops.cli.opening import open_site, remember
     from gpuops.config.role_file import load_roles
-    from gpuops.plan.core.scope import Scope
     from gpuops.report.doctor import doctor_document, doctor_text
 
     wishes = load_roles(roles) if roles is not None else ()
     with open_site(common) as site:
         site.shell = entering.shell()
-        found = examine(site, Scope(cluster=cluster, host=host), wishes)
+        found = examine(site, scope, wishes)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
     if strict and not found.healthy:

@@ -8,10 +8,11 @@ import typer
 
 from gpuops.cli import output
 from gpuops.cli.entering import Entering
-from gpuops.cli.options import Common, DryRun, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Fixed, Rebooting, spread
 from gpuops.cli.repeated import Once
-from gpuops.cli.scheduler import ClusterName, HostPattern
 from gpuops.errors import UsageError
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
 
 mig = typer.Typer(
     name="mig",
@@ -25,15 +26,10 @@ switch = typer.Typer(
 )
 mig.add_typer(switch)
 
-Gpus = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PCI-ADDRESS", help="Only this GPU of each host: 0000:86:00.0. May be repeated."),
-]
-
 
 @mig.command()
 @spread
-def show(common: Common, entering: Entering, host: HostPattern = None, cluster: ClusterName = None) -> None:
+def show(common: Common, entering: Entering, scope: Scope) -> None:
     """Show per host and GPU whether MIG mode is on; with a host shell also what waits for a reset or a reboot.
 
     Changes nothing. Exit code 4 when a host's own nvidia-smi was asked and did not answer.
@@ -44,12 +40,11 @@ def show(common: Common, entering: Entering, host: HostPattern = None, cluster: 
     """
     from gpuops.api import mig_show
     from gpuops.cli.opening import open_site
-    from gpuops.plan.core.scope import Scope
     from gpuops.report.mig import mig_document, mig_text
 
     with open_site(common) as site:
         site.shell = entering.shell()
-        inventory, hosts = mig_show(site, Scope(cluster=cluster, host=host))
+        inventory, hosts = mig_show(site, scope)
     output.show(mig_text(inventory, hosts), mig_document(inventory, hosts))
     if any(host.settings is not None and host.settings.silent for host in hosts):
         raise typer.Exit(4)
@@ -61,9 +56,7 @@ def on(
     common: Common,
     rebooting: Rebooting,
     entering: Entering,
-    gpu: Gpus = None,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    request: Annotated[SetMig, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
     """Have GPUs in MIG mode: their vGPUs then have parts of the GPU of their own. Needs a host shell.
@@ -74,7 +67,7 @@ def on(
     Example:
       gpuops mig set on --gpu 0000:3b:00.0 --host esx-01.lab --host-shell ssh --dry-run --vcenter prod
     """
-    _set(True, gpu, host, cluster, common, rebooting, entering, dry_run=dry_run)
+    _set(request, common, rebooting, entering, dry_run=dry_run)
 
 
 @switch.command()
@@ -83,9 +76,7 @@ def off(
     common: Common,
     rebooting: Rebooting,
     entering: Entering,
-    gpu: Gpus = None,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    request: Annotated[SetMig, Fixed(on=False)],
     dry_run: DryRun = False,
 ) -> None:
     """Have GPUs out of MIG mode: their vGPUs share its time again. Needs a host shell.
@@ -94,25 +85,14 @@ def off(
     Example:
       gpuops mig set off --host esx-01.lab --host-shell ssh --reboot rolling --dry-run --vcenter prod
     """
-    _set(False, gpu, host, cluster, common, rebooting, entering, dry_run=dry_run)
+    _set(request, common, rebooting, entering, dry_run=dry_run)
 
 
-def _set(
-    wanted: bool,
-    gpu: list[str] | None,
-    host: str | None,
-    cluster: str | None,
-    common: Common,
-    rebooting: Rebooting,
-    entering: Entering,
-    *,
-    dry_run: bool,
-) -> None:
+def _set(request: SetMig, common: Common, rebooting: Rebooting, entering: Entering, *, dry_run: bool) -> None:
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.hosts.graphics.mig import NO_SHELL, SetMig
 
     shell = entering.shell()
     if shell is None:
         raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
-    request = SetMig(wanted, tuple(gpu or ()), host, cluster)
-    carry_out(request, f"mig-set-{'on' if wanted else 'off'}", common, rebooting, dry_run=dry_run, shell=shell)
+    kind = f"mig-set-{'on' if request.on else 'off'}"
+    carry_out(request, kind, common, rebooting, dry_run=dry_run, shell=shell)

@@ -7,7 +7,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
-from gpuops.cli.scheduler import ClusterName, HostPattern
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mode import SetMode
 
 mode = typer.Typer(
@@ -21,7 +21,7 @@ mode = typer.Typer(
 
 @mode.command()
 @spread
-def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) -> None:
+def show(common: Common, scope: Scope) -> None:
     """Show per host and GPU what it is used as, what it is configured as, and whether a reboot is pending.
 
     Changes nothing.
@@ -31,10 +31,8 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
       gpuops mode show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.plan.core.scope import Scope
     from gpuops.report.mode import mode_document, mode_text
 
-    scope = Scope(cluster=cluster, host=host)
     with open_site(common) as site:
         seen = read_inventory(site, common)
     scope.check(seen)

@@ -1,16 +1,18 @@
-"""Options of commands: a parameter whose type is a dataclass of options stands for one option per field.
+"""The options that commands share, and `spread`, by which a command takes a dataclass for all its options.
 
-Two kinds: the groups below, whose fields are annotated with `typer.Option` and which end each command's list, and the
-requests of `plan/`, whose fields are annotated with `plan.options.Option` and which stand where they are written.
+A parameter whose type is a dataclass stands for one option per field. Two kinds: the groups below, whose fields are
+annotated with `typer.Option` and which end each command's list, and the requests of `plan/`, whose fields are annotated
+with `plan.options.Option` and which stand where they are written. A field of a request without an annotation is no
+option: it keeps its default, or has the value that the command's `Fixed` gives it.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -150,6 +152,16 @@ _COMPLETIONS: Final = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class Fixed:
+    """Annotation of a request among a command's parameters: the fields that the command itself says.
+
+    `Annotated[SetMig, Fixed(on=True)]`: `on` is no option of this command.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+
 def spread(command: Command) -> Command:
     """The same command with each group and request among its parameters spread into options.
 
@@ -159,15 +171,18 @@ def spread(command: Command) -> Command:
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
     shared: list[inspect.Parameter] = []
-    groups: dict[str, type] = {}
+    groups: dict[str, Callable[[dict[str, Any]], Any]] = {}
     for parameter in inspect.signature(command).parameters.values():
         hint = hints[parameter.name]
+        group, fixed = _request(hint)
         if hint in _GROUPS:
-            groups[parameter.name] = hint
-            shared = _options(hint) + shared
-        elif is_dataclass(hint):
-            groups[parameter.name] = cast(type, hint)
-            parameters += _options(cast(type, hint))
+            options = _options(hint)
+            shared = options + shared
+            groups[parameter.name] = partial(_gathered, hint, options, {})
+        elif is_dataclass(group):
+            options = _request_options(cast(type, group), fixed)
+            parameters += options
+            groups[parameter.name] = partial(_gathered, group, options, fixed)
         else:
             parameters.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
     parameters += shared  # what a command is about comes first in its help
@@ -178,8 +193,8 @@ def spread(command: Command) -> Command:
     @wraps(command)
     def gathered(**given: Any) -> Any:
         context = given["context"] if has_context else given.pop("_context")
-        for name, group in groups.items():
-            value = group(**{field.name: _frozen(given.pop(field.name)) for field in fields(group)})
+        for name, gather in groups.items():
+            value = gather(given)
             if isinstance(value, Common):
                 value = value.over(context.find_object(Common))
                 if context.parent is not None:  # the root's word stands until the command's own is understood
@@ -192,29 +207,42 @@ def spread(command: Command) -> Command:
     return gathered  # type: ignore[return-value]
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _gathered(group: Any, options: list[inspect.Parameter], fixed: dict[str, Any], given: dict[str, Any]) -> Any:
+    """The group or request that these options make; they are taken out of `given`."""
+    told = {option.name: given.pop(option.name) for option in options}
+    return group(**fixed, **{name: tuple(value) if isinstance(value, list) else value for name, value in told.items()})
+
+
+def _request(hint: Any) -> tuple[Any, dict[str, Any]]:
+    """The type of a parameter without its annotation, and the fields that the command itself says."""
+    if get_origin(hint) is not Annotated:
+        return hint, {}
+    kind, *notes = get_args(hint)
+    return kind, next((note.values for note in notes if isinstance(note, Fixed)), {})
 
 
 def _options(group: type) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
+    return [_parameter(field, hints[field.name]) for field in fields(group)]
+
+
+def _request_options(request: type, fixed: dict[str, Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(request, include_extras=True)
+    told = {name: option for name, hint in hints.items() for option in get_args(hint)[1:] if isinstance(option, Option)}
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=_typed(field.name, hints[field.name]),
-        )
-        for field in fields(group)
+        _parameter(field, _typed(field.name, get_args(hints[field.name])[0], told[field.name]))
+        for field in fields(request)
+        if field.name in told and field.name not in fixed
     ]
 
 
-def _typed(name: str, hint: Any) -> Any:
+def _parameter(field: Field[Any], annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typed(name: str, kind: Any, told: Option) -> Any:
     """The annotation as typer reads it."""
-    told = next((each for each in get_args(hint)[1:] if isinstance(each, Option)), None)
-    if told is None:
-        return hint
-    kind = get_args(hint)[0]
     # Without a flag of its own a boolean option would get a second one, --no-NAME.
     flags = [f"--{name.replace('_', '-')}"] if kind is bool else []
     complete = _COMPLETIONS[told.names] if told.names is not None else None

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli.options import Common, DryRun, Rebooting, spread
+from gpuops.cli.options import Common, DryRun, Fixed, Rebooting, spread
 from gpuops.cli.repeated import Once
-from gpuops.cli.scheduler import ClusterName, HostPattern
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
 passthrough = typer.Typer(
     name="passthrough",
@@ -18,23 +18,13 @@ passthrough = typer.Typer(
     help="Switch DirectPath I/O of hosts' GPUs on and off.",
 )
 
-Devices = Annotated[
-    list[str], typer.Option(metavar="PCI-ADDRESS", help="A GPU of each host: 0000:5e:00.0. May be repeated.")
-]
-
 
 @passthrough.command()
 @spread
 def on(
     common: Common,
     rebooting: Rebooting,
-    device: Devices,
-    label: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Its hardware label, by which VMs ask for it; empty: none any more."),
-    ] = None,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    request: Annotated[SetPassthrough, Fixed(on=True)],
     dry_run: DryRun = False,
 ) -> None:
     """Give GPUs to VMs whole, by DirectPath I/O; vGPUs cannot run on them then.
@@ -46,11 +36,8 @@ def on(
       gpuops passthrough on --device 0000:af:00.0 --label a40-ml --host esx-02.lab --dry-run --vcenter sim:lab
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
-    carry_out(
-        SetPassthrough(True, tuple(device), label, host, cluster), "passthrough-on", common, rebooting, dry_run=dry_run
-    )
+    carry_out(request, "passthrough-on", common, rebooting, dry_run=dry_run)
 
 
 @passthrough.command()
@@ -58,9 +45,7 @@ def on(
 def off(
     common: Common,
     rebooting: Rebooting,
-    device: Devices,
-    host: HostPattern = None,
-    cluster: ClusterName = None,
+    request: Annotated[SetPassthrough, Fixed(on=False, label=None)],
     dry_run: DryRun = False,
 ) -> None:
     """Give GPUs back to their host; refused while a VM has one.
@@ -72,8 +57,5 @@ def off(
       gpuops passthrough off --device 0000:d8:00.0 --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.cli.host_change import carry_out
-    from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 
-    carry_out(
-        SetPassthrough(False, tuple(device), None, host, cluster), "passthrough-off", common, rebooting, dry_run=dry_run
-    )
+    carry_out(request, "passthrough-off", common, rebooting, dry_run=dry_run)

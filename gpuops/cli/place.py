@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Common, spread
+from gpuops.cli.options import Common, Fixed, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.core.options import Names, Option
-from gpuops.plan.placement.suspended_vms import SuspendedPolicy
-from gpuops.plan.placement.wanted import PinPolicy
+from gpuops.plan.queue.place import Place
 
 if TYPE_CHECKING:
     from gpuops.model.workload import Workload
@@ -58,24 +57,10 @@ class OneVm:
 def place(
     common: Common,
     one: OneVm,
-    pin: Annotated[
-        PinPolicy,
-        typer.Option(
-            help="auto: bind vGPUs to their GPUs where the order of power-on or --numa required depends on it."
-        ),
-    ] = PinPolicy.AUTO,
-    suspended: Annotated[
-        SuspendedPolicy,
-        typer.Option(help="claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
-    ] = SuspendedPolicy.CLAIM,
+    request: Annotated[Place, Fixed(workloads=())],
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Many requests: .yaml (templates/requests.yaml) or .csv.")
     ] = None,
-    optimize: Annotated[
-        bool,
-        typer.Option("--optimize", help="All at once, by a solver; tells how much more is possible."),
-    ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show every host and GPU looked at, and why.")] = False,
     saved: Annotated[
         Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved inventory, without a vCenter.")
     ] = None,
@@ -97,15 +82,16 @@ def place(
 
     from gpuops import api
     from gpuops.cli.opening import open_site, remember
-    from gpuops.plan.queue.place import Place
     from gpuops.report.placement_json import placements_document
     from gpuops.report.placement_text import placements_text
 
     with open_site(common, saved=saved) as site:
-        found = api.place(Place(workloads, explain=explain, pin=pin, suspended=suspended, optimize=optimize), site)
+        found = api.place(replace(request, workloads=workloads), site)
     if saved is None:
         remember(common, found.before)
-    output.show(placements_text(found, explain=explain), placements_document(found, api.catalog_of(found.before)))
+    output.show(
+        placements_text(found, explain=request.explain), placements_document(found, api.catalog_of(found.before))
+    )
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from gpuops.cli import completion, output
+from gpuops.cli import output
 from gpuops.cli.options import Common, DryRun, Rebooting, spread
 from gpuops.cli.repeated import Once
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 
 scheduler = typer.Typer(
@@ -19,16 +18,10 @@ scheduler = typer.Typer(
     help="Show and set the vGPU scheduler of hosts: best effort, equal share or fixed share.",
 )
 
-HostPattern = Annotated[
-    str | None,
-    typer.Option(metavar="PATTERN", help="Hosts named so (esx-0*).", autocompletion=completion.hosts),
-]
-ClusterName = Annotated[str | None, typer.Option(metavar="NAME", help="The hosts of this cluster.")]
-
 
 @scheduler.command()
 @spread
-def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) -> None:
+def show(common: Common, scope: Scope) -> None:
     """Show per host and GPU which policy is configured, which is in force, and whether a reboot is pending.
 
     It is read from the options of the nvidia kernel module, by the driver's branch. Changes nothing.
@@ -39,11 +32,10 @@ def show(common: Common, host: HostPattern = None, cluster: ClusterName = None) 
     """
     from gpuops.api import scheduler_show
     from gpuops.cli.opening import open_site, remember
-    from gpuops.plan.core.scope import Scope
     from gpuops.report.scheduler import scheduler_document, scheduler_text
 
     with open_site(common) as site:
-        found = scheduler_show(site, Scope(cluster=cluster, host=host))
+        found = scheduler_show(site, scope)
     remember(common, found.inventory)
     output.show(scheduler_text(found), scheduler_document(found))
 

@@ -96,14 +96,13 @@ def gpu_capacity_info(
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
     from gpuops.api import capacity
     from gpuops.config.policy import load_policy
-    from gpuops.plan.core.scope import Scope
+    from gpuops.plan.capacity.question import CapacityRequest
     from gpuops.report.capacity import capacity_document
 
     night = load_policy(Path(policy).expanduser()) if policy else None
     site, warnings = open_site(said)
     with site:
-        scope = Scope(cluster=cluster, host=host)
-        found = capacity(site.vcenter.inventory(), site, scope, night, profile=profile)
+        found = capacity(CapacityRequest(profile, cluster, host), site.vcenter.inventory(), site, night)
     return _told({"capacity": capacity_document(found, night.name if night else None)}, warnings)
 
 

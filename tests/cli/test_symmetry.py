@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
 
 from gpuops.cli.app import app
 from gpuops.cli.options import Acting, Common
+from gpuops.plan.capacity.question import CapacityRequest
+from gpuops.plan.core.options import Option
+from gpuops.plan.core.scope import Scope
+from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.plan.hosts.graphics.mode import SetMode
+from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from gpuops.plan.moving.plan import Defrag
+from gpuops.plan.queue.place import Place
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 
 SHARED = {field.name for group in (Common, Acting) for field in fields(group)} | {"saved"}
 
 
+def parameters(command: str) -> dict[str, Any]:
+    """The options of a command, `mig set on`, by the names of their parameters."""
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    return {parameter.name: parameter for parameter in found.params}
+
+
 def options(name: str) -> dict[str, Any]:
-    group: Any = typer.main.get_command(app)
-    return {parameter.name: parameter for parameter in group.commands[name].params if parameter.name not in SHARED}
+    return {each: parameter for each, parameter in parameters(name).items() if each not in SHARED}
 
 
 @pytest.mark.parametrize(("name", "request_type"), [("attach", Attach), ("detach", Detach)])
@@ -36,3 +52,39 @@ def test_defaults_are_the_same(name: str, request_type: type) -> None:
 def test_an_option_is_its_field_with_dashes(name: str, request_type: type) -> None:
     for field in fields(request_type):
         assert f"--{field.name.replace('_', '-')}" in options(name)[field.name].opts
+
+
+@pytest.mark.parametrize(
+    ("command", "request_type", "fixed"),
+    [
+        ("capacity", CapacityRequest, set()),
+        ("defrag", Defrag, set()),
+        ("place", Place, {"workloads"}),
+        ("scheduler set", SetScheduler, set()),
+        ("mode set", SetMode, set()),
+        ("passthrough on", SetPassthrough, {"on"}),
+        ("passthrough off", SetPassthrough, {"on", "label"}),
+        ("mig set on", SetMig, {"on"}),
+        ("mig set off", SetMig, {"on"}),
+        ("scheduler show", Scope, {"tag"}),
+        ("doctor", Scope, {"tag"}),
+    ],
+)
+def test_a_command_takes_its_options_from_the_fields_of_its_request(
+    command: str, request_type: type, fixed: set[str]
+) -> None:
+    shown = parameters(command)
+    for field in fields(request_type):
+        if field.name in fixed:
+            assert field.name not in shown
+            continue
+        option, hint = shown[field.name], get_type_hints(request_type, include_extras=True)[field.name]
+        (told,) = (each for each in get_args(hint)[1:] if isinstance(each, Option))
+        assert (option.help, option.metavar if told.metavar else None) == (told.help, told.metavar)
+        assert f"--{field.name.replace('_', '-')}" in option.opts
+        assert option.required is (field.default is MISSING)
+
+
+def test_help_of_a_command_begins_with_its_request() -> None:
+    assert list(parameters("mig set on"))[:4] == ["gpu", "host", "cluster", "dry_run"]
+    assert list(parameters("passthrough off"))[:4] == ["device", "host", "cluster", "dry_run"]

@@ -15,8 +15,7 @@ from gpuops.config.policy import load_policy, parse_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
-from gpuops.plan.capacity.question import Capacity
-from gpuops.plan.core.scope import Scope
+from gpuops.plan.capacity.question import Capacity, CapacityRequest
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
@@ -38,10 +37,10 @@ opt_out: {attribute: gpuops.opt-out}
 
 @pytest.fixture
 def ask(serve: Callable[[str], SimServer], tmp_path: Path) -> Callable[..., Capacity]:
-    def of(scenario: str, scope: Scope | None = None, policy: Policy | None = None) -> Capacity:
+    def of(scenario: str, request: CapacityRequest | None = None, policy: Policy | None = None) -> Capacity:
         with Connection(target_of(serve(scenario))) as vcenter:
             site = Site(vcenter, tmp_path, wall_clock)
-            return capacity(vcenter.inventory(), site, scope or Scope(), policy)
+            return capacity(request or CapacityRequest(), vcenter.inventory(), site, policy)
 
     return of
 
@@ -74,7 +73,7 @@ def test_what_is_said_of_the_night_is_what_vcenter_shows_afterwards(
     with Connection(target_of(serve("vdi"))) as vcenter:
         site = Site(vcenter, tmp_path, wall_clock)
         before = vcenter.inventory()
-        said = capacity(before, site, Scope(host="esx-01"), policy)
+        said = capacity(CapacityRequest(host="esx-01"), before, site, policy)
         there = before.find_host("esx-01")
         idle = [vm for vm in before.vms_on(there) if vm.cpu_usage_mhz == 60 and vm.console_connections == 0]
         taken = [vm for vm in idle if vm.power is PowerState.ON and "gpuops.opt-out" not in vm.attributes]
@@ -83,6 +82,6 @@ def test_what_is_said_of_the_night_is_what_vcenter_shows_afterwards(
             task = vcenter.submit(SuspendVm(vm.ref), before, "test")
             assert task is not None
             assert [end.error for end in vcenter.wait([task], 60)] == [None]
-        seen = capacity(vcenter.inventory(), site, Scope(host="esx-01"))
+        seen = capacity(CapacityRequest(host="esx-01"), vcenter.inventory(), site)
     assert said.after is not None
     assert seen.now == said.after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
@@ -13,6 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.capacity.host import HostRoom
 from gpuops.plan.capacity.place import Level, Place, place_of
+from gpuops.plan.core.options import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
 from gpuops.plan.devices.requested import offered_profile
@@ -20,6 +22,22 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.room import around
 
 STANDALONE = "standalone hosts"
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRequest:
+    """Of which hosts the capacity is asked, and for which profile."""
+
+    profile: Annotated[str | None, Option("Only this vGPU profile, place by place.", "NAME", Names.PROFILES)] = None
+    cluster: Annotated[str | None, Option("Only this cluster, host by host.", "NAME")] = None
+    host: Annotated[
+        str | None, Option("Only hosts named so (esx-0*), NUMA node by NUMA node.", "PATTERN", Names.HOSTS)
+    ] = None
+
+    @property
+    def scope(self) -> Scope:
+        """The hosts that are meant."""
+        return Scope(self.cluster, self.host)
 
 
 @dataclass(frozen=True, slots=True)

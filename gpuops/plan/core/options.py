@@ -1,4 +1,7 @@
-"""Options of requests: how each field is given on a command line, and its vocabulary read from text."""
+"""How the fields of a request are given as options: on the command line, and as arguments of an Ansible module.
+
+The fields of requests are annotated with `Option`; `gpuops.cli.options` and `gpuops.tasks` read the annotations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scope: which hosts are meant by what is asked of them, whatever room they have. The one place that says it."""
+"""Which hosts a command or request means, by cluster, name and tags. Every command on hosts calls it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from gpuops.errors import HostNotFound, UsageError
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.options import ClusterName, HostPattern
 from gpuops.plan.core.plan import Rejection
 
 
@@ -16,9 +17,9 @@ from gpuops.plan.core.plan import Rejection
 class Scope:
     """What a host must be to be meant; nothing said = every host."""
 
-    cluster: str | None = None
+    cluster: ClusterName = None
     """Name or ref of its cluster (datacentres may share a name: then all of them)."""
-    host: str | None = None
+    host: HostPattern = None
     """Its name, the first label of it, its ref, or a shell pattern that its name fits."""
     tag: tuple[str, ...] = ()
     """`category:tag` names that it carries, all of them."""

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.errors import UsageError
@@ -16,6 +16,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
+from gpuops.plan.core.options import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import offered_profile
 from gpuops.plan.moving.cluster import (
@@ -44,18 +45,28 @@ NONE_KEPT: Final[Mapping[str, str]] = MappingProxyType({})
 class Defrag:
     """A request: what is to be freed, where, and with how many moves."""
 
-    profile: str | None = None
-    """Free slots of this vGPU profile; None = whole GPUs, that nothing runs on."""
-    scope: Scope = field(default_factory=Scope)
-    """Only these hosts take part: VMs leave no other host, and go to no other."""
-    max_moves: int | None = None
-    powered_off: bool = False
-    """Also VMs that cannot be moved while they run: powered off for it."""
+    profile: Annotated[str | None, Option("Free slots of this vGPU profile: a40-24q.", "NAME", Names.PROFILES)] = None
+    """None = whole GPUs, that nothing runs on."""
+    max_moves: Annotated[
+        int | None, Option("No more moves than these; default: all that free something.", "N", least=0)
+    ] = None
+    powered_off: Annotated[
+        bool, Option("Also move VMs that cannot move while they run: each is powered off for it.")
+    ] = False
+    cluster: Annotated[str | None, Option("Only hosts of this cluster.", "NAME")] = None
+    host: Annotated[
+        str | None, Option("Only hosts named so: esx-0*. No VM goes elsewhere.", "PATTERN", Names.HOSTS)
+    ] = None
 
     def __post_init__(self) -> None:
         """Raises UsageError."""
         if self.max_moves is not None and self.max_moves < 0:
             raise UsageError(f"{self.max_moves} moves: must be 0 or more", hint="leave --max-moves out for no limit")
+
+    @property
+    def scope(self) -> Scope:
+        """Which hosts take part: VMs leave no other host, and go to no other."""
+        return Scope(self.cluster, self.host)
 
     def planned(self, inventory: Inventory, catalog: Catalog, kept: Mapping[str, str] = NONE_KEPT) -> Defragmentation:
         """The moves, what is free before and after them, and why the other VMs stay.

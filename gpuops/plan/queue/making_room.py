@@ -56,7 +56,9 @@ class MakingRoom:
             if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _GPUS:
                 from gpuops.plan.moving.plan import Defrag
 
-                self._known[key] = Defrag(profile, scope, _MOST).planned(self.world, catalog, self._yet_to_run).moves
+                self._known[key] = (
+                    Defrag(profile, _MOST, cluster=cluster).planned(self.world, catalog, self._yet_to_run).moves
+                )
         return self._known[key]
 
     @cached_property

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Annotated
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.core.options import word
+from gpuops.plan.core.options import Option, word
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
 from gpuops.plan.placement.wanted import PinPolicy
@@ -74,11 +75,16 @@ class Place:
     """What is asked: the workloads, and whether every host and GPU looked at is to be told."""
 
     workloads: tuple[Workload, ...]
-    explain: bool = False
-    pin: PinPolicy = PinPolicy.AUTO
-    suspended: SuspendedPolicy = SuspendedPolicy.CLAIM
-    optimize: bool = False
-    """All of them at once, by a solver."""
+    pin: Annotated[
+        PinPolicy,
+        Option("auto: bind vGPUs to their GPUs where the order of power-on or --numa required depends on it."),
+    ] = PinPolicy.AUTO
+    suspended: Annotated[
+        SuspendedPolicy,
+        Option("claim: the GPUs of suspended VMs are kept for their return. ignore: they are free."),
+    ] = SuspendedPolicy.CLAIM
+    optimize: Annotated[bool, Option("All at once, by a solver; tells how much more is possible.")] = False
+    explain: Annotated[bool, Option("Show every host and GPU looked at, and why.")] = False
 
     def __post_init__(self) -> None:
         """Results are told by name, so each is there once. Raises UsageError."""

@@ -14,7 +14,6 @@ from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
 from gpuops.model.host import Cluster, DrsRule, OfferedProfile, RuleKind
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, PowerState, VgpuDevice
-from gpuops.plan.core.scope import Scope
 from gpuops.plan.moving.frontier import TABLES
 from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.plan import Defrag
@@ -274,18 +273,18 @@ def test_a_gpu_that_cannot_be_read_is_neither_free_nor_filled() -> None:
 
 def test_only_hosts_of_the_scope_take_part() -> None:
     now = world([[8]], [[8, 8]], [[8]])
-    assert told(planned(now, scope=Scope(host="esx-0[13]")).moves) == [("vm-1-1-1", "esx-01", "esx-03")]
-    alone = planned(now, scope=Scope(host="esx-01"))
+    assert told(planned(now, host="esx-0[13]").moves) == [("vm-1-1-1", "esx-01", "esx-03")]
+    alone = planned(now, host="esx-01")
     assert (alone.moves, only_stay(alone)) == ((), "no other host takes part")
-    assert planned(now, scope=Scope(cluster="gpu")).after == 2
+    assert planned(now, cluster="gpu").after == 2
 
 
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
         ({"profile": "a40-99q"}, Refused),
-        ({"scope": Scope(host="esx-99")}, HostNotFound),
-        ({"scope": Scope(cluster="gup")}, UsageError),
+        ({"host": "esx-99"}, HostNotFound),
+        ({"cluster": "gup"}, UsageError),
     ],
 )
 def test_a_name_that_means_nothing_here(asked: dict[str, Any], error: type[Exception]) -> None:

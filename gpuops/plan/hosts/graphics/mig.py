@@ -16,6 +16,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference
@@ -31,10 +32,10 @@ class SetMig:
     """Have these GPUs in MIG mode, or not."""
 
     on: bool
-    gpu: tuple[str, ...] = ()
-    """PCI addresses, on each host; empty = every GPU that has MIG."""
-    host: str | None = None
-    cluster: str | None = None
+    gpu: GpusOfHosts = ()
+    """PCI addresses; empty = every GPU that has MIG."""
+    host: HostPattern = None
+    cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Annotated, TypeGuard
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
@@ -14,6 +14,7 @@ from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import called, command
+from gpuops.plan.core.options import ClusterName, HostPattern, Option
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, PassthroughChange
@@ -28,12 +29,13 @@ class SetPassthrough:
     """Have these GPUs of the hosts given to VMs whole, or taken back by the hosts."""
 
     on: bool
-    device: tuple[str, ...]
-    """PCI addresses, on each host."""
-    label: str | None = None
-    """Hardware label; empty removes it, None leaves it."""
-    host: str | None = None
-    cluster: str | None = None
+    device: Annotated[tuple[str, ...], Option("A GPU of each host: 0000:5e:00.0. May be repeated.", "PCI-ADDRESS")]
+    label: Annotated[
+        str | None, Option("Its hardware label, by which VMs ask for it; empty: none any more.", "LABEL")
+    ] = None
+    """None leaves it as it is."""
+    host: HostPattern = None
+    cluster: ClusterName = None
 
     def hosts(self, inventory: Inventory) -> Collection[str]:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
