@@ -164,7 +164,7 @@ def agreeing(*, yes: bool) -> Callable[[Abandonment], None]:
 
     def ask(found: Abandonment) -> None:
         from gpuops.cli.consent import confirm
-        from gpuops.report.given_up import abandonment_text
+        from gpuops.report.change import abandonment_text
 
         if not yes:
             confirm(abandonment_text(found), "the above gives something up for good")
@@ -174,7 +174,7 @@ def agreeing(*, yes: bool) -> Callable[[Abandonment], None]:
 
 def show_abandoned(found: Abandonment) -> None:
     """Prints what was given up."""
-    from gpuops.report.given_up import abandonment_document, abandonment_text
+    from gpuops.report.change import abandonment_document, abandonment_text
 
     output.show(abandonment_text(found), abandonment_document(found))
 

@@ -45,8 +45,7 @@ def inventory(
     from gpuops.api import catalog_of
     from gpuops.cli.opening import open_site, read_inventory
     from gpuops.report.fleet import fleet
-    from gpuops.report.inventory_json import fleet_document
-    from gpuops.report.inventory_text import fleet_text, vms_text
+    from gpuops.report.inventory import fleet_document, fleet_text, vms_text
 
     with open_site(common, saved=saved) as site:
         seen = read_inventory(site, common, saved=saved)

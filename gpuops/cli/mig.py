@@ -40,7 +40,7 @@ def show(common: Common, entering: Entering, scope: Scope) -> None:
     """
     from gpuops.api import mig_show
     from gpuops.cli.opening import open_site
-    from gpuops.report.mig import mig_document, mig_text
+    from gpuops.report.host_settings import mig_document, mig_text
 
     with open_site(common) as site:
         site.shell = entering.shell()

@@ -31,7 +31,7 @@ def show(common: Common, scope: Scope) -> None:
       gpuops mode show --host esx-02.lab --vcenter sim:lab
     """
     from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.report.mode import mode_document, mode_text
+    from gpuops.report.host_settings import mode_document, mode_text
 
     with open_site(common) as site:
         seen = read_inventory(site, common)

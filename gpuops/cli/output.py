@@ -74,7 +74,7 @@ def note(text: RenderableType) -> None:
 
 def error(message: str, hint: str, exit_code: int) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
-    from gpuops.report.visible import visible
+    from gpuops.report.text import visible
 
     with _unheard():
         sys.stderr.write(f"error: {visible(message)}\n")

@@ -82,8 +82,7 @@ def place(
 
     from gpuops import api
     from gpuops.cli.opening import open_site, remember
-    from gpuops.report.placement_json import placements_document
-    from gpuops.report.placement_text import placements_text
+    from gpuops.report.placement import placements_document, placements_text
 
     with open_site(common, saved=saved) as site:
         found = api.place(replace(request, workloads=workloads), site)

@@ -55,7 +55,7 @@ def _brought(common: Common, file: Path, *, apply: bool) -> None:
     from gpuops.api import roles as bring
     from gpuops.cli.opening import open_site
     from gpuops.config.role_file import load_roles
-    from gpuops.report.roles import roles_document, roles_text
+    from gpuops.report.doctor import roles_document, roles_text
 
     wishes = load_roles(file)
     with open_site(common) as site:

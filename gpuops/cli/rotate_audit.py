@@ -44,7 +44,7 @@ def verify(
     """
     from gpuops.api import rotate_audit_verify
     from gpuops.cli.opening import journal_of
-    from gpuops.report.audit import audit_document, audit_text
+    from gpuops.report.rotation_status import audit_document, audit_text
 
     state_dir, url = journal_of(common)
     found = rotate_audit_verify(state_dir, url, head)

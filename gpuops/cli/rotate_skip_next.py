@@ -28,7 +28,7 @@ def skip_next(
     from gpuops.api import rotate_skip_next
     from gpuops.cli.opening import open_site
     from gpuops.config.policy import load_policy
-    from gpuops.report.rotation_skip import skip_document, skip_text
+    from gpuops.report.rotation_setup import skip_document, skip_text
 
     wanted = load_policy(policy)
     with open_site(common, guarded=True) as site:

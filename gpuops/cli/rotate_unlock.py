@@ -39,7 +39,7 @@ def unlock(
     from gpuops.config.policy import load_policy
     from gpuops.report.plan_json import SCHEMA_VERSION
     from gpuops.report.rotation_status import lease_document
-    from gpuops.report.visible import visible
+    from gpuops.report.text import visible
 
     wanted = load_policy(policy) if policy is not None else None
     with open_site(common, guarded=True) as site:

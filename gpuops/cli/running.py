@@ -63,7 +63,7 @@ def patience_under(policy: Policy | PolicyError | None) -> Patience:
     from gpuops.clock import pause, wall_clock
     from gpuops.execute.patience import Patience
     from gpuops.model.rotation import Policy
-    from gpuops.report.visible import visible
+    from gpuops.report.text import visible
 
     said = policy if isinstance(policy, Policy) else None
     return Patience(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))

@@ -32,7 +32,7 @@ def show(common: Common, scope: Scope) -> None:
     """
     from gpuops.api import scheduler_show
     from gpuops.cli.opening import open_site, remember
-    from gpuops.report.scheduler import scheduler_document, scheduler_text
+    from gpuops.report.host_settings import scheduler_document, scheduler_text
 
     with open_site(common) as site:
         found = scheduler_show(site, scope)

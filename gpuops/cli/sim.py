@@ -94,7 +94,7 @@ def ledger(
     Example:
       gpuops sim ledger --ready-file ready.json --output json
     """
-    from gpuops.report.ledger import ledger_document, ledger_text
+    from gpuops.report.simulator import ledger_document, ledger_text
     from gpuops.sim.wire import ready_file as ready
     from gpuops.sim.wire.remote import Remote
 
@@ -114,7 +114,7 @@ def list_faults(
       gpuops sim faults
       gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
     """
-    from gpuops.report.faults import faults_document, faults_text
+    from gpuops.report.simulator import faults_document, faults_text
     from gpuops.sim.trouble.catalogue import catalogue
 
     output.choose(format)

@@ -1,4 +1,4 @@
-"""Capacity for people and for programs: tables that go as deep as what was asked for, and the whole tree as a document.
+"""What `gpuops capacity` prints: tables that go as deep as what was asked for, and the whole tree as a JSON document.
 
 Text: clusters; with --cluster its hosts too, with --host its NUMA nodes; with --profile every place, for it alone.
 """
@@ -18,10 +18,9 @@ from gpuops.plan.capacity.beside import Beside
 from gpuops.plan.capacity.place import Device, Fit, Largest, Level, Place
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
-from gpuops.report.inventory_text import by_size, figure, without_series
+from gpuops.report.inventory import by_size, figure, without_series
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
-from gpuops.report.units import count, size
-from gpuops.report.visible import visible
+from gpuops.report.text import count, size, visible
 
 _FEW: Final = 4
 _INDENT: Final = {Level.ALL: "", Level.CLUSTER: "", Level.HOST: "  ", Level.NODE: "    "}

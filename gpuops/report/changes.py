@@ -1,4 +1,4 @@
-"""Changes: what each step alters, as before and after. Text, JSON and Ansible's diff are made from these."""
+"""What each step changes, as values before and after. Text, JSON and Ansible's diff are made from these."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gpuops.plan.core.steps import (
     VmChange,
 )
 from gpuops.plan.placement.project import project
-from gpuops.report.units import size
+from gpuops.report.text import size
 
 
 @dataclass(frozen=True, slots=True)

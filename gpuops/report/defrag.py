@@ -1,4 +1,4 @@
-"""Defragmentation for people and for programs: the moves in their order, what they free where, and who stays."""
+"""What `gpuops defrag` prints, as text and JSON: the moves in their order, what they free where, and who stays."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gpuops.plan.moving.movability import MoveMethod
 from gpuops.plan.moving.moves import ArrivalBasis
 from gpuops.plan.moving.result import Defragmentation, GpuChange, GpuHolding, HostChange, PlannedMove, StayingVm
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
-from gpuops.report.units import count
-from gpuops.report.visible import visible
+from gpuops.report.text import count, visible
 
 _FEW: Final = 4
 

@@ -1,4 +1,4 @@
-"""Fleet: one snapshot arranged as people look at it: host, NUMA node, GPU, who holds it, what is still free.
+"""One inventory arranged for `gpuops inventory` and Ansible: host, NUMA node, GPU, who holds it, what is still free.
 
 Text and JSON are two renderings of these values, so that they cannot disagree.
 """
@@ -19,7 +19,7 @@ from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.device_signature import is_gpu
-from gpuops.report.visible import visible
+from gpuops.report.text import visible
 
 Free = Mapping[str, Slots]
 """Room for more vGPUs, by profile."""

@@ -1,4 +1,4 @@
-"""Plans for hosts and their outcomes, as text for people and as the versioned JSON document."""
+"""What commands that set something on hosts print: their plan and its outcomes, as text and as the JSON document."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureMod
 from gpuops.plan.hosts.host_plan import HostOutcome, HostReport
 from gpuops.report.changes import Change
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
-from gpuops.report.units import count
-from gpuops.report.visible import visible
+from gpuops.report.text import count, visible
 
 STYLES: Final = {
     Verdict.DONE: "green",

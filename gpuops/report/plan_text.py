@@ -14,8 +14,7 @@ from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
-from gpuops.report.units import count, duration
-from gpuops.report.visible import visible
+from gpuops.report.text import count, duration, visible
 
 _LONGEST_VALUE: Final = 100
 _STYLES = {

@@ -1,4 +1,4 @@
-"""A night foreseen, for people and for programs: who gives way to whom, who stays and why, and the way back."""
+"""What `rotate plan` prints, as text and JSON: who is suspended for whom, who stays and why, and the way back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from gpuops.plan.rotation.proof import HostProof
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM
-from gpuops.report.units import count
-from gpuops.report.visible import visible
+from gpuops.report.text import count, visible
 
 
 def foresight_text(found: Foresight) -> RenderableType:

@@ -1,4 +1,4 @@
-"""What a policy wants of a vCenter, for people and for programs."""
+"""What `rotate init` and `rotate skip-next` print, as text and JSON: what a policy needs, and a skipped night."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
+from gpuops.plan.rotation.skip import Skip
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
-from gpuops.report.units import count
-from gpuops.report.visible import visible
+from gpuops.report.text import count, visible
 
 SHOWN: Final = 8
 """Names of desktops in one line; the document has them all."""
@@ -81,4 +81,28 @@ def setup_document(setup: Setup) -> Document:
         ],
         "complete": setup.complete or setup.made,
         "changed": setup.made,
+    }
+
+
+def skip_text(skip: Skip) -> Text:
+    """Which night it is, and whether it is taken."""
+    opens, closes = (moment.astimezone(skip.night.zone) for moment in (skip.night.opens, skip.night.closes))
+    night = f"night {skip.night.id} of policy {visible(skip.policy)}, from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+    if not skip.skipped:
+        return Text(f"{night}, is not skipped{' any more' if skip.changed else ''}")
+    already = "" if skip.changed else "already "
+    return Text(f"{night}, is {already}skipped; gpuops rotate skip-next --undo takes that back")
+
+
+def skip_document(skip: Skip) -> Document:
+    """The same for programs."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "rotate-skip-next",
+        "policy": skip.policy,
+        "night": skip.night.id,
+        "opens": skip.night.opens.isoformat(),
+        "closes": skip.night.closes.isoformat(),
+        "skipped": skip.skipped,
+        "changed": skip.changed,
     }

@@ -76,7 +76,7 @@ def host_gpu_info(said: Said, *, host: str | None = None, profile: str | None = 
     """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
     from gpuops.api import catalog_of
     from gpuops.report.fleet import fleet
-    from gpuops.report.inventory_json import fleet_document
+    from gpuops.report.inventory import fleet_document
 
     site, warnings = open_site(said)
     with site:
@@ -113,7 +113,7 @@ def gpu_placement(
     from gpuops.api import catalog_of, place
     from gpuops.plan.queue.one_workload import Refusal
     from gpuops.plan.queue.place import Place
-    from gpuops.report.placement_json import placements_document
+    from gpuops.report.placement import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
     site, warnings = open_site(said)

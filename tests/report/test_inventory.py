@@ -13,8 +13,7 @@ from gpuops.execute.site import catalog_of
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.report.fleet import Fleet, fleet
-from gpuops.report.inventory_json import fleet_document
-from gpuops.report.inventory_text import fleet_text, vms_text
+from gpuops.report.inventory import fleet_document, fleet_text, vms_text
 
 Render = Callable[[RenderableType], str]
 Golden = Callable[[str, str], None]

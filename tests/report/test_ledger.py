@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rich.console import RenderableType
 
-from gpuops.report.ledger import ledger_document, ledger_text
+from gpuops.report.simulator import ledger_document, ledger_text
 
 Render = Callable[[RenderableType], str]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuops.report.units import count, duration, size
+from gpuops.report.text import count, duration, size
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from gpuops.report.visible import visible
+from gpuops.report.text import visible
 
 
 @pytest.mark.parametrize(

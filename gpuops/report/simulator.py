@@ -1,15 +1,30 @@
-"""The simulated vCenter's ledger, for people and for programs: what was done, by whom, before and after."""
+"""What `gpuops sim` prints, as text and JSON: the faults it can be given, and the ledger of what was done to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
-from gpuops.report.visible import visible
+from gpuops.report.text import visible
+
+Known = Iterable[tuple[str, str]]
+"""(id, what a client sees of it)."""
+
+
+def faults_text(known: Known) -> RenderableType:
+    """A line per fault."""
+    return Group(*(Text(f"{name:<4} {sees}") for name, sees in known))
+
+
+def faults_document(known: Known) -> Document:
+    """The faults by id."""
+    faults = [{"id": name, "sees": sees} for name, sees in known]
+    return {"schema_version": SCHEMA_VERSION, "kind": "faults", "faults": faults}
+
 
 Entry = Mapping[str, Any]
 
