@@ -59,6 +59,8 @@ LOOKS: Final = 2
 STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
 
+STARTED_BY_OTHERS: Final = "somebody else started it just before"
+
 _STATES = {
     Verdict.DONE: IntentState.DONE,
     Verdict.ALREADY: IntentState.FAILED,  # somebody else did it: nothing of it is to be undone
@@ -75,6 +77,8 @@ class Underway:
     op_id: str
     step: Step
     task: TaskRef | None
+    since: datetime
+    """When vCenter was last looked at before it was sent, by vCenter's clock."""
 
 
 class Doer:
@@ -231,6 +235,7 @@ class Doer:
         reason = self._last_objection(step, leaving, judged)
         if reason is not None:
             return self._withheld(op_id, step, reason, sent_before=first is not None)
+        since = (first or self.inventory).taken_at
         try:
             task = self._send(op_id, step)
         except OutcomeUnknown as lost:
@@ -246,23 +251,24 @@ class Doer:
             raise
         except GpuopsError as refused:
             # a second request may be refused because the first arrived after all, and is at work
-            late = self.vcenter.adopt(step, first.taken_at) if first is not None else None
+            late = self.vcenter.adopt(step, since) if first is not None else None
             if late is None:
                 self._look_after_refusal(op_id, step, refused)
-                return self._judge(op_id, step, refused, None, by_others=self._is_the_only_start(op_id, step))
+                return self._judge(op_id, step, since, refused, by_others=self._is_the_only_start(op_id, step))
             task = late
         if task is not None:
-            return self._underway(op_id, step, task)
+            return self._underway(op_id, step, task, since)
         if isinstance(step, ShutDownGuest):
-            return Underway(op_id, step, None)
-        return self._read_back(op_id, step)
+            return Underway(op_id, step, None, since)
+        self.look([step.vm])
+        return self._judge(op_id, step, since)
 
-    def _underway(self, op_id: str, step: Step, task: TaskRef) -> Underway:
+    def _underway(self, op_id: str, step: Step, task: TaskRef, since: datetime) -> Underway:
         """The step, now that its task is known; of one that somebody else asked for the journal does not call it its
         own."""
         if not task.foreign:
             self.journal.submitted(op_id, task.ref)
-        return Underway(op_id, step, task)
+        return Underway(op_id, step, task, since)
 
     def _look_after_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
         """Looks at a VM about which vCenter has just refused a request. Raises NotConnected."""
@@ -299,10 +305,10 @@ class Doer:
         """
         task = self.vcenter.adopt(step, sent.taken_at)
         if task is not None:
-            return self._underway(op_id, step, task)
+            return self._underway(op_id, step, task, sent.taken_at)
         self.look([step.vm])
         if step.vm in self.inventory.vms and satisfied(step, self.inventory):
-            return self.settle(op_id, Outcome(step, Verdict.DONE, "the reply was lost; found done"))
+            return self.found_done(op_id, step, sent.taken_at, "the reply was lost; found done")
         reason = self._overtaken(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
@@ -347,14 +353,31 @@ class Doer:
         """What became of a step whose task ended. Needs a look at its VM after the end."""
         foreign = underway.task is not None and underway.task.foreign
         by_others = foreign or self._was_so_before(underway.op_id, underway.step, end.error)
-        return self._judge(underway.op_id, underway.step, end.error, end.duration_s, by_others=by_others)
+        return self._judge(
+            underway.op_id, underway.step, underway.since, end.error, end.duration_s, by_others=by_others
+        )
 
-    def _read_back(self, op_id: str, step: Step) -> Outcome:
-        self.look([step.vm])
-        return self._judge(op_id, step, None, None)
+    def found_done(
+        self, op_id: str, step: Step, since: datetime, reason: str, duration_s: float | None = None
+    ) -> Outcome:
+        """The end of a step of which nothing is seen but its effect: a start that is not known to be asked for here is
+        somebody else's."""
+        if isinstance(step, PowerOnVm) and not self.vcenter.started_by_this_login(step.vm, since):
+            return self._started_by_others(op_id, step)
+        return self.settle(op_id, Outcome(step, Verdict.DONE, reason, duration_s))
+
+    def _started_by_others(self, op_id: str, step: PowerOnVm) -> Outcome:
+        return self.settle(op_id, Outcome(step, Verdict.ALREADY, STARTED_BY_OTHERS), counts=False)
 
     def _judge(
-        self, op_id: str, step: Step, error: GpuopsError | None, duration_s: float | None, *, by_others: bool = False
+        self,
+        op_id: str,
+        step: Step,
+        since: datetime,
+        error: GpuopsError | None = None,
+        duration_s: float | None = None,
+        *,
+        by_others: bool = False,
     ) -> Outcome:
         """The state decides, not the reply: reached is done, whatever was said; success without it proves nothing.
 
@@ -362,8 +385,9 @@ class Doer:
         """
         reached = self._reached(step, lagging=error is None)
         if by_others and isinstance(step, PowerOnVm) and (reached or error is None):
-            before = Outcome(step, Verdict.ALREADY, "somebody else started it just before")
-            return self.settle(op_id, before, counts=False)
+            return self._started_by_others(op_id, step)
+        if reached and error is not None:
+            return self.found_done(op_id, step, since, "", duration_s)
         if reached:
             return self.settle(op_id, Outcome(step, Verdict.DONE, "", duration_s))
         if error is not None:

@@ -115,3 +115,8 @@ class Vcenter(Protocol):
         """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
         kind; None = none found."""
         ...
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        """Whether a VM that runs does so by a start which this login asked for since then; one that nothing tells of is
+        not its own."""
+        ...

@@ -81,7 +81,8 @@ def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
             late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
             settled[intent.op_id] = doer.settle(intent.op_id, late)
         elif task is not None:
-            settled[intent.op_id] = doer.finish(Underway(intent.op_id, intent.step, task), ends[task])
+            underway = Underway(intent.op_id, intent.step, task, intent.seen)
+            settled[intent.op_id] = doer.finish(underway, ends[task])
     return tuple(settled[intent.op_id] for intent in intents)
 
 
@@ -110,7 +111,12 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
     notes: list[str] = []
     for intent in (as_now(intent, inventory) for intent in intents):
         step, vm = intent.step, inventory.vms.get(intent.step.vm)
-        if vm is None or satisfied(step, inventory):
+        if vm is None:
+            continue
+        if satisfied(step, inventory):
+            if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen):
+                undone.add(step.vm)
+                notes.append(f"{vm.name}: somebody else started it")
             continue
         task = TaskRef(intent.task) if intent.task is not None else vcenter.adopt(step, intent.seen)
         if task is not None and any(each.ref == task.ref for each in vm.tasks):
@@ -152,7 +158,7 @@ def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
 
 def _by_state(doer: Doer, intent: Intent) -> Outcome:
     if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
-        return doer.settle(intent.op_id, Outcome(intent.step, Verdict.DONE, "found done after the run was cut off"))
+        return doer.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
     unseen = "the run was cut off before it was seen to end"
     if _may_have_happened(intent.step, doer.inventory.vms.get(intent.step.vm)):
         lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)

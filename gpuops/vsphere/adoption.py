@@ -1,4 +1,4 @@
-"""Adoption: for a change whose reply was lost, its task among those vCenter shows."""
+"""Adoption: for a change whose reply was lost, its task among those vCenter shows, and who made a VM run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ PATHS: Final = ("info.descriptionId", "info.queueTime", "info.reason", "info.sta
 
 UNENDED: Final = ("queued", "running")
 """TaskInfo.state of a task that has not ended (vSphere API reference, TaskInfoState)."""
+FAILED: Final = "error"
 
-HISTORY: Final = 100
-"""More tasks than one VM can have unended at once; ReadNextTasks takes 1,000 at the most."""
-_MOST_RECENT: Final = 1000
+_MOST: Final = 1000
+"""More tasks than one VM has unended at once, as recent ones, or in a night; ReadNextTasks takes no more."""
 
 
 def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
@@ -55,7 +55,7 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
         entity = _cluster(session, step.vm)
         if entity is None:
             return None
-    for found in (_recent, _lost):
+    for found in (_recent, _unended):
         told = found(session, entity)
         with session.decoding("a read of tasks"):
             alike = [
@@ -70,6 +70,26 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
             _, _, ref, foreign = max(alike)
             return TaskRef(ref, foreign=foreign)
     return None
+
+
+def started_by_this_login(session: Session, ref: str, since: datetime) -> bool:
+    """Whether a VM that runs does so by a start which this login asked for at `since` (by vCenter) or later.
+
+    The task history tells, long after a task's object is gone: a start of this login that has not failed, or one that
+    has where nobody else's is there, for a start that vCenter gave up may still come. A start that nothing tells of is
+    not this login's.
+    """
+    from pyVmomi import vim
+
+    user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
+    told = _history(session, vm(session, ref), time=queued)
+    with session.decoding("a read of tasks"):
+        starts = [
+            (_is_own(user, info.get("info.reason")) is not False, info.get("info.state") != FAILED)
+            for _, info in told
+            if info.get("info.descriptionId") == DESCRIPTIONS[PowerOnVm]
+        ]
+    return (True, True) in starts or ((True, False) in starts and (False, True) not in starts)
 
 
 def _cluster(session: Session, ref: str) -> Any:
@@ -94,7 +114,7 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        found = typed_pages.objects(session, spec, _MOST_RECENT, subject=_name(entity))
+        found = typed_pages.objects(session, spec, _MOST, subject=_name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []
@@ -103,24 +123,29 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         return [(str(each.obj._moId), {one.name: one.val for one in each.propSet}) for each in found]
 
 
-def _lost(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
-    """(id, info) of its tasks that the history of vCenter has not seen end; none for one that is gone.
+def _unended(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of its tasks that the history of vCenter has not seen end; none for one that is gone."""
+    return _history(session, entity, state=list(UNENDED))
+
+
+def _history(session: Session, entity: Any, **which: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(id, info) of those of its tasks in the history of vCenter; none for one that is gone.
 
     A collector lives as long as the session that made it: when that breaks off, all of this is asked anew.
     """
     from pyVmomi import vim
 
-    spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), state=list(UNENDED))
+    spec = vim.TaskFilterSpec(entity=vim.TaskFilterSpec.ByEntity(entity=entity, recursion="self"), **which)
 
-    def unended() -> list[Any]:
+    def collected() -> list[Any]:
         collector = session.content.taskManager.CreateCollectorForTasks(spec)
         try:
-            return list(collector.ReadNextTasks(HISTORY))
+            return list(collector.ReadNextTasks(_MOST))
         finally:
             collector.DestroyCollector()
 
     try:
-        found = session.read(unended, subject=_name(entity))
+        found = session.read(collected, subject=_name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []

@@ -16,7 +16,7 @@ from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.plan.vm.clone import NewClone
 from gpuops.vsphere import collect
-from gpuops.vsphere.adoption import adopt
+from gpuops.vsphere.adoption import adopt, started_by_this_login
 from gpuops.vsphere.cloning import clone_vm, folder_at
 from gpuops.vsphere.founding import create_vm
 from gpuops.vsphere.guest_programs import GuestPrograms
@@ -164,3 +164,7 @@ class Connection:
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """For a lost reply: the step's own task among the recent ones queued after `since`."""
         return adopt(self._session, step, since)
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        """Whether a VM that runs does so by a start which this login asked for since then."""
+        return started_by_this_login(self._session, vm, since)

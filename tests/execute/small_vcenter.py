@@ -103,6 +103,8 @@ class World:
     """VMs whose tasks never end."""
     lying: set[str] = field(default_factory=set)
     """VMs whose tasks succeed without an effect."""
+    forgotten: bool = False
+    """Whether vCenter lists no task as recent any more; its task history has them all."""
     guests_asked: set[str] = field(default_factory=set)
     on_submit: Callable[[Step], None] = lambda step: None
     in_flight_most: int = 0
@@ -372,8 +374,15 @@ class SmallVcenter:
         raise StepFailed("there is no making of VMs here")
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
-        found = [ref for ref, task in self.world.tasks.items() if task.step == step and task.queued > since]
+        listed = {} if self.world.forgotten else self.world.tasks
+        found = [ref for ref, task in listed.items() if task.step == step and task.queued > since]
         return replace(found[-1], foreign=not self.world.tasks[found[-1]].op_id) if found else None
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        self._reach()
+        starts = [task for task in self.world.tasks.values() if isinstance(task.step, PowerOnVm) and task.step.vm == vm]
+        told = {(bool(task.op_id), task.error is None) for task in starts if task.queued > since}
+        return (True, True) in told or ((True, False) in told and (False, True) not in told)
 
 
 def small_world(*, spread: bool = False) -> World:

@@ -15,7 +15,7 @@ from gpuops.execute.doer import FRESH, LOOK_S, Doer, Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.resume import settle_open
+from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
@@ -325,6 +325,62 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     [outcome] = execute(plan, Doer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
     assert journal.book.takes["2026-11-20", "vm-91"] == 0
+
+
+@pytest.mark.parametrize(
+    ("started_by", "verdict"),
+    [
+        pytest.param("gpuops-late", Verdict.DONE, id="this login"),
+        pytest.param("", Verdict.ALREADY, id="somebody else"),
+        pytest.param(None, Verdict.ALREADY, id="nobody knows"),
+    ],
+)
+def test_an_ml_vm_found_running_when_its_task_is_forgotten_is_whose_the_task_history_says(
+    world: World, journal: Journal, started_by: str | None, verdict: Verdict
+) -> None:
+    """The reply of its start was lost, and vCenter was away until it listed no task of it any more."""
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    vcenter, step = SmallVcenter(world), PowerOnVm("vm-91", "host-1")
+    night = journal.begin("night", night="2026-11-20")
+    journal.intend(night, step, world.snapshot())
+    if started_by is None:
+        world._set_power("vm-91", PowerState.ON)
+    else:
+        theirs = vcenter.receive(step, started_by)
+        assert theirs is not None
+        world.finish(theirs)
+    world.forgotten = True
+    foreseen = foresee(vcenter, journal.open_intents(night), world.snapshot(), CATALOG)
+    assert foreseen.undone == (frozenset() if verdict is Verdict.DONE else {"vm-91"}), "a dry run says the same"
+    [outcome] = settle_open(Doer(vcenter, journal, night, world.snapshot()), timeout_s=60)
+    assert outcome.verdict is verdict
+    assert journal.book.takes["2026-11-20", "vm-91"] == (verdict is Verdict.DONE)
+
+
+@pytest.mark.parametrize("somebody", [True, False], ids=["and somebody starts it", "and it comes up all the same"])
+def test_whose_an_ml_vm_is_of_which_the_nights_own_start_failed(world: World, journal: Journal, somebody: bool) -> None:
+    world._set_power("vm-1", PowerState.SUSPENDED)
+    world._set_power("vm-2", PowerState.SUSPENDED)
+    world.failing = {"vm-91": StepFailed("vCenter gave up waiting for it")}
+
+    def comes_up(name: str) -> None:
+        if not name.startswith("after the effect of"):
+            return
+        if somebody:
+            world.failing = {}
+            theirs = vcenter.receive(PowerOnVm("vm-91", "host-1"), "")
+            assert theirs is not None
+            world.finish(theirs)
+        else:
+            world._set_power("vm-91", PowerState.ON)
+
+    vcenter = SmallVcenter(world, comes_up)
+    night = journal.begin("night", night="2026-11-20")
+    plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
+    [outcome] = execute(plan, Doer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+    assert outcome.verdict is (Verdict.ALREADY if somebody else Verdict.DONE)
+    assert journal.book.takes["2026-11-20", "vm-91"] == (not somebody)
 
 
 def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, journal: Journal) -> None:

@@ -12,7 +12,7 @@ from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, Step, SuspendVm
-from tests.execute.small_vcenter import small_world
+from tests.execute.small_vcenter import START, small_world
 
 PLENTY = Limits(in_flight=99, per_host=99, per_datastore=99)
 STEPS: tuple[Step, ...] = tuple(SuspendVm(f"vm-{number}") for number in range(1, 6))
@@ -38,7 +38,7 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
     while lanes.unended:
         ready = lanes.ready(inventory)
         for waiting in ready:
-            lanes.launch(waiting, Underway("op", waiting.step, TaskRef("task")))
+            lanes.launch(waiting, Underway("op", waiting.step, TaskRef("task"), START))
         sent.append(len(ready))
         assert lanes.ready(inventory) == [], "nothing more, until one of these has landed"
         for flight in tuple(lanes.flights):
@@ -53,7 +53,7 @@ def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
     lanes = Lanes(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
     [marking] = lanes.ready(inventory)
-    lanes.launch(marking, Underway("op", marker, TaskRef("task")))
+    lanes.launch(marking, Underway("op", marker, TaskRef("task"), START))
     assert lanes.ready(inventory) == [], "the first waits for its marker, the second for the first"
     lanes.end(lanes.land(lanes.flights[0]))
     assert [waiting.step for waiting in lanes.ready(inventory)] == [first, second]

@@ -45,6 +45,7 @@ OF_CALLS: Final[Mapping[str, Stage]] = {
     "create_vm": DEFINE,
     "clone_vm": DEFINE,
     "adopt": ADOPT,
+    "started_by_this_login": ADOPT,
     "wait": WAIT,
     "wait_for_power": WAIT,
     "wait_for_guest": WAIT,

@@ -242,6 +242,28 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
             ),
             id="when a marker was first seen is noted on a full disk too",
         ),
+        pytest.param(
+            102559,
+            True,
+            False,
+            (
+                _aimed("G1", SUBMITS[PowerOnVm], at_s=1.0),
+                _aimed("T9", SUBMITS[PowerOnVm], at_s=1.0),
+                _aimed("T13", Whereabouts.AWAY, at_s=1.0),
+            ),
+            id="whose a start is whose reply was lost, the task history tells long after",
+        ),
+        pytest.param(
+            300483,
+            False,
+            False,
+            (
+                _aimed("G1", SUBMITS[PowerOnVm], at_s=60.0),
+                _aimed("K1", SUBMITS[PowerOnVm], at_s=600.0),
+                _aimed("T13", Whereabouts.UNTOUCHED, at_s=600.0),
+            ),
+            id="whose a start is that a killed run had asked for, the task history tells long after",
+        ),
     ],
 )
 def test_a_night_of_the_prepared_site_that_broke_holds(

@@ -296,3 +296,27 @@ def test_a_task_that_vcenter_lost_on_the_way_is_found_in_its_history(bench: Benc
 
 def test_nothing_is_adopted_from_a_vm_that_is_gone(bench: Bench) -> None:
     assert bench.connection.adopt(SuspendVm("vm-424242"), bench.inventory.taken_at) is None
+    assert not bench.connection.started_by_this_login("vm-424242", bench.inventory.taken_at)
+
+
+def test_the_task_history_tells_who_started_a_vm(bench: Bench) -> None:
+    ref, before, server = bench.ref("ml-01"), bench.inventory.taken_at, bench.server
+    server.world.sessions.passwords["somebody@vsphere.local"] = "else"
+    stranger = replace(target_of(server), username="somebody@vsphere.local", password=Secret("else"))
+    assert not bench.connection.started_by_this_login(ref, before)
+    assert bench.perform(PowerOnVm(ref)) is None
+    with server.world.lock:
+        server.world.clock.advance(24 * 3600)
+    assert bench.connection.adopt(PowerOnVm(ref), before) is None, "its task is forgotten"
+    since = bench.connection.inventory().taken_at
+    assert bench.connection.started_by_this_login(ref, before)
+    assert not bench.connection.started_by_this_login(ref, since), "that was an earlier night"
+    with Connection(stranger) as other:
+        assert not other.started_by_this_login(ref, before)
+    assert bench.perform(PowerOffVm(ref)) is None
+    server.world.injector.add(Rule(Effect.TASK, "PowerOnVM_Task", times=1))
+    assert bench.perform(PowerOnVm(ref)) is not None
+    assert bench.connection.started_by_this_login(ref, since), "what vCenter gave up may still have come"
+    with Connection(stranger) as other:
+        assert other.submit(PowerOnVm(ref), bench.inventory, "theirs") is not None
+        assert not bench.connection.started_by_this_login(ref, since)
