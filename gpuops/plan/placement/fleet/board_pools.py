@@ -8,13 +8,14 @@ scores of thousands of decisions stay.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from gpuops.model.catalog import Board
 from gpuops.plan.placement.fleet.board_geometry import BoardGpus
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
+from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.mix_value import (
     ShapeFrequency,
     commonest,
@@ -24,9 +25,6 @@ from gpuops.plan.placement.fleet.mix_value import (
 )
 from gpuops.plan.placement.fleet.pool import NodePool
 from gpuops.plan.placement.fleet.site_demand import Asked, Mix, OfferedSize, board_mix, largest_profiles, mix_distance
-
-if TYPE_CHECKING:
-    from gpuops.plan.placement.fleet.index import FleetIndex
 
 LOSS_STEP: Final = 0.001
 """Share of a GPU: losses that differ by less are equal."""
@@ -54,6 +52,14 @@ class BoardPools:
         self._fleet = fleet
         self._pools: dict[str, PricedPool] = {}
         self._largest: dict[str, set[str]] = {}
+
+    @classmethod
+    def of(cls, fleet: FleetIndex) -> BoardPools:
+        """The pools of this index; new ones where the GPUs of a host were set up otherwise since."""
+        known = fleet.worked_out.get(cls)
+        if not isinstance(known, BoardPools):
+            known = fleet.worked_out[cls] = BoardPools(fleet)
+        return known
 
     def priced(self, board: Board, asked: Asked) -> PricedPool:
         """The pool of this board where so much is asked for, as the index is now."""

@@ -24,7 +24,6 @@ from gpuops.model.host import Host, OfferedProfile
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Vm
-from gpuops.plan.placement.fleet.board_pools import BoardPools
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand
 from gpuops.plan.placement.fleet.states import GpuStates
@@ -128,7 +127,8 @@ class FleetIndex:
         self._among = ((), np.zeros(hosts, dtype=np.bool_))
         self.read_again: list[int] = []
         """Rows in the order in which they were read, each as often as it was read."""
-        self.boards = BoardPools(self)
+        self.worked_out: dict[object, object] = {}
+        """What others remember of these hosts as their GPUs are set up now, under a key of their own."""
         self.inventory = replace(inventory)  # not yet the one that is read below
         self._sync(inventory)
 
@@ -158,7 +158,7 @@ class FleetIndex:
 
     def _read(self, number: int, host: Host, inventory: Inventory) -> None:
         if host is not self.hosts[number] and _gpu_setup(host) != _gpu_setup(self.hosts[number]):
-            self.boards = BoardPools(self)
+            self.worked_out.clear()
         self.hosts[number] = host
         free_mib = unreserved(host, _NO_VM, inventory)
         sure_mib = surely_unreserved(host, _NO_VM, inventory)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
-from gpuops.plan.placement.fleet.board_pools import PricedPool
+from gpuops.plan.placement.fleet.board_pools import BoardPools, PricedPool
 from gpuops.plan.placement.fleet.geometry import PoolRequest
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import NO_LOSS, WHOLE, Loss, shapes_of_devices
@@ -39,8 +39,8 @@ class Losses:
         devices = [each for demand in self.wanted.demands if (each := self._device(demand)) is not None]
         own = shapes_of_devices(devices, vm.memory_mib)
         asked = fleet.mix.asked(vm.ref, own, self.wanted.coming, fleet.inventory)
-        boards = (fleet.catalog.board(key) for key in own)
-        return tuple(fleet.boards.priced(board, asked) for board in boards if board is not None)
+        boards, pools = (fleet.catalog.board(key) for key in own), BoardPools.of(fleet)
+        return tuple(pools.priced(board, asked) for board in boards if board is not None)
 
     def _device(self, demand: Demand) -> tuple[str, str] | None:
         """The board and the profile; None = unknown, or the device is named: there is nothing to choose."""
