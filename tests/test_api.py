@@ -18,7 +18,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import PowerOffVm
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.model.role import RoleState, RoleWish
     from gpuops.model.rolling import Rolling
-    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuops.errors import PolicyError
     from gpuops.model.audit import Audit
     from gpuops.model.rotation import Policy
-    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.rotation.foresight import Foresight
     from gpuops.plan.rotation.lease import Lease
     from gpuops.plan.rotation.setup import Setup

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.execute.site import Consent, Site, agreed, catalog_of
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.request import Request
+from gpuops.plan.core.plan import Request
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory

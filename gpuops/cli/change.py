@@ -14,7 +14,7 @@ from gpuops.cli.options import Acting, Common, DryRun, spread
 from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
-    from gpuops.plan.core.abandonment import Abandonment
+    from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.core.outcome import Report
     from gpuops.plan.hosts.change.report import ChangeReport
 

@@ -23,7 +23,7 @@ from gpuops.cli.entering import Entering
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
-from gpuops.plan.core.options import Names, Option
+from gpuops.plan.core.command_line import Names, Option
 
 
 @dataclass(frozen=True, slots=True)

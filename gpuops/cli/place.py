@@ -12,7 +12,7 @@ from gpuops.cli import output
 from gpuops.cli.options import Common, Fixed, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
-from gpuops.plan.core.options import Names, Option
+from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.queue.place import Place
 
 if TYPE_CHECKING:

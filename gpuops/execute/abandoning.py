@@ -19,9 +19,8 @@ from gpuops.execute.site import Site
 from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Policy, Role
-from gpuops.plan.core.abandonment import Abandonment
 from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, state_of
+from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, state_of
 from gpuops.plan.rotation.ours import by_marker, vms_of
 
 STATUS = "gpuops rotate status lists those that a night holds"

@@ -11,8 +11,7 @@ from gpuops.errors import OutcomeUnknown, Refused, VmNotFound
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.request import Request
+from gpuops.plan.core.plan import Rejection, Request
 from gpuops.plan.vm.clone import PRIVILEGES, Clone, Cloning, NewClone
 
 TIMEOUT_S: Final = 4 * 3600.0

@@ -27,9 +27,8 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
-from gpuops.plan.core.hindrance import as_it_is_now, hindrance
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import as_it_is_now, hindrance, satisfied
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,

@@ -14,9 +14,10 @@ from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.host_state import host_hindrance, host_satisfied, privileges
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.privileges import needed_on_host
+from gpuops.plan.core.step_checks import host_hindrance, host_satisfied
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
 
@@ -64,7 +65,7 @@ def _permitted(plan: HostPlan, hosts: Hosts, inventory: Inventory) -> HostPlan:
     steps = plan.steps or plan.withheld
     needed: dict[str, frozenset[str]] = {}
     for step in steps:
-        needed[step.host] = needed.get(step.host, frozenset()) | privileges(step)
+        needed[step.host] = needed.get(step.host, frozenset()) | needed_on_host(step)
     lacking = hosts.lacking(needed) if needed else {}
     rejections = tuple(
         Rejection(

@@ -21,7 +21,7 @@ from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.given_up import vm_now
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,

@@ -8,8 +8,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuops.plan.core.abandonment import Abandonment
-from gpuops.plan.core.given_up import Missed
+from gpuops.plan.core.given_up import Abandonment, Missed
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
-from gpuops.plan.placement.taking import role_of
+from gpuops.plan.placement.return_order import role_of
 from gpuops.plan.rotation.foresight import Foresight, Win
 from gpuops.plan.rotation.proof import HostProof
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
 from gpuops.model.host_settings import Custody
-from gpuops.plan.core.api_version import version_numbers
+from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere import managed
 
 if TYPE_CHECKING:

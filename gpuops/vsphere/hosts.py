@@ -24,7 +24,6 @@ from gpuops.model.host_settings import (
     SoftwarePackage,
 )
 from gpuops.model.task import TaskRef
-from gpuops.plan.core.api_version import GROUP, version_numbers
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
@@ -33,6 +32,7 @@ from gpuops.plan.core.steps import (
     HostStep,
     HostTask,
 )
+from gpuops.plan.core.versions import GROUP, version_numbers
 from gpuops.vsphere import host_tasks, managed
 from gpuops.vsphere.custody import Custodians
 from gpuops.vsphere.privileges import held_on_hosts, lacking_on_hosts

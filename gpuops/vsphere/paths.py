@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuops.plan.core.api_version import version_numbers
+from gpuops.plan.core.versions import version_numbers
 
 FOLDERS: Final = ("name", "parent")
 

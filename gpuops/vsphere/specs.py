@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
-from gpuops.plan.core.api_version import unspoken
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.plan.core.versions import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ def _present(devices: Sequence[Any], key: int) -> Any:
 
 
 def _check_version(change: VmChange, api_version: str) -> None:
-    beyond = unspoken(
+    beyond = unsupported(
         api_version,
         dynamic=any(isinstance(new, NewDynamic) for new in change.add),
         group=change.device_group is not None,

@@ -20,9 +20,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
+from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.scorers import SCORERS, Scorer, score_loss
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.slots_taken import release, take
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.workload_vm import running, vm_of
 from tests.bench.verdict import Figure, Result

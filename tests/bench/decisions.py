@@ -20,8 +20,8 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.select import place, place_exactly
-from gpuops.plan.placement.slots_taken import take
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.workload_vm import running, vm_of
 from tests.bench.measure import python

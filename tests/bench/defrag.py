@@ -21,8 +21,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
+from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place
-from gpuops.plan.placement.slots_taken import release, take
 from gpuops.plan.placement.wanted import Placement
 from gpuops.plan.queue.workload_vm import running
 from tests.bench.decisions import asked

@@ -26,7 +26,7 @@ from gpuops.cli.app import app
 from gpuops.cli.output import print_text
 from gpuops.clock import machine_time, set_ahead
 from gpuops.errors import GpuopsError
-from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import abandonment_text, change_text

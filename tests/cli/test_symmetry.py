@@ -11,7 +11,7 @@ import typer
 from gpuops.cli.app import app
 from gpuops.cli.options import Acting, Common
 from gpuops.plan.capacity.question import CapacityRequest
-from gpuops.plan.core.options import Option
+from gpuops.plan.core.command_line import Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig
 from gpuops.plan.hosts.graphics.mode import SetMode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import GpuopsError
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import satisfied
 from tests.plan.case import Case, carried_out, cases, planned, said, snapshot, told
 
 ALL = [case for folder in ("attach", "detach", "placement") for case in cases(folder)]

@@ -8,7 +8,7 @@ import sys
 
 from pyVmomi import VmomiSupport
 
-from gpuops.plan.core.api_version import version_numbers
+from gpuops.plan.core.versions import version_numbers
 from gpuops.vsphere.api_version import KNOWN
 
 

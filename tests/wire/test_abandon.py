@@ -13,7 +13,7 @@ from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.site import Site
 from gpuops.model.given_up import Thing
 from gpuops.model.rolling import Displacement
-from gpuops.plan.core.abandonment import Abandonment
+from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody

@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, OtherPassthrough, VgpuDevice
 from gpuops.plan.core.outcome import Report, Verdict
-from gpuops.plan.core.request import Request
+from gpuops.plan.core.plan import Request
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import PowerPolicy

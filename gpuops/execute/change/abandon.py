@@ -21,8 +21,7 @@ from gpuops.execute.lock import rotating
 from gpuops.execute.site import Site
 from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.abandonment import Abandonment
-from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, host_now, state_of
+from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
 Agreed = Callable[[Abandonment], None]
 """Called just before anything is written; what it raises ends the run with nothing changed."""

@@ -22,7 +22,7 @@ from gpuops.execute.step_json import dump_step
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.core.host_state import host_hindrance, host_satisfied
+from gpuops.plan.core.step_checks import host_hindrance, host_satisfied
 from gpuops.plan.core.steps import EnterMaintenance, HostStep, HostTask, RebootHost
 from gpuops.plan.hosts.change.in_force import task_satisfied
 

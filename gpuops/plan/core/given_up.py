@@ -1,4 +1,4 @@
-"""Given up: which of the hosts and VMs that a person gave up are not back, and what is said of them."""
+"""What a person gives up by name, a host or a VM: what that means, and which of them are not back."""
 
 from __future__ import annotations
 
@@ -115,3 +115,22 @@ def move_for(given: GivenUp, inventory: Inventory) -> str:
 def _is_there(given: GivenUp, inventory: Inventory) -> bool:
     found = host_now if given.thing is Thing.HOST else vm_now
     return found(given.ref, given.uuid, inventory) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandonment:
+    """What is given up, or was. `applied` False = nothing is written yet."""
+
+    things: tuple[GivenUp, ...]
+    """The host and the VMs that it takes along, or the VM."""
+    means: tuple[str, ...]
+    """What that means, a line each."""
+    left: tuple[str, ...] = ()
+    """What remains to be done, in order."""
+    already: bool = False
+    """It was given up before: nothing is to be done."""
+    applied: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.things[0].name

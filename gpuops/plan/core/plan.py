@@ -1,12 +1,15 @@
-"""Plan: what a request would change, why, or every reason why not."""
+"""What a request would change, why, or every reason why not; and the shape that every request has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
+from typing import Protocol
 
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import Step
 
 
@@ -94,3 +97,19 @@ class Plan:
 def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[Step, ...] = ()) -> Plan:
     """A plan that does nothing, for all of these reasons, each said once."""
     return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)
+
+
+class Request(Protocol):
+    """A frozen dataclass whose fields are the options of a verb."""
+
+    def vm_details(self, inventory: Inventory) -> Collection[str]:
+        """Refs of VMs whose devices the plan needs and the bulk read left out (those on hosts without GPUs)."""
+        ...
+
+    def config_targets(self, inventory: Inventory) -> Collection[str]:
+        """Refs of the hosts whose QueryConfigTarget the plan needs (static DirectPath, device groups); often none."""
+        ...
+
+    def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
+        """The change wanted on this snapshot. Raises UsageError for names that mean nothing here."""
+        ...

@@ -1,4 +1,4 @@
-"""Privileges: what a plan's steps need of the login, and the refusal when vCenter says that it is not there.
+"""What the steps of a plan need of the login, and the refusal when vCenter says that it is not there.
 
 Asked before the first effect, not met at midnight. Sources: the privilege of each method, and of each field of
 ConfigSpec, in the vSphere API reference; Global.SetCustomField in the vSphere security guide.
@@ -13,6 +13,11 @@ from typing import Final, assert_never
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import (
+    ConfigureGraphics,
+    ConfigureMig,
+    ConfigureModule,
+    ConfigurePassthrough,
+    HostStep,
     PowerOffVm,
     PowerOnVm,
     ReconfigureVm,
@@ -155,3 +160,16 @@ def _of_change(change: VmChange) -> Iterable[str]:
         yield "VirtualMachine.Config.Resource"
     if change.cpu_hot_add is not None or change.cores_per_numa_node is not None:
         yield "VirtualMachine.Config.CPUCount"
+
+
+def needed_on_host(step: HostStep) -> frozenset[str]:
+    """What the login needs on the host (vSphere API reference, the methods' privileges)."""
+    match step:
+        case ConfigureModule() | ConfigureGraphics():
+            return frozenset({"Host.Config.Settings"})
+        case ConfigurePassthrough():
+            return frozenset({"Host.Config.PciPassthru"})
+        case ConfigureMig():
+            return frozenset()  # it is no call to vCenter
+        case _:
+            assert_never(step)

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from gpuops.errors import HostNotFound, UsageError
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.options import ClusterName, HostPattern
+from gpuops.plan.core.command_line import ClusterName, HostPattern
 from gpuops.plan.core.plan import Rejection
 
 

@@ -1,8 +1,12 @@
-"""Goal: the passthrough devices a VM is to have, and what must be added, edited and removed to get there."""
+"""The passthrough devices a VM is to have: what must be added, edited and removed, and which of them stay pinned.
+
+A pin is `pciPassthru<N>.cfg.gpu-pci-id`, which binds a VM's N-th passthrough device to a physical GPU. N counts the
+devices as they are after a change, so a pin moves with its device when one before it is removed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuops.errors import UsageError
@@ -12,6 +16,7 @@ from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPas
 from gpuops.plan.core.device_signature import is_gpu, signature
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import NewDevice, NewVgpu
+from gpuops.plan.placement.wanted import pin_key, pins_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +138,17 @@ def _address(text: str) -> PciAddress | None:
         return PciAddress.parse(text)
     except UsageError:
         return None
+
+
+def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:
+    """The pins of the devices that stay, by their ordinal after the change."""
+    pins = pins_of(vm)
+    before = {device.key: ordinal for ordinal, device in enumerate(vm.devices or ())}
+    return {ordinal: pins[was] for ordinal, device in enumerate(goal.kept) if (was := before[device.key]) in pins}
+
+
+def pin_changes(vm: Vm, wanted: Mapping[int, PciAddress]) -> dict[str, str]:
+    """The extraConfig entries that leave the VM's devices with exactly these pins; an empty value removes one."""
+    there = pins_of(vm)
+    removed = {pin_key(n): "" for n in there if n not in wanted and n < len(vm.devices or ())}
+    return {**removed, **{pin_key(n): str(gpu) for n, gpu in wanted.items() if there.get(n) != gpu}}

@@ -16,8 +16,8 @@ from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.release import Release, release
 from gpuops.plan.core.steps import NewDevice, NewDynamic, NewVgpu
+from gpuops.plan.core.versions import Release, release
 from gpuops.plan.devices.mmio import needs_large_bar, series_of
 
 Finding = Rejection | str

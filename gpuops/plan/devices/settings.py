@@ -16,9 +16,8 @@ from gpuops.model.vm import Vm
 from gpuops.plan.core.device_signature import signatures
 from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange
 from gpuops.plan.devices.baseline import kept_with
-from gpuops.plan.devices.goal import Goal
+from gpuops.plan.devices.goal import Goal, kept_pins, pin_changes
 from gpuops.plan.devices.mmio import mmio_for, mmio_keys
-from gpuops.plan.devices.pins import kept_pins, pin_changes
 from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.wanted import Placement
 

@@ -1,7 +1,7 @@
 """What a plan says about a placement beyond where it is: room on each GPU, memory that may be remote, device groups
 whose joined GPUs may not be free, and VMs that would find no slot any more.
 
-`plan/vm/attachment.py` and `plan/queue/one_workload.py` call it; nothing here chooses a place.
+`plan/vm/attach.py` and `plan/queue/one_workload.py` call it; nothing here chooses a place.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot
 from gpuops.plan.placement.nodes import free_memory_mib, short_beside, surely_free_memory_mib
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.slots_taken import take
 from gpuops.plan.placement.wanted import (
     Demand,
     Placement,

@@ -1,17 +1,19 @@
-"""Project: the snapshot as it will be when a step is done, so that a plan sees the GPUs its own steps free and take.
+"""The snapshot as it will be when a step is done, so that a plan sees the GPUs its own steps free and take.
 
-Raises VmNotFound for a VM that the snapshot lacks, and nothing else: a step that the host would refuse is projected
-as far as it goes.
+`project` raises VmNotFound for a VM that the snapshot lacks, and nothing else: a step that the host would refuse is
+projected as far as it goes. `take` and `release` give a VM its GPUs and take them back, from power-on to stop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.drs import VmDrs
-from gpuops.model.host import Cluster
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host import Cluster, DeviceBinding, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.plan.core.steps import (
@@ -32,7 +34,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.plan.placement.slots_taken import release, take
+from gpuops.plan.placement.seating import seat
+from gpuops.plan.placement.wanted import demands_of, pins_of
 
 FIRST_DEVICE_KEY: Final = 13000
 """vCenter numbers passthrough devices from here (govmomi's recorded VMs)."""
@@ -133,3 +136,57 @@ def _added(device: NewDevice, key: int, group: int | None) -> GpuDevice:
             return DynamicDevice(key, allowed, label, None, group)
         case _:
             assert_never(device)
+
+
+def take(vm: Vm, inventory: Inventory, catalog: Catalog) -> Inventory:
+    """The snapshot with this VM as it is given, on the GPUs that its host is expected to choose.
+
+    Where the host would refuse it, it is on none: nobody can say what it would hold.
+    """
+    host = inventory.hosts.get(vm.host or "")
+    if host is None or not vm.devices:
+        return inventory.with_vm(vm)
+    seating = seat(vm, demands_of(vm.devices, pins_of(vm)), host, inventory, catalog)
+    seats = seating.seats if seating.complete else {}
+    shared = {seats.get(ordinal) for ordinal, device in enumerate(vm.devices) if isinstance(device, VgpuDevice)}
+    whole = [
+        seats[ordinal]
+        for ordinal, device in enumerate(vm.devices)
+        if ordinal in seats and not isinstance(device, VgpuDevice)
+    ]
+    gpus = tuple(
+        replace(gpu, vms=(*gpu.vms, vm.ref)) if gpu.address in shared and gpu.vms is not None else gpu
+        for gpu in host.gpus
+    )
+    bindings = (*host.bindings, *(DeviceBinding(address, vm.ref) for address in whole))
+    holding = replace(host, gpus=gpus, bindings=bindings)
+    return inventory.with_hosts([holding]).with_vm(_assigned(vm, seats))
+
+
+def release(vm: Vm, inventory: Inventory) -> Inventory:
+    """The snapshot with this VM as it is given, on no GPU and with no device assigned."""
+    released = inventory.with_vm(_assigned(vm, {}))
+    host = inventory.hosts.get(vm.host or "")
+    return released if host is None else released.with_hosts([_without(host, vm.ref)])
+
+
+def _assigned(vm: Vm, seats: Mapping[int, PciAddress]) -> Vm:
+    """The VM with these devices for its dynamic ones, by ordinal."""
+    if not any(isinstance(device, DynamicDevice) for device in vm.devices or ()):
+        return vm
+    devices = tuple(
+        replace(device, assigned=seats.get(ordinal)) if isinstance(device, DynamicDevice) else device
+        for ordinal, device in enumerate(vm.devices or ())
+    )
+    return replace(vm, devices=devices)
+
+
+def _without(host: Host, ref: str) -> Host:
+    """The host with this VM on none of its GPUs; the very same when it is on none."""
+    if not any(ref in (gpu.vms or ()) for gpu in host.gpus) and all(binding.vm != ref for binding in host.bindings):
+        return host
+    gpus = tuple(
+        replace(gpu, vms=tuple(other for other in gpu.vms if other != ref)) if gpu.vms and ref in gpu.vms else gpu
+        for gpu in host.gpus
+    )
+    return replace(host, gpus=gpus, bindings=tuple(binding for binding in host.bindings if binding.vm != ref))

@@ -1,24 +1,28 @@
-"""In which order suspended desktops resume, and whether all of them can; `rotation` and `hosts/change` call it.
+"""In which order suspended desktops resume, whether all of them can, and the steps that suspend and resume them.
 
-Order decides whether they fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
-over empty GPUs. So first one VM of each profile for every GPU that the profile needs, and only when each GPU is spoken
-for, the rest. On a mixed-size or MIG GPU a large profile needs a start offset that small ones may sit on: the largest
-first, strictly.
+`plan/rotation` and `plan/hosts/change` call it.
+
+Order decides whether desktops fit. A same-size GPU takes the profile of the first VM on it, and the host may spread VMs
+over empty GPUs. So first one VM of each profile for every GPU that the profile needs, and only when each GPU has one,
+the rest. On a mixed-size or MIG GPU a large profile needs a start offset that small ones may lie on: the largest first,
+strictly.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import VgpuMode
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, ShutDownGuest, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.placement.taking import bringing_back, taking
 
 
 def may_return(inventory: Inventory, catalog: Catalog, room: Room) -> Callable[[Sequence[Vm]], tuple[Rejection, ...]]:
@@ -94,3 +98,24 @@ def size_mib(vm: Vm, catalog: Catalog) -> int:
     """The frame buffers of all its vGPUs."""
     found = [catalog.profile(name) for name in vm.profiles]
     return sum(profile.framebuffer_mib for profile in found if profile is not None)
+
+
+GUEST_GRACE_S: Final = 300
+"""How long a desktop's guest has to shut down; it is never powered off."""
+
+
+def role_of(vm: Vm) -> Role:
+    """What a night does with the desktop: a DirectPath device excludes suspend (VMware vSphere 8 documentation)."""
+    return Role.SHUT_DOWN if vm.has_passthrough else Role.DESKTOP
+
+
+def taking(vm: Vm) -> SuspendVm | ShutDownGuest:
+    """What makes a running desktop give up its GPUs."""
+    if role_of(vm) is Role.DESKTOP:
+        return SuspendVm(vm.ref)
+    return ShutDownGuest(vm.ref, GUEST_GRACE_S, then_off=False)
+
+
+def bringing_back(vm: Vm) -> ResumeVm | PowerOnVm:
+    """What brings a desktop back to the host where it is registered now: HA or a person may have moved it."""
+    return ResumeVm(vm.ref, vm.host) if vm.power is PowerState.SUSPENDED else PowerOnVm(vm.ref, vm.host)

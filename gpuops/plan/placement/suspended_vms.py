@@ -21,8 +21,8 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import moment
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.nodes import unreserved, unreserved_mhz
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.slots_taken import take
 from gpuops.plan.placement.wanted import demands_of, pins_of
 
 RETURN_ATTRIBUTE: Final = "gpuops.return"

@@ -11,8 +11,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.release import hardware_on
 from gpuops.plan.core.scope import Scope, gpu_hosts
+from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import groups_of
 from gpuops.plan.devices.rules import Case, findings
 from gpuops.plan.placement.ha_headroom import Headroom

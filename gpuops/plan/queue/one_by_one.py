@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_shapes, subtract_counts
-from gpuops.plan.placement.slots_taken import take
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.contradiction import contradictions
 from gpuops.plan.queue.nearest import nearest

@@ -21,7 +21,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
-from gpuops.plan.core.options import Option, word
+from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.devices.settings import nodes_of, trade_off
 from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, later_returns, with_claims
 from gpuops.plan.placement.wanted import PinPolicy

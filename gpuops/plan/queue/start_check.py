@@ -15,8 +15,8 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, VgpuDevice, Vm
 from gpuops.plan.placement.gpu_filters import matches_type
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.seating import seat
-from gpuops.plan.placement.slots_taken import take
 from gpuops.plan.placement.start_orders import Late, States, key_of, starts, too_late
 from gpuops.plan.placement.suspended_vms import Claim, claims
 from gpuops.plan.placement.wanted import WantsDynamic, demands_of, pins_of

@@ -14,8 +14,8 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.release import hardware_on
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu
+from gpuops.plan.core.versions import hardware_on
 from gpuops.plan.devices.requested import group_members, groups_of, profile_meant
 from gpuops.plan.placement.nodes import AFFINITY_KEY, affinity
 from gpuops.plan.placement.project import FIRST_DEVICE_KEY

@@ -15,8 +15,7 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute
-from gpuops.plan.placement.return_order import return_order
-from gpuops.plan.placement.taking import bringing_back
+from gpuops.plan.placement.return_order import bringing_back, return_order
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.elsewhere import hidden, may_still_change, noted, unsure

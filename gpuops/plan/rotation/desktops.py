@@ -14,7 +14,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice
-from gpuops.plan.placement.taking import role_of
+from gpuops.plan.placement.return_order import role_of
 from gpuops.plan.rotation.ours import stays_running
 
 SPACE_FACTOR: Final = 1.1

@@ -12,8 +12,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
+from gpuops.plan.placement.return_order import taking
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.placement.taking import taking
 
 _NONE_AT_ALL: Final = -(10**6)
 """Less than any priority."""

@@ -19,7 +19,7 @@ from gpuops.model.rotation import IdleRule, Policy, Pool, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.placement.taking import taking
+from gpuops.plan.placement.return_order import taking
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.clocks import apart
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay

@@ -18,9 +18,8 @@ from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import return_order, stranded
+from gpuops.plan.placement.return_order import bringing_back, return_order, stranded, taking
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.placement.taking import bringing_back, taking
 
 _GB = 1024
 

@@ -12,7 +12,7 @@ from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.placement.taking import role_of, taking
+from gpuops.plan.placement.return_order import role_of, taking
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.queue import Served

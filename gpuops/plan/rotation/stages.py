@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import size_mib
+from gpuops.plan.placement.return_order import size_mib, taking
 from gpuops.plan.placement.room import Room, around
-from gpuops.plan.placement.taking import taking
 from gpuops.plan.rotation.start import Start
 
 Stage = tuple[Start, ...]

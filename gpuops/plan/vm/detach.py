@@ -13,17 +13,15 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
+from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.device_signature import gpu_names, is_gpu, signature, signatures
-from gpuops.plan.core.options import Names, Option, VmName, word
 from gpuops.plan.core.plan import Plan, Wave, refuse
 from gpuops.plan.core.steps import ReconfigureVm, VmChange
 from gpuops.plan.devices.baseline import KEY, Baseline, read, restored
-from gpuops.plan.devices.goal import Goal, broken_groups, group_of, named, without
-from gpuops.plan.devices.pins import kept_pins, pin_changes
+from gpuops.plan.devices.goal import Goal, broken_groups, group_of, kept_pins, named, pin_changes, without
 from gpuops.plan.devices.requested import group_goal, pci_type, profile_meant
 from gpuops.plan.placement.host_filters import unreachable
-from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_moves
-from gpuops.plan.vm.preflight import state_blockers
+from gpuops.plan.vm.power import POWER_HELP, PowerPolicy, power_blockers, power_moves, state_blockers
 
 
 @dataclass(frozen=True, slots=True)

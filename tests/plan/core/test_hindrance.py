@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuops.plan.core.hindrance import as_it_is_now
+from gpuops.plan.core.step_checks import as_it_is_now
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm
 from tests.execute.small_vcenter import small_world
 

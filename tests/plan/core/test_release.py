@@ -8,8 +8,8 @@ import pytest
 
 from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
-from gpuops.plan.core.release import hardware_on, release
 from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.core.versions import hardware_on, release
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.place import Place
 from gpuops.plan.queue.recipe import recipe

@@ -8,7 +8,7 @@ import pytest
 
 from gpuops.errors import VmNotFound
 from gpuops.model.vm import PowerState
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
     NewVgpu,
     PowerOffVm,

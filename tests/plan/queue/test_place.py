@@ -19,7 +19,7 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.nodes import AFFINITY_KEY
-from gpuops.plan.placement.slots_taken import take
+from gpuops.plan.placement.project import take
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed, Refusal

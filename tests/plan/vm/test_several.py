@@ -9,7 +9,7 @@ import pytest
 from gpuops.errors import UsageError
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.satisfied import satisfied
+from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import PowerPolicy

@@ -12,9 +12,8 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rolling import Rolling
-from gpuops.plan.core.host_state import privileges
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.privileges import HOT_MOVE
+from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
@@ -129,7 +128,7 @@ def turns_of(
 
 def needed(turns: Collection[Turn]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
     """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
-    hosts = {turn.host.ref: privileges(turn.step) | {MAINTENANCE} for turn in turns}
+    hosts = {turn.host.ref: needed_on_host(turn.step) | {MAINTENANCE} for turn in turns}
     vms = {away.vm.ref: _of_vm(away.leaving) for turn in turns for away in turn.away}
     return hosts, {ref: wanted for ref, wanted in vms.items() if wanted}
 

@@ -16,7 +16,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern
+from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference

@@ -12,7 +12,7 @@ from gpuops.model.gpu import AssignmentPolicy, PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern, Option
+from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureGraphics, GpuDifference

@@ -10,8 +10,8 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import GraphicsDevice, HostSettings
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import SchedulerPolicy, VgpuScheduler
-from gpuops.plan.core.api_version import version_numbers
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 

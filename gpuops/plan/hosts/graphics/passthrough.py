@@ -13,8 +13,7 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
-from gpuops.plan.core.command_line import called, command
-from gpuops.plan.core.options import ClusterName, HostPattern, Option
+from gpuops.plan.core.command_line import ClusterName, HostPattern, Option, called, command
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, PassthroughChange

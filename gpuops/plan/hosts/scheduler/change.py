@@ -13,7 +13,7 @@ from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
-from gpuops.plan.core.options import ClusterName, GpusOfHosts, HostPattern, Option
+from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference

@@ -9,8 +9,8 @@ from gpuops.model.gpu import PhysicalGpu, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, SchedulerPolicy, VgpuScheduler
-from gpuops.plan.core.api_version import version_numbers
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.versions import version_numbers
 from gpuops.plan.hosts.keeping import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous

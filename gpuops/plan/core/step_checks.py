@@ -1,0 +1,202 @@
+"""Whether a step is already done, and why it must not be sent now, on facts read just before it is sent.
+
+A plan is minutes old when its last step is sent. `satisfied` says whether a step is done, before every effect and after
+it; `hindrance` whether it still may be done: that the VM is the one that was planned for, that a desktop that is to be
+suspended is idle, and that the step would not destroy what a guest holds in a suspended state. `host_satisfied` and
+`host_hindrance` say the same of steps on hosts. The executor calls them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final, assert_never
+
+from gpuops.advise.idle import idleness
+from gpuops.model.host import Host
+from gpuops.model.host_settings import HostSettings
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import IdleRule
+from gpuops.model.vm import PowerState, VgpuDevice, Vm
+from gpuops.plan.core.device_signature import signature, signatures
+from gpuops.plan.core.steps import (
+    ConfigureGraphics,
+    ConfigureMig,
+    ConfigureModule,
+    ConfigurePassthrough,
+    HostStep,
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+    VmChange,
+)
+
+
+def satisfied(step: Step, inventory: Inventory) -> bool:
+    """Whether the snapshot shows what the step would bring about; what cannot be read is not shown.
+
+    Raises VmNotFound for a VM that the snapshot lacks.
+    """
+    vm = inventory.vm(step.vm)
+    match step:
+        case ReconfigureVm(change=change):
+            return _devices_done(change, vm) and _settings_done(change, vm)
+        case RelocateVm(host=host):
+            return vm.host == host
+        case PowerOnVm() | ResumeVm():
+            # On another host than asked for is done too: vCenter has the last word, and a second start moves nothing.
+            return vm.power is PowerState.ON
+        case SuspendVm():
+            return vm.power is PowerState.SUSPENDED
+        case PowerOffVm() | ShutDownGuest():
+            return vm.power is PowerState.OFF
+        case RunInGuest():
+            return vm.power is PowerState.OFF  # a guest that is off has nothing left to keep
+        case SetVmDrs(drs=drs):
+            return inventory.drs_of(vm) is drs
+        case SetAttribute(name=name, value=value):
+            return vm.attributes.get(name, "") == value
+        case _:
+            assert_never(step)
+
+
+def _devices_done(change: VmChange, vm: Vm) -> bool:
+    if not (change.add or change.remove or change.replace_profile):
+        return True
+    if vm.devices is None:
+        return False
+    if change.devices_after is not None:
+        return signatures(vm.devices) == change.devices_after
+    # Without the whole picture: nothing of the old is left, and all of the new is there.
+    profiles = {device.key: device.profile for device in vm.devices if isinstance(device, VgpuDevice)}
+    missing = Counter(map(signature, change.add)) - Counter(map(signature, vm.devices))
+    return (
+        not missing
+        and not any(device.key in change.remove for device in vm.devices)
+        and all(profiles.get(key) == profile for key, profile in change.replace_profile)
+    )
+
+
+def _settings_done(change: VmChange, vm: Vm) -> bool:
+    wanted_and_there = (
+        (change.memory_locked, vm.memory_locked),
+        (change.memory_reservation_mib, vm.memory_reservation_mib),
+        (change.cpu_hot_add, vm.cpu_hot_add),
+        (change.cores_per_numa_node, vm.cores_per_numa_node),
+    )
+    if any(wanted is not None and wanted != there for wanted, there in wanted_and_there):
+        return False
+    if not change.extra_config:
+        return True
+    if vm.extra_config is None:
+        return False
+    return all(vm.extra_config.get(key, "") == value for key, value in change.extra_config.items())
+
+
+STATE_LOST: Final = "is powered off: its suspended state was discarded by somebody else; not booted in its place"
+POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discard what its guest holds"
+STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
+
+
+def hindrance(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
+    """Why this step must not be sent now; None = nothing speaks against it.
+
+    `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
+    Source of the power-off rule: vSphere API, VirtualMachine.PowerOffVM_Task (a suspended VM loses its state).
+    """
+    vm = now.vms.get(step.vm)
+    if vm is None:
+        return "is gone from vCenter"
+    before = planned.vms.get(step.vm)
+    if vm.instance_uuid is None:
+        return "cannot be told from another VM: its instance uuid cannot be read"
+    if before is not None and before.instance_uuid != vm.instance_uuid:
+        return "is another VM than the one planned for: its instance uuid changed"
+    match step:
+        case SuspendVm():
+            return idleness(vm, idle).objection
+        case ResumeVm():
+            return STATE_LOST if vm.power is PowerState.OFF else None
+        case PowerOnVm():
+            return STATE_KEPT.format("a cold boot") if vm.power is PowerState.SUSPENDED else None
+        case PowerOffVm() | ShutDownGuest():
+            return _discarded(step, vm)
+        case RunInGuest():
+            return "is suspended: no program runs in it" if vm.power is PowerState.SUSPENDED else None
+        case ReconfigureVm() | RelocateVm() | SetAttribute() | SetVmDrs():
+            return None
+
+
+def _discarded(step: PowerOffVm | ShutDownGuest, vm: Vm) -> str | None:
+    if vm.power is None and isinstance(step, PowerOffVm):  # a guest is asked, and asked in vain where none runs
+        return POWER_UNKNOWN
+    return STATE_KEPT.format("a power-off") if vm.power is PowerState.SUSPENDED else None
+
+
+def as_it_is_now(step: Step, now: Inventory) -> Step:
+    """The step on these facts: a VM is resumed where it is registered, whoever has moved it since the plan was made.
+
+    Source: vSphere API, VirtualMachine.PowerOnVM_Task (a `host` other than the VM's own moves it there).
+    """
+    vm = now.vms.get(step.vm)
+    if isinstance(step, ResumeVm) and step.host is not None and vm is not None and vm.host is not None:
+        return ResumeVm(step.vm, vm.host)
+    return step
+
+
+_OTHERS = "{} changed by somebody else meanwhile"
+
+
+def host_satisfied(step: HostStep, host: Host) -> bool:
+    """Whether the host shows what the step would bring about; what cannot be read is not shown."""
+    settings = host.settings or HostSettings()
+    match step:
+        case ConfigureModule(after=options):
+            return settings.module_options == options
+        case ConfigureGraphics(after=graphics):
+            return settings.graphics == graphics
+        case ConfigurePassthrough(devices=devices):
+            now = {state.address: state for state in settings.passthrough or ()}
+            return all(
+                (state := now.get(each.address)) is not None
+                and state.enabled == each.enabled
+                and each.label in (None, state.label or "")
+                for each in devices
+            )
+        case ConfigureMig(devices=addresses, on=on):
+            pending = {state.address: state.pending for state in settings.mig or ()}
+            return all(pending.get(address) is on for address in addresses)
+        case _:
+            assert_never(step)
+
+
+def host_hindrance(step: HostStep, host: Host) -> str | None:
+    """Why the step must not be sent now; None = nothing speaks against it.
+
+    The calls replace a whole string or configuration: what somebody else wrote meanwhile would be lost.
+    """
+    if host.connected is not True:
+        return "is not connected"
+    settings = host.settings or HostSettings()
+    match step:
+        case ConfigureModule(before=options):
+            if settings.module_options is None:
+                return "its module options cannot be read"
+            return None if settings.module_options == options else _OTHERS.format("its module options were")
+        case ConfigureGraphics(before=graphics):
+            if settings.graphics is None:
+                return "its graphics configuration cannot be read"
+            return None if settings.graphics == graphics else _OTHERS.format("its graphics configuration was")
+        case ConfigurePassthrough():
+            return None if settings.passthrough is not None else "its passthrough devices cannot be read"
+        case ConfigureMig():
+            return None if settings.mig is not None else "its nvidia-smi does not answer"
+        case _:
+            assert_never(step)
