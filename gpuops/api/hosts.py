@@ -112,10 +112,7 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     from gpuops.execute.given_up import still_given_up
     from gpuops.execute.originals import lock_vms_of
     from gpuops.execute.roles import beside
-    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine
-    from gpuops.plan.doctor.given_up import of_given_up
-    from gpuops.plan.doctor.lock_vm import of_lock_vms
-    from gpuops.plan.doctor.parser import of_parser
+    from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
     from gpuops.vsphere.transport.reply import expat_version
 
     inventory = site.vcenter.inventory()

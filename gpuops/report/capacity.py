@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.advise.capacity import Slots
-from gpuops.plan.capacity.beside import Beside
-from gpuops.plan.capacity.place import Device, Fit, Largest, Level, Place
+from gpuops.plan.capacity.place import Beside, Device, Fit, Largest, Level, Place
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.report.inventory import by_size, figure, without_series

@@ -19,9 +19,8 @@ from gpuops.plan.core.device_signature import signature
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.suspended_vms import Claim
 from gpuops.plan.queue.batch.place_all import BatchResult
-from gpuops.plan.queue.one_workload import Placed, Refusal, Steering
+from gpuops.plan.queue.one_workload import Placed, Refusal, Steering, recipe
 from gpuops.plan.queue.place import Placements
-from gpuops.plan.queue.recipe import recipe
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.text import count, size, visible
 

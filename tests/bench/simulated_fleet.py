@@ -17,8 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
-from gpuops.plan.queue.one_workload import Placed
-from gpuops.plan.queue.recipe import recipe
+from gpuops.plan.queue.one_workload import Placed, recipe
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.scenario.build import build_declared

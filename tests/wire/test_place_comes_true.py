@@ -17,9 +17,8 @@ from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.queue.one_workload import Placed, Steering
+from gpuops.plan.queue.one_workload import Placed, Steering, recipe
 from gpuops.plan.queue.place import Place, Placements
-from gpuops.plan.queue.recipe import recipe
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect

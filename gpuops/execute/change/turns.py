@@ -28,8 +28,7 @@ from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask
 from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.hosts.change.returning import leaving, returning
 from gpuops.plan.hosts.change.roll import Turn, turns_of
-from gpuops.plan.hosts.host_plan import HostOutcome
-from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostOutcome, kept_as_they_are
 
 DRIVER_S: Final = 600.0
 """So long after its boot a host's driver may take to list its GPUs."""

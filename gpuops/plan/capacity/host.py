@@ -1,23 +1,163 @@
-"""Host: the room on one host, NUMA node by NUMA node."""
+"""The room on one host, NUMA node by NUMA node: vGPUs, GPUs that can be given whole, and what limits both.
+
+Source for whole GPUs: vSphere API, HostPciPassthruInfo (enabled = configured, active = in force).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from gpuops.advise.capacity import Slots, total
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
+from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import parse
-from gpuops.plan.capacity.bars import Bar, bars, behind
-from gpuops.plan.capacity.beside import UNKNOWN, Beside, beside
-from gpuops.plan.capacity.in_one_vm import InOneVm
-from gpuops.plan.capacity.place import Fit, Fits, Largest, Level, Place, fits_of, largest_of
-from gpuops.plan.capacity.whole import Holding, rooms
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, Vm
+from gpuops.plan.capacity.place import (
+    UNKNOWN,
+    Beside,
+    Device,
+    Fit,
+    Fits,
+    Largest,
+    Level,
+    Place,
+    beside,
+    fits_of,
+    free_on,
+    largest_of,
+)
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.steps import NewVgpu
+from gpuops.plan.devices.rules import Case, several_vgpus
+from gpuops.plan.placement.gpu_filters import holders
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One reason."""
+
+    because: str
+    certain: bool
+    vgpus_alone: bool = False
+    """GPUs given whole are not concerned."""
+
+
+def bars(host: Host, inventory: Inventory) -> Iterator[Bar]:
+    """Every reason on this host."""
+    if host.connected is not True:
+        known = host.connected is False
+        yield Bar("is not connected" if known else "whether it is connected cannot be read", known)
+    if host.in_maintenance is not False:
+        known = host.in_maintenance is True
+        yield Bar("is in maintenance mode" if known else "whether it is in maintenance mode cannot be read", known)
+    cluster = inventory.clusters.get(host.cluster) if host.cluster else None
+    if cluster is not None and cluster.admission is not None and host.ref in cluster.admission.failover_hosts:
+        yield Bar("is a failover host of HA", True)
+    if free_on(host, inventory).memory_at_most_mib == 0:
+        yield Bar("has no memory left to reserve", True)
+    if host.profiles is None:
+        yield Bar("the vGPU profiles it offers cannot be read", False, vgpus_alone=True)
+
+
+def behind(found: Sequence[Bar], slots: Slots) -> Slots:
+    """What of the room is left behind these bars."""
+    for bar in found:
+        slots = Slots(0, 0, bar.because) if bar.certain else slots.doubted(bar.because)
+    return slots
+
+
+_MOST = 64
+"""More passthrough devices no release allows (VMware configuration maximums)."""
+
+
+class InOneVm:
+    """The rules of `attach`, asked once per profile and release: 500 hosts of a fleet are alike."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: dict[tuple[str, str | None], tuple[int, str]] = {}
+
+    def of(self, slots: Slots, profile: str, host: Host) -> Slots:
+        """How many of the free slots one VM may have."""
+        key = (profile, host.version)
+        if key not in self._known:
+            self._known[key] = self._limit(profile, host)
+        limit, because = self._known[key]
+        found = slots.capped(limit, because)
+        if host.version is None and found.at_least > 1:
+            return Slots(1, found.at_most, "the ESXi release of its host is not known")
+        return found
+
+    def _limit(self, profile: str, host: Host) -> tuple[int, str]:
+        for number in count(2):
+            case = Case(Vm("", "one VM"), (NewVgpu(profile),) * number, False, host, self._catalog)
+            refused = next((found for found in several_vgpus(case) if isinstance(found, Rejection)), None)
+            if refused is not None or number > _MOST:
+                return number - 1, str(refused or "")
+        raise AssertionError("counts without end")
+
+
+class DeviceHolders:
+    """Who holds the devices of one host, and who may."""
+
+    def __init__(self, host: Host, inventory: Inventory) -> None:
+        self._held = {address: _name(ref, inventory) for address, ref in holders(host, inventory).items()}
+        self._may_be_held: dict[PciAddress, str] = {}
+        for vm in inventory.vms_on(host):
+            if vm.power is None:
+                for device in vm.devices or ():
+                    address = _address(device)
+                    if address is not None:
+                        self._may_be_held[address] = vm.name
+
+    def room(self, gpu: PhysicalGpu) -> Slots | None:
+        """1 or 0 more VMs, or which of them is not known; None = the GPU is not there to be given whole."""
+        state = gpu.passthrough
+        if state is None:
+            # A GPU that serves graphics is not in passthrough, whatever cannot be read of it.
+            return Slots(0, 1, "its passthrough state cannot be read") if gpu.graphics_type is None else None
+        if not state.active and not state.enabled:
+            return None
+        if state.reboot_pending:
+            return Slots(0, 0, "its passthrough waits for a reboot of the host")
+        if gpu.address in self._held:
+            return Slots(0, 0, f"held by {self._held[gpu.address]}")
+        if gpu.address in self._may_be_held:
+            return Slots(0, 1, f"whether {self._may_be_held[gpu.address]} runs cannot be read")
+        return Slots(1, 1)
+
+
+def rooms(gpus: Iterable[PhysicalGpu], holding: DeviceHolders, bars: Iterable[Bar]) -> Mapping[Device, Slots]:
+    """Room among these GPUs behind the host's bars, by kind of device."""
+    general = [bar for bar in bars if not bar.vgpus_alone]
+    found: dict[Device, list[Slots]] = {}
+    for gpu in gpus:
+        room = holding.room(gpu)
+        if room is not None:
+            label = (gpu.passthrough.label if gpu.passthrough else None) or ""
+            found.setdefault(Device(gpu.name, gpu.vendor_id, gpu.device_id, label), []).append(room)
+    return {device: behind(general, total(found[device])) for device in sorted(found)}
+
+
+def _address(device: object) -> PciAddress | None:
+    match device:
+        case DirectPathDevice(address=address):
+            return address
+        case DynamicDevice(assigned=assigned):
+            return assigned
+        case _:
+            return None
+
+
+def _name(ref: str, inventory: Inventory) -> str:
+    return inventory.vms[ref].name if ref in inventory.vms else ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +166,7 @@ class _Here:
 
     host: Host
     bars: tuple[Bar, ...]
-    holding: Holding
+    holding: DeviceHolders
 
 
 class HostRoom:
@@ -47,7 +187,7 @@ class HostRoom:
 
     def of(self, host: Host, inventory: Inventory) -> Place:
         """The room on one host as this snapshot shows it."""
-        here = _Here(host, tuple(bars(host, inventory)), Holding(host, inventory))
+        here = _Here(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
         states = gpu_states(host, inventory, self._catalog)
         nodes = tuple(
             self._node(here, "NUMA node unknown", there, UNKNOWN)

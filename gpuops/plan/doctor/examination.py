@@ -1,4 +1,9 @@
-"""Examination: everything that stands in the way in one vCenter, worst first."""
+"""Everything that stands in the way in one vCenter, worst first; and findings of what lies beside its inventory.
+
+Those are of what a person gave up, of lock VMs, and of this Python's XML parser. Sources of the last: Python
+documentation, XML security (libexpat 2.7.2 or later); CVE-2024-8176. Vendors of systems mend older versions without
+giving them another number, so it is never more than a note. `gpuops doctor` calls all of them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,14 @@ from typing import Final
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Cluster, Host
 from gpuops.model.inventory import Inventory
+from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Finding, Severity
-from gpuops.plan.doctor.hosts import of_host
-from gpuops.plan.doctor.modes import unlike_ecc
-from gpuops.plan.doctor.places import of_place
-from gpuops.plan.doctor.vms import of_vm
+from gpuops.plan.doctor.hosts import of_host, unlike_ecc
+from gpuops.plan.doctor.vms import of_place, of_vm
 from gpuops.plan.hosts.scheduler.state import scheduler_of
+from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.setup import NO_SNAPSHOTS, may_be_reverted
 
 WANTED_ON_HOSTS: Final = frozenset({"Host.Config.Settings", "Host.Config.PciPassthru"})
 """What `scheduler set`, `mode set` and `passthrough` need (vSphere API reference, the methods' privileges)."""
@@ -119,3 +125,34 @@ def _of_cluster(cluster: Cluster, hosts: list[Host], inventory: Inventory, catal
             reason,
             "drs_override: manual keeps it off a night's ML VMs (gpuops help policy)",
         )
+
+
+def of_given_up(missed: Iterable[Missed]) -> Iterator[Finding]:
+    """A warning for each: gpuops does nothing about it, a person must."""
+    for each in missed:
+        yield Finding(Severity.WARNING, each.given.name, each.since, each.move)
+
+
+def of_lock_vms(names: Collection[str], inventory: Inventory) -> Iterator[Finding]:
+    """A warning for each that has snapshots. `names`: of lock VMs that are known; what carries a lease is one too."""
+    for vm in sorted(inventory.vms.values(), key=lambda vm: vm.name):
+        if vm.name not in names and KEY not in (vm.extra_config or {}):
+            continue
+        wrong = may_be_reverted(vm.snapshots)
+        if wrong:
+            severity = Severity.NOTE if vm.snapshots is None else Severity.WARNING
+            yield Finding(severity, vm.name, f"lock VM: {wrong}", NO_SNAPSHOTS)
+
+
+OLDEST_SOUND: Final = (2, 7, 2)
+
+
+def of_parser(version: tuple[int, ...]) -> Iterator[Finding]:
+    """A note for a libexpat older than the one without known weaknesses."""
+    if version < OLDEST_SOUND:
+        shown, wanted = (".".join(map(str, each)) for each in (version, OLDEST_SOUND))
+        reason = (
+            f"this Python reads XML with it; before {wanted} it has known weaknesses, unless its vendor mended them"
+        )
+        fix = "update Python or the system's libexpat; gpuops refuses entities and deep nesting before it sees them"
+        yield Finding(Severity.NOTE, f"libexpat {shown}", reason, fix)

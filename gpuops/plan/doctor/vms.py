@@ -1,14 +1,22 @@
-"""Findings of VMs with GPU devices."""
+"""Findings of VMs with GPU devices: their settings, and where they lie: over NUMA nodes, or unable to move.
+
+Source: VMware vSphere docs, NUMA (a VM wider than a node is split over several, and `numa.nodeAffinity` binds it).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
+from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.device_signature import is_gpu
 from gpuops.plan.doctor.finding import Finding, Severity
+from gpuops.plan.moving.movability import MovabilityCase, MoveMethod, judge_movability
+from gpuops.plan.placement.nodes import AFFINITY_KEY
+from gpuops.plan.placement.wanted import pins_of
 
 
 def of_vm(vm: Vm, host: Host | None) -> Iterator[Finding]:
@@ -43,3 +51,53 @@ def _memory(vm: Vm) -> Iterator[Finding]:
     profile = next((device.profile for device in vm.devices or () if isinstance(device, VgpuDevice)), None)
     fix = command("attach", vm=called(vm), profile=profile) if profile else "reserve all its memory"
     yield Finding(Severity.ERROR, vm.name, "not all its memory is reserved: it does not start", fix)
+
+
+def of_place(vm: Vm, host: Host, inventory: Inventory, catalog: Catalog) -> Iterator[Finding]:
+    """What stands in the way of a VM with GPU devices where it is. A VM that is not running is not anywhere yet."""
+    if vm.template or not any(map(is_gpu, vm.devices or ())):
+        return
+    yield from _split(vm, host)
+    yield from _bound_away(vm, host)
+    if vm.power is PowerState.ON and inventory.hot_migrate_enabled:
+        yield from _stays(MovabilityCase(vm, host, inventory.clusters.get(host.cluster or ""), inventory, catalog, ()))
+
+
+def _split(vm: Vm, host: Host) -> Iterator[Finding]:
+    """A VM with more memory than a node has runs on several: part of it is far from its GPU."""
+    if not host.numa_nodes or vm.memory_mib is None or vm.vcpus is None:
+        return
+    memory_mib = max(node.memory_mib for node in host.numa_nodes)
+    cpus = max(node.logical_cpus for node in host.numa_nodes)
+    over = []
+    if vm.memory_mib > memory_mib:
+        over.append(f"{vm.memory_mib} MiB of memory, a node has {memory_mib}")
+    if vm.vcpus > cpus:
+        over.append(f"{vm.vcpus} vCPUs, a node has {cpus}")
+    if over:
+        fix = "make it smaller, or give it GPUs of several nodes: gpuops help placement"
+        reason = f"is wider than a NUMA node of {host.name} ({'; '.join(over)}): part of it is far from its GPU"
+        yield Finding(Severity.NOTE, vm.name, reason, fix)
+
+
+def _bound_away(vm: Vm, host: Host) -> Iterator[Finding]:
+    """Bound to nodes by its settings, and by its settings to a GPU that is beside another one."""
+    bound = {part.strip() for part in (vm.extra_config or {}).get(AFFINITY_KEY, "").split(",") if part.strip()}
+    if not bound:
+        return
+    for address in sorted(set(pins_of(vm).values())):
+        gpu = host.gpu(address)
+        if gpu is not None and gpu.numa_node is not None and str(gpu.numa_node) not in bound:
+            reason = (
+                f"is bound to NUMA node {', '.join(sorted(bound))}, and to GPU {address} beside node {gpu.numa_node}"
+            )
+            fix = f"take {AFFINITY_KEY} out of its settings, or attach it anew: gpuops help attach"
+            yield Finding(Severity.WARNING, vm.name, reason, fix)
+
+
+def _stays(case: MovabilityCase) -> Iterator[Finding]:
+    found = judge_movability(case)
+    if found.way is not MoveMethod.VMOTION and found.reasons:
+        reason = f"cannot be moved while it runs: {'; '.join(found.reasons)}"
+        fix = "its host can be rebooted with --vms shut-down: gpuops help change"
+        yield Finding(Severity.NOTE, case.vm.name, reason, fix)

@@ -1,20 +1,27 @@
 """Plans for hosts: settings to change, host by host, and what became of it.
 
+Refused on one host, nothing is done on any. `combined` makes one plan of what each host comes to; `kept_as_they_are`
+names the VMs that forbid a change of their host.
+
 Why not the `Plan` of VM steps: those go in lanes by VM, are tasks that take minutes, and lead from one power state to
 another. A host's setting is one call without a task on an object that no VM step changes, so it needs none of that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from gpuops.errors import Trouble
+from gpuops.errors import Trouble, UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import parse_marker
+from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import HostStep
 
 
@@ -87,3 +94,76 @@ class HostRequest(Protocol):
     def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
         """The change wanted on this snapshot. Raises UsageError for a request that means nothing."""
         ...
+
+
+REBOOT: Final = (
+    "not in force before a reboot of {}: for each host, move or shut down its VMs, put it in maintenance mode and "
+    "reboot it; then gpuops {} show"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What one host comes to."""
+
+    name: str
+    rejections: tuple[Rejection, ...] = ()
+    step: HostStep | None = None
+    reboots: bool = True
+    """Whether the step is not in force before a reboot."""
+    warnings: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+    due: HostStep | None = None
+    """What is configured already and waits for a reboot; None = nothing does, or `step` changes it."""
+
+
+def hosts_meant(verb: str, host: str | None, cluster: str | None, inventory: Inventory) -> tuple[Host, ...]:
+    """The hosts with GPUs that a change is of. Raises UsageError where none is named, HostNotFound."""
+    if host is None and cluster is None:
+        raise UsageError(f"{verb} needs --host or --cluster", hint="--host '*' means every host with GPUs")
+    scope = Scope(cluster=cluster, host=host)
+    scope.check(inventory)
+    return scope.hosts(inventory)
+
+
+def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> HostPlan:
+    """The plan of all hosts; `noun` names the command that shows what came of it."""
+    steps = tuple(part.step for part in parts if part.step is not None)
+    rejections = tuple(each for part in parts for each in part.rejections)
+    because = tuple(text for part in parts for text in part.because)
+    if rejections:
+        return HostPlan(rejections=rejections, withheld=steps)
+    due = tuple(part.due for part in parts if part.due is not None)
+    if not steps:
+        return HostPlan(because=because, due=due)
+    names = [part.name for part in parts if part.step is not None and part.reboots]
+    return HostPlan(
+        steps=steps,
+        warnings=tuple(text for part in parts for text in part.warnings),
+        because=(*because, *notes),
+        afterwards=(REBOOT.format(", ".join(names), noun),) if names else (),
+        due=due,
+        reboots=frozenset(part.step.host for part in parts if part.step is not None and part.reboots),
+    )
+
+
+def kept_as_they_are(host: Host, inventory: Inventory) -> Iterator[Rejection]:
+    """A refusal for each VM that forbids changing the host's driver, scheduler or graphics mode.
+
+    Between suspend and resume of a vGPU they must not change (NVIDIA vGPU docs, suspend and resume on VMware vSphere);
+    and what a night has started or suspended there goes back in the morning to the host it knows.
+    """
+    for vm in sorted(inventory.vms_on(host), key=lambda vm: vm.name):
+        marker = next((found for value in vm.attributes.values() if (found := parse_marker(value))), None)
+        if marker is not None:
+            hint = "gpuops rotate day brings it back; change the host then"
+            yield Rejection(host.name, f"{vm.name} is in the rotation of night {marker.night}", hint=hint)
+        elif vm.power is PowerState.SUSPENDED and may_hold_vgpu(vm):
+            what = "its devices cannot be read" if vm.devices is None else "with a vGPU"
+            hint = f"resume {vm.name} or shut it down; change the host then"
+            yield Rejection(host.name, f"{vm.name} is suspended there, {what}", hint=hint)
+
+
+def may_hold_vgpu(vm: Vm) -> bool:
+    """Whether it has a vGPU, or nobody can say that it has none."""
+    return vm.devices is None or bool(vm.vgpus)

@@ -1,6 +1,6 @@
 """The defragmentation request: which moves free the most slots or whole GPUs, the fewest that do, and who cannot move.
 
-`gpuops defrag` (`cli/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/making_room.py` call it.
+`gpuops defrag` (`cli/defrag.py`, `api/vms.py`, `execute/change/moves.py`) and `plan/queue/suggestions.py` call it.
 """
 
 from __future__ import annotations

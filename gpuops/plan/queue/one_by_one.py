@@ -1,4 +1,7 @@
-"""Queue: workloads placed one after another, each in the room that the earlier ones leave."""
+"""Places workloads one after another, each in the room that the earlier ones leave; `place.py` and `batch` call it.
+
+Requests that no fleet could fulfil, whatever room it has, are refused first, and without a list of hosts.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_shapes, subtract_counts
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.wanted import PinPolicy
-from gpuops.plan.queue.contradiction import contradictions
-from gpuops.plan.queue.nearest import nearest
+from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, Trial
+from gpuops.plan.queue.suggestions import nearest
 from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib, running, vm_of
 
 
@@ -177,3 +180,25 @@ def _size(workload: Workload, inventory: Inventory, catalog: Catalog) -> tuple[i
     devices = choices_of_devices(workload, inventory, catalog)[0]
     gpu_mib = 0 if isinstance(devices, Rejection) else framebuffer_mib(devices, catalog)
     return (-gpu_mib, -workload.memory_mib, -workload.vcpus)
+
+
+def contradictions(unit: Sequence[Workload], inventory: Inventory) -> tuple[Rejection, ...]:
+    """What contradicts itself among workloads of one affinity; nothing for one alone."""
+    return tuple(_of(unit, inventory)) if len(unit) > 1 else ()
+
+
+def _of(unit: Sequence[Workload], inventory: Inventory) -> Iterator[Rejection]:
+    affinity = unit[0].affinity
+    apart: dict[str, list[str]] = {}
+    for workload in unit:
+        if workload.anti_affinity is not None:
+            apart.setdefault(workload.anti_affinity, []).append(workload.name)
+    for word, names in apart.items():
+        if len(names) > 1:
+            rule = f"affinity {affinity} and anti-affinity {word} contradict each other for {', '.join(names)}"
+            yield Rejection(names[0], rule, hint="give them one of the two words")
+    hosts = [{host.ref for host in scope_of(workload).hosts(inventory)} for workload in unit]
+    if all(hosts) and not set.intersection(*hosts):
+        everybody = ", ".join(workload.name for workload in unit)
+        rule = f"affinity {affinity} wants one host for {everybody}, and no host is meant by all of them"
+        yield Rejection(unit[0].name, rule, hint="ask for the same hosts in each of them")

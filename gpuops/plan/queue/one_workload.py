@@ -1,25 +1,36 @@
-"""Trial: one workload on one snapshot: a place with everything that speaks for it, or every reason against."""
+"""The place of one workload on one snapshot with how its VM is made there, or every reason why it has none.
+
+A host that is too small is not asked for its GPUs, and a profile that is none is looked for nowhere: fast, and right
+for a workload that gets a place. One that is refused is told everything at once, or its owner mends one thing to meet
+the next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import assert_never
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
-from gpuops.model.vm import DynamicDevice, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Choice, Rejection
+from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
+from gpuops.plan.devices.baseline import KEY
+from gpuops.plan.devices.goal import Goal
 from gpuops.plan.devices.rules import Case, findings
-from gpuops.plan.devices.settings import wider
+from gpuops.plan.devices.settings import Fitting, change_of, wider
 from gpuops.plan.placement.explain import as_device_group, explain_gpus, may_be_remote, remote_memory, warn_of_displaced
 from gpuops.plan.placement.fleet.site_demand import Asked
+from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
+from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.eligible_hosts import Reach, reach_of, scope_of
-from gpuops.plan.queue.reasons import on_their_gpus, without_devices
 from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
 
 
@@ -209,3 +220,54 @@ def _and(
 def relaxed(trial: Trial, workload: Workload) -> Trial:
     """The same question about a workload that asks for less, and nobody asks why."""
     return replace(trial, workload=workload, explain=False, every_reason=False)
+
+
+def without_devices(vm: Vm, reach: Reach, inventory: Inventory) -> tuple[Rejection, ...]:
+    """Why no host that is meant would take the VM even without a GPU; () = one would."""
+    if not reach.hosts:
+        return reach.refused
+    wanted = Wanted(vm, (), reach.hosts)
+    against = [refusals(wanted, inventory.hosts[ref], inventory) for ref in reach.hosts]
+    return (*reach.refused, *(reason for each in against for reason in each)) if all(against) else ()
+
+
+def on_their_gpus(
+    vm: Vm, reach: Reach, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
+) -> Iterator[Rejection]:
+    """What hosts that are refused for something else lack too, and their GPUs. `hosts` are those that are meant."""
+    demands = demands_of(vm.devices or (), {})
+    if any(getattr(device, "group", None) is not None for device in vm.devices or ()):
+        return  # who offers no such group is asked for no part of it
+    for host in hosts:
+        wanted = Wanted(vm, demands, (host.ref,))
+        refused = refusals(wanted, host, inventory)
+        # Without a number it is no want of size: what a host without such profiles lacks beside them helps nobody.
+        if any(reason.needed is None for reason in refused):
+            continue
+        if host.ref not in reach.hosts:
+            yield from refused  # nobody has asked it yet
+        if host.ref not in reach.hosts or refused:
+            yield from seat(vm, demands, host, inventory, catalog).rejections
+
+
+def recipe(placed: Placed, catalog: Catalog) -> VmChange:
+    """The devices and settings that a new VM is to have beside its vCPUs and memory; all memory is reserved."""
+    made = vm_of(placed.workload, version=placed.placement.host.version)
+    bare = replace(made, memory_locked=None, memory_reservation_mib=None)
+    goal = Goal(kept=(), add=tuple(map(_new, placed.vm.devices or ())), device_group=placed.workload.device_group)
+    change = change_of(Fitting(bare, goal, placed.placement, placed.workload.numa, catalog))
+    return replace(change, extra_config={key: value for key, value in change.extra_config.items() if key != KEY})
+
+
+def _new(device: GpuDevice) -> NewDevice:
+    match device:
+        case VgpuDevice(profile=profile):
+            return NewVgpu(profile)
+        case DirectPathDevice(address=address):
+            return NewDirectPath(address, "", "", device.vendor_id, device.device_id)
+        case DynamicDevice(allowed=allowed, label=label):
+            return NewDynamic(allowed, label)
+        case OtherPassthrough():
+            raise AssertionError("no workload asks for one")
+        case _:
+            assert_never(device)

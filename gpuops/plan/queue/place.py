@@ -27,11 +27,11 @@ from gpuops.plan.placement.suspended_vms import Claim, Return, SuspendedPolicy, 
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.batch.place_all import BatchResult, place_all
 from gpuops.plan.queue.eligible_hosts import scope_of
-from gpuops.plan.queue.making_room import MakingRoom
 from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.pinning import steered
 from gpuops.plan.queue.start_check import in_turn
+from gpuops.plan.queue.suggestions import MakingRoom
 
 
 @dataclass(frozen=True, slots=True)

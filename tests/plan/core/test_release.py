@@ -10,9 +10,8 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.workload import Workload
 from gpuops.plan.core.steps import NewVgpu
 from gpuops.plan.core.versions import hardware_on, release
-from gpuops.plan.queue.one_workload import Placed, Refusal
+from gpuops.plan.queue.one_workload import Placed, Refusal, recipe
 from gpuops.plan.queue.place import Place
-from gpuops.plan.queue.recipe import recipe
 from tests.plan.snapshots import catalog, lab
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuops.plan.doctor.examination import of_parser
 from gpuops.plan.doctor.finding import Severity
-from gpuops.plan.doctor.parser import of_parser
 
 
 def test_an_old_one_is_a_note() -> None:

@@ -17,8 +17,7 @@ from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
-from gpuops.plan.hosts.host_plan import HostPlan
-from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPlan, kept_as_they_are
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""

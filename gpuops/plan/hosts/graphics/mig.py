@@ -20,9 +20,7 @@ from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureMig, GpuDifference
-from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
-from gpuops.plan.hosts.host_plan import HostPlan
-from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant, kept_as_they_are
 
 NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
 
@@ -49,7 +47,7 @@ class SetMig:
             return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("mig", inventory),))
         if all((host.settings or HostSettings()).mig is None and not _why(host) for host in hosts):
             raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
-        return together([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
+        return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")
 
     @property
     def _verb(self) -> str:

@@ -1,4 +1,9 @@
-"""Switch DirectPath I/O of a host's GPUs on or off, with their hardware labels."""
+"""Switch DirectPath I/O of a host's GPUs on or off, with their hardware labels.
+
+Where NVLink joins GPUs, and only some of them are switched, a warning says that what is left is no device group.
+Source: NVIDIA AI Enterprise docs, device groups: all GPUs of a group serve vGPUs of one VM, none is passed through; the
+host tells which groups it offers, and not which GPUs they are made of.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeGuard
 
 from gpuops.errors import UsageError
-from gpuops.model.catalog import Catalog
+from gpuops.model.catalog import Board, Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings, PassthroughState
@@ -17,10 +22,7 @@ from gpuops.plan.core.command_line import ClusterName, HostPattern, Option, call
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, PassthroughChange
-from gpuops.plan.hosts.graphics.linked import torn
-from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
-from gpuops.plan.hosts.host_plan import HostPlan
-from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant, kept_as_they_are
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class SetPassthrough:
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
             return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("passthrough", inventory),))
-        return together([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
+        return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
 
     @property
     def _verb(self) -> str:
@@ -88,7 +90,7 @@ class SetPassthrough:
             reboots=switched and not at_once,
             warnings=(
                 *self._warnings(host, changes, states, inventory),
-                *torn(host, addresses, on=self.on, catalog=catalog),
+                *split_groups(host, addresses, on=self.on, catalog=catalog),
             ),
         )
 
@@ -208,3 +210,42 @@ def _difference(state: PassthroughState, change: PassthroughChange) -> GpuDiffer
 
 def _words(enabled: bool, label: str | None) -> str:
     return ("DirectPath I/O" if enabled else "host") + (f", label {label}" if label else "")
+
+
+def split_groups(host: Host, named: Collection[PciAddress], *, on: bool, catalog: Catalog) -> Iterator[str]:
+    """A warning for each model of which some GPUs are switched and others stay behind, where NVLink may join them."""
+    groups = (host.settings or HostSettings()).device_groups
+    boards = {gpu.address: catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in host.gpus}
+    for board in dict.fromkeys(board for address in named if (board := boards.get(address)) is not None):
+        behind = [
+            str(address)
+            for address, other in boards.items()
+            if other is board and address not in named and _is_passed_through(host, address) is not on
+        ]
+        if not behind or not _may_be_linked(board):
+            continue
+        offered = [group.name for group in groups or () if _offers_any(board, {each.profile for each in group.members})]
+        if offered:
+            yield (
+                f"{host.name} offers {', '.join(offered)}: a GPU without its NVLink peers makes no such group, and "
+                f"{', '.join(behind)} would stay behind; name all GPUs of a group, or none"
+            )
+        elif groups is None or not on:
+            yield (
+                f"{host.name}: whether NVLink joins {', '.join(behind)}, which would stay behind, to these GPUs is "
+                "not told; name all GPUs of a group, or none"
+            )
+
+
+def _may_be_linked(board: Board) -> bool:
+    return bool(board.nvlink_profiles or board.nvswitch_profiles)
+
+
+def _offers_any(board: Board, profiles: Collection[str | None]) -> bool:
+    return any(profile.name in profiles for profile in board.profiles)
+
+
+def _is_passed_through(host: Host, address: PciAddress) -> bool | None:
+    """Whether the GPU is for DirectPath I/O, now or from the next boot on."""
+    states = {state.address: state.enabled for state in (host.settings or HostSettings()).passthrough or ()}
+    return states.get(address)

@@ -17,8 +17,7 @@ from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern,
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import ConfigureModule, GpuDifference
-from gpuops.plan.hosts.host_parts import HostPart, hosts_meant, together
-from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.custody import setting_back
 from gpuops.plan.hosts.scheduler.rmpvmrl import encode
@@ -68,7 +67,7 @@ class SetScheduler:
         if not hosts:
             return HostPlan(rejections=(scope.nowhere("scheduler", inventory),))
         parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
-        plan = together(parts, "scheduler", _frames(parts, wanted))
+        plan = combined(parts, "scheduler", _frames(parts, wanted))
         meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]
         return replace(plan, warnings=(*plan.warnings, *setting_back(meant, inventory)))
 

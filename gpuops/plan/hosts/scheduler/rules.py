@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, SchedulerPolicy, VgpuScheduler
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.keeping import kept_as_they_are
+from gpuops.plan.hosts.host_plan import kept_as_they_are
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.rmpvmrl import against, ambiguous
 from gpuops.plan.hosts.scheduler.state import HostScheduler, generation_of, unscheduled

@@ -1,8 +1,14 @@
-"""What the scheduler of each GPU is set to, what is in force, and whether a reboot stands between the two."""
+"""What the scheduler of each GPU is set to, what is in force, and which NVIDIA driver the host has.
+
+Whether a reboot stands between the two is told with it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from gpuops.model.catalog import Catalog, Generation
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress, PhysicalGpu, VgpuMode
@@ -12,7 +18,6 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import BEST_EFFORT, DriverBranch, RoundRobin
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.scheduler import module_options
-from gpuops.plan.hosts.scheduler.driver import branch_of, driver_of
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading
 
 
@@ -102,3 +107,26 @@ def _of_gpu(gpu: PhysicalGpu, settings: HostSettings, round_robin: RoundRobin | 
         read_options(settings.module_options, gpu.address, round_robin),
         read_options(settings.loaded_options, gpu.address, round_robin),
     )
+
+
+_VENDORS: Final = frozenset({"nvidia", "nvd"})
+_MANAGEMENT: Final = re.compile(r"mgmt|management", re.IGNORECASE)
+_VERSION: Final = re.compile(r"(\d{3})\.\d+")
+
+
+def driver_of(packages: Iterable[SoftwarePackage]) -> SoftwarePackage | None:
+    """The vGPU manager among the packages; None = there is none, or several of different branches."""
+    found = [package for package in packages if _is_driver(package)]
+    return found[0] if len({branch_of(package.version) for package in found}) == 1 else None
+
+
+def branch_of(version: str) -> DriverBranch | None:
+    """The branch of a driver version: `550.90.05-1OEM.800.1.0.20613240` is R550; None = no such version."""
+    match = _VERSION.match(version)
+    return DriverBranch(int(match[1])) if match else None
+
+
+def _is_driver(package: SoftwarePackage) -> bool:
+    """NVIDIA's management daemon is a package of its own, beside the driver."""
+    ours = package.vendor.lower() in _VENDORS and branch_of(package.version) is not None
+    return ours and _MANAGEMENT.search(package.name) is None

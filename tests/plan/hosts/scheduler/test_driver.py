@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.model.host_settings import SoftwarePackage
 from gpuops.model.scheduler import DriverBranch
-from gpuops.plan.hosts.scheduler.driver import branch_of, driver_of
+from gpuops.plan.hosts.scheduler.state import branch_of, driver_of
 
 BASE = SoftwarePackage("esx-base", "8.0.3-0.0.24022510", "VMware")
 DRIVER = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800.1.0.20613240", "NVIDIA")

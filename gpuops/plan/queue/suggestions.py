@@ -1,23 +1,34 @@
-"""Nearest: what little less would find a place, for a workload that finds none.
+"""What a workload that finds no place could have instead: a little less, or a place after a few vMotions.
 
 One wish is given up at a time, what is dearest last: fewer GPUs is another VM. Only where that is not enough, the VM is
-first made as small as the hosts are.
+first made as small as the hosts are. vMotions are looked for in fleets that are searched in a moment; in larger ones
+`gpuops defrag` plans moves. `one_by_one.py` and `place.py` call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.profile_name import near, parse
+from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection, Shortage
+from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import groups_of, profile_meant
+from gpuops.plan.placement.project import project
 from gpuops.plan.queue.eligible_hosts import scope_of
 from gpuops.plan.queue.one_workload import Placed, Trial, relaxed
 from gpuops.plan.queue.workload_vm import unknown_profiles, vm_of
+
+if TYPE_CHECKING:
+    from gpuops.plan.moving.result import PlannedMove
+
 
 _GIB_MIB: Final = 1024
 _FEW: Final = 3
@@ -202,3 +213,54 @@ def offered(workload: Workload, trial: Trial) -> str:
     if workload.profile is None or workload.more or unknown_profiles(workload, trial.inventory, trial.catalog):
         return ""
     return profile_meant(workload.profile, vm_of(workload), None, trial.inventory, trial.catalog)
+
+
+_MOST_MOVES: Final = 3
+"""vMotions: who needs more has a fleet to tidy up first."""
+_MOST_GPUS: Final = 64
+
+
+@dataclass(frozen=True)
+class MakingRoom:
+    """In the snapshot `world`, in which all run that have a place or are kept one; in `now` those that really run."""
+
+    world: Inventory
+    now: Inventory
+    _known: dict[tuple[str, str | None], tuple[PlannedMove, ...]] = field(default_factory=dict)
+    """By profile and cluster: many refused requests are alike."""
+
+    def after_moves(self, trial: Trial) -> str:
+        """The moves and where the workload fits then; empty when no such moves are known."""
+        profile = offered(trial.workload, trial)
+        world = self.world
+        moves = self._moves(profile, trial.workload.cluster, trial.catalog) if profile else ()
+        for number, move in enumerate(moves, 1):
+            world = project(move.step, world, trial.catalog)
+            answer = replace(relaxed(trial, trial.workload), inventory=world).answer()
+            if isinstance(answer, Placed):
+                return f"{_words(moves[:number])} it fits on {answer.placement.host.name}"
+        return ""
+
+    def _moves(self, profile: str, cluster: str | None, catalog: Catalog) -> tuple[PlannedMove, ...]:
+        key = (profile, cluster)
+        if key not in self._known:
+            self._known[key] = ()
+            scope = Scope(cluster)
+            if self.now.hot_migrate_enabled and sum(len(host.gpus) for host in scope.hosts(self.world)) <= _MOST_GPUS:
+                from gpuops.plan.moving.plan import Defrag
+
+                self._known[key] = (
+                    Defrag(profile, _MOST_MOVES, cluster=cluster).planned(self.world, catalog, self._yet_to_run).moves
+                )
+        return self._known[key]
+
+    @cached_property
+    def _yet_to_run(self) -> dict[str, str]:
+        """VM ref -> why it cannot move: it runs in that world alone."""
+        runs = {ref for ref, vm in self.now.vms.items() if vm.power is PowerState.ON}
+        there = (ref for ref, vm in self.world.vms.items() if vm.power is PowerState.ON)
+        return {ref: "does not run yet" for ref in there if ref not in runs}
+
+
+def _words(moves: Sequence[PlannedMove]) -> str:
+    return "after vMotion " + ", then ".join(f"of {move.vm.name} to {move.target.name}" for move in moves)
