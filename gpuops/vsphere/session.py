@@ -1,8 +1,9 @@
-"""Session: one login to one vCenter, logged out on every way out.
+"""One login to one vCenter, logged out on every way out; `connection` adds what gpuops reads and changes by it.
 
-Logging in and reading go over `wire`; pyVmomi, which drives every change, joins the same session when it is first
-needed, through a plain stub. Its session stub is not used: that one submits a call again when the reply is lost, and a
-power-on would run twice. Here a read whose session ended logs in once more and asks again; a change never.
+Logging in and bulk reads go over `transport.wire`. pyVmomi, which sends every change, is imported when it is first
+needed and uses the same login through `transport.stub`. Its own session stub is not used: that one submits a call again
+when the reply is lost, and a power-on would run twice. A read whose session ended logs in once more and is repeated; a
+change never is.
 """
 
 from __future__ import annotations
@@ -17,13 +18,12 @@ from typing import Any, Final, Self, TypeVar
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, ProtocolError
 from gpuops.model.target import Target
-from gpuops.vsphere.api_version import negotiate
-from gpuops.vsphere.elements import child, children, texts
 from gpuops.vsphere.faults import named, translate
-from gpuops.vsphere.transport import door
-from gpuops.vsphere.transport.reference import REFERENCE
-from gpuops.vsphere.transport.written import written
-from gpuops.vsphere.wire import SessionEnded, Wire, WireFault
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.api_version import negotiate
+from gpuops.vsphere.transport.request_text import REFERENCE, written
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault
+from gpuops.vsphere.transport.xml_values import child, children, texts
 
 Answer = TypeVar("Answer")
 
@@ -47,13 +47,13 @@ class Session:
         self._cookie = ""
         self._spare: list[tuple[Wire, float]] = []
         try:
-            connection = door.open_connection(target, door.tls_context(target))
+            connection = network.open_connection(target, network.tls_context(target))
             try:
                 self.api_version = negotiate(connection, target.address)
             finally:
                 connection.close()
-        except (*door.LOST_ERRORS, door.Unreadable) as error:
-            raise door.barred(target, error) from error
+        except (*network.LOST_ERRORS, network.Unreadable) as error:
+            raise network.connection_error(target, error) from error
         with self.wire() as wire:
             self.service, self.about = self._introduce(wire)
             self._login(wire)
@@ -98,7 +98,7 @@ class Session:
             wire, since = self._spare.pop()
         except IndexError:
             return None
-        if clock.passed_s() - since > door.IDLE_CONNECTION_S:
+        if clock.passed_s() - since > network.IDLE_CONNECTION_S:
             wire.close()
         return wire
 
@@ -119,6 +119,53 @@ class Session:
     def content(self) -> Any:
         return self.read(self.instance.RetrieveContent)
 
+    @cached_property
+    def guest_processes(self) -> Any:
+        """The GuestProcessManager. Raises ProtocolError where vCenter offers no guest operations."""
+        operations = self.content.guestOperationsManager
+        found = self.read(lambda: operations.processManager) if operations is not None else None
+        if found is None:
+            raise ProtocolError("this vCenter offers no guest operations")
+        return found
+
+    def managed(self, kind: str, ref: str) -> Any:
+        """pyVmomi's object for a managed object id of this type (`VirtualMachine`). Raises ProtocolError for no id."""
+        from pyVmomi import VmomiSupport
+
+        if REFERENCE.fullmatch(ref) is None:
+            raise ProtocolError(f"{ref!r} is not the id of a {kind}", hint="gpuops inventory reads the ids anew")
+        return VmomiSupport.GetWsdlType("urn:vim25", kind)(ref, self.stub)
+
+    def vm(self, ref: str) -> Any:
+        """The VirtualMachine of that id."""
+        return self.managed("VirtualMachine", ref)
+
+    def host(self, ref: str | None) -> Any:
+        """The HostSystem of that id; None stays None, vCenter's own choice."""
+        return None if ref is None else self.managed("HostSystem", ref)
+
+    def retrieve(self, spec: Any, most: int, *, subject: str = "") -> list[Any]:
+        """The ObjectContents of all pages of one RetrievePropertiesEx, as pyVmomi has them.
+
+        Raises NotConnected in its kinds, ProtocolError for more than `most` of them.
+        """
+        from pyVmomi import vmodl
+
+        collector = self.content.propertyCollector
+        page = self.read(
+            collector.RetrievePropertiesEx, [spec], vmodl.query.PropertyCollector.RetrieveOptions(), subject=subject
+        )
+        found: list[Any] = []
+        while page is not None:
+            found += page.objects
+            if len(found) > most or (page.token and not page.objects):
+                raise ProtocolError(
+                    f"{self.target.address} does not end a read of {most} objects",
+                    hint="check the address; nothing of it was used",
+                )
+            page = self.read(collector.ContinueRetrievePropertiesEx, page.token) if page.token else None
+        return found
+
     def read(self, call: Callable[..., Answer], *arguments: Any, subject: str = "") -> Answer:
         """The answer of a call that changes nothing, asked again once when session or reply broke off.
 
@@ -130,8 +177,8 @@ class Session:
             return self._answer(call, *arguments)
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
-        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
-            raise door.barred(self.target, error) from error
+        except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
+            raise network.connection_error(self.target, error) from error
 
     def _answer(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         from pyVmomi import vim
@@ -141,13 +188,13 @@ class Session:
             return call(*arguments)
         except vim.fault.NotAuthenticated:
             self.login_again(seen)
-        except door.BROKEN_OFF:
+        except network.BROKEN_OFF:
             pass  # it changes nothing: asked once more
         return call(*arguments)
 
     def decoding(self, what: str) -> AbstractContextManager[None]:
-        """For the block that makes values of ours of an answer to `what`, as `door.decoding` has it."""
-        return door.decoding(self.target.address, what)
+        """A context for code that decodes the answer to `what`, as `network.decoding` describes it."""
+        return network.decoding(self.target.address, what)
 
     def change(self, call: Callable[..., Answer], *arguments: Any, subject: str, op_id: str) -> Answer:
         """The answer of a call that changes something, sent exactly once, with `op_id` in its header.
@@ -162,7 +209,7 @@ class Session:
             return call(*arguments)
         except vmodl.MethodFault as fault:
             raise translate(fault, subject) from fault
-        except (*door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
+        except (*network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
             raise OutcomeUnknown(
                 f"{subject}: the reply was lost ({type(error).__name__}); whether it happened is not known yet",
                 hint="gpuops reads vCenter before it does anything else",
@@ -197,7 +244,7 @@ class Session:
             raise ProtocolError(
                 f"{self.target.address} is a single ESXi host, not a vCenter", hint="name the vCenter that manages it"
             )
-        with door.decoding(self.target.address, "RetrieveServiceContent"):
+        with network.decoding(self.target.address, "RetrieveServiceContent"):
             told = {each.tag.rpartition("}")[2]: (each.get("type", ""), each.text or "") for each in children(content)}
         managers = {name: told[name] for name in told if REFERENCE.fullmatch(told[name][1]) and told[name][0]}
         if missing := _NEEDED - managers.keys():

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.vsphere import updates
+from gpuops.vsphere.waiting import updates
 from tests.cli.conftest import Lab
 
 POLICY = str(files("gpuops.sim") / "scenarios" / "lab-policy.yaml")

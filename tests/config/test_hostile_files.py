@@ -31,7 +31,7 @@ from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.state_file import StateFile
 from gpuops.sim.wire import ready_file
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 
 MIB = 1024 * 1024
 CPU_S = 5
@@ -51,7 +51,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "ready-file": ("x.json", ready_file.read),
     "state": ("x.json", lambda path: StateFile(path, build("lab"))),
     "password-file": ("x", read_password_file),
-    "ca-file": ("x.pem", lambda path: door.tls_context(Target("vc", "me", Secret("x"), ca_files=(str(path),)))),
+    "ca-file": ("x.pem", lambda path: network.tls_context(Target("vc", "me", Secret("x"), ca_files=(str(path),)))),
 }
 CONTENTS: dict[str, bytes] = {
     "nested lists": b"[" * NESTED + b"]" * NESTED,

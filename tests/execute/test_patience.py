@@ -23,7 +23,7 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
-from gpuops.vsphere.transport.door import barred
+from gpuops.vsphere.transport.network import connection_error
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
@@ -165,7 +165,7 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
 
     def attempt() -> None:
         if not next(answers):
-            raise barred(target, error)
+            raise connection_error(target, error)
 
     patience = Patience(None, watched.night.world.tick, watched.pause, watched.said.append)
     if waited_for:

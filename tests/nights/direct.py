@@ -48,10 +48,9 @@ from gpuops.sim.core.task import Task, TaskState, description_id
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.trouble.rule import Ending
 from gpuops.sim.world import World
-from gpuops.vsphere.adoption import DESCRIPTIONS
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.overrides import override_spec
-from gpuops.vsphere.specs import config_spec
+from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS
+from gpuops.vsphere.writing.specs import config_spec, override_spec
 from tests.nights.guests import PREFIX, Guests
 from tests.nights.showing import Showing
 

@@ -21,9 +21,9 @@ from gpuops.model.target import Target
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler
-from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
 from tests.nights.guests import LOGIN
 from tests.nights.night import Nightly, Played
@@ -47,7 +47,7 @@ class SoapNightly(Nightly):
         def opened(target: Target, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
             return _Line(endpoint, lambda: self._certificate)
 
-        with patch.object(door, "open_connection", opened), _at_once(), policies_read_quickly():
+        with patch.object(network, "open_connection", opened), _at_once(), policies_read_quickly():
             return self._play()
 
     def _connect(self, boundary: Callable[[str], None]) -> Vcenter:
@@ -108,7 +108,7 @@ class _Socket:
         if self._end is not None:
             raise self._end
         with self.endpoint.world.lock:
-            self.endpoint.world.clock.advance(door.SILENCE_S)
+            self.endpoint.world.clock.advance(network.SILENCE_S)
         raise TimeoutError("timed out")
 
 

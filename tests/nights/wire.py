@@ -15,9 +15,9 @@ from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import Step
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect
-from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.waiting import updates
 from tests.canary import CANARY
 from tests.nights.event import Event
 from tests.nights.guests import LOGIN
@@ -45,7 +45,7 @@ class WireNightly(Nightly):
         """The whole night; the world's lock is the server's between two of its own acts."""
         kept_back = any(rule.effect in SILENT for event in self.played.events for rule in event.rules)
         with (
-            _impatient(SILENCE_S if kept_back else door.SILENCE_S),
+            _impatient(SILENCE_S if kept_back else network.SILENCE_S),
             SimServer(self.world, password=CANARY) as self._server,
         ):
             return self._play()
@@ -92,7 +92,7 @@ class Watched:
 
 @contextmanager
 def _impatient(silence_s: float) -> Iterator[None]:
-    with patch.object(door, "SILENCE_S", silence_s), patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
+    with patch.object(network, "SILENCE_S", silence_s), patch.object(updates, "PAUSES_S", (0.0, 0.0, 0.0, 0.0)):
         yield
 
 

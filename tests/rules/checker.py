@@ -146,7 +146,9 @@ TRANSPORT: Final = "gpuops/vsphere/transport/"
 RULES: Final = (
     Rule("unverified-context", "a context that verifies nothing is shared by all who find it", _unverified),
     Rule(
-        "another-connection", "pyVmomi's own connections trust what they meet; door.py opens ours", _other_connections
+        "another-connection",
+        "pyVmomi's own connections trust what they meet; network.py opens ours",
+        _other_connections,
     ),
     Rule(
         "trust-by-argument",
@@ -164,7 +166,7 @@ RULES: Final = (
         "another-client",
         "redirects, the environment's proxies and packed replies come with them",
         _imports("requests", "urllib3", "urllib.request", "httpx", "aiohttp"),
-        (TRANSPORT, "gpuops/vsphere/tags.py"),
+        (TRANSPORT, "gpuops/vsphere/reading/tags.py"),
     ),
     Rule("another-parser", "whatever comes is checked before a parser has it", _parsed_xml, (TRANSPORT, "gpuops/sim/")),
     Rule(
@@ -219,7 +221,7 @@ RULES: Final = (
         "revealed",
         "a secret becomes text where it is put on the wire",
         _call_of("reveal"),
-        ("gpuops/vsphere/session.py", "gpuops/vsphere/tags.py", "gpuops/vsphere/guest_programs.py"),
+        ("gpuops/vsphere/session.py", "gpuops/vsphere/reading/tags.py", "gpuops/vsphere/writing/guest_programs.py"),
     ),
 )
 

@@ -43,8 +43,8 @@ BAD: Final[dict[str, tuple[str, ...]]] = {
 }
 GOOD: Final[dict[str, tuple[str, ...]]] = {
     "unverified-context": ("context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)",),
-    "another-connection": ("connection = door.open_connection(target, context)",),
-    "trust-by-argument": ("door.tls_context(target)", "target.thumbprint"),
+    "another-connection": ("connection = network.open_connection(target, context)",),
+    "trust-by-argument": ("network.tls_context(target)", "target.thumbprint"),
     "adapters": ("from pyVmomi import vim", "from gpuops.vsphere.transport.stub import Stub"),
     "another-client": ("import http", "from urllib.parse import quote"),
     "another-parser": ("from gpuops.vsphere.transport.reply import elements\nelements(reply)",),

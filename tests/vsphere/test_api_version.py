@@ -9,7 +9,7 @@ import sys
 from pyVmomi import VmomiSupport
 
 from gpuops.plan.core.versions import version_numbers
-from gpuops.vsphere.api_version import KNOWN
+from gpuops.vsphere.transport.api_version import KNOWN
 
 
 def test_the_known_versions_are_pyvmomis_newest_first() -> None:

@@ -11,10 +11,10 @@ from lxml import etree
 from gpuops.errors import ProtocolError
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
-from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
-from gpuops.vsphere.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reader import Found, _objects
-from gpuops.vsphere.wire import SessionEnded, parsed
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
+from gpuops.vsphere.reading.reader import Found, _objects
+from gpuops.vsphere.transport.wire import SessionEnded, parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 

@@ -17,7 +17,7 @@ import pytest
 from gpuops.errors import VcenterUnreachable
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
-from gpuops.vsphere.transport import door, exchange, reply, stub
+from gpuops.vsphere.transport import exchange, network, reply, stub
 
 TARGET = Target("vc", "me", Secret("pw"))
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -75,19 +75,19 @@ def drip(end: socket.socket) -> None:
 
 
 def test_a_drip_is_named_as_what_it_is() -> None:
-    with answering(drip) as connection, pytest.raises(door.EndlessReply, match="did not end within 0 s") as raised:
+    with answering(drip) as connection, pytest.raises(network.EndlessReply, match="did not end within 0 s") as raised:
         ask(connection, within_s=0.2)
-    told = door.barred(TARGET, raised.value)
+    told = network.connection_error(TARGET, raised.value)
     assert isinstance(told, VcenterUnreachable)
     assert told.message == "vc:443 answers, and its reply did not end within 0 s"
 
 
 def test_silence_is_named_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "SILENCE_S", 0.05)
+    monkeypatch.setattr(network, "SILENCE_S", 0.05)
     with answering(lambda end: None) as connection, pytest.raises(TimeoutError) as raised:
         ask(connection)
-    assert not isinstance(raised.value, door.EndlessReply)
-    assert "did not answer within" in door.barred(TARGET, raised.value).message
+    assert not isinstance(raised.value, network.EndlessReply)
+    assert "did not answer within" in network.connection_error(TARGET, raised.value).message
 
 
 def flood(end: socket.socket) -> None:
@@ -97,13 +97,13 @@ def flood(end: socket.socket) -> None:
 
 
 def test_a_reply_has_a_size() -> None:
-    with answering(flood) as connection, pytest.raises(door.Unreadable, match="in one reply"):
+    with answering(flood) as connection, pytest.raises(network.Unreadable, match="in one reply"):
         ask(connection, within_s=5)
 
 
 def test_nothing_is_unpacked() -> None:
     head = OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
-    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(door.Unreadable, match="packed"):
+    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(network.Unreadable, match="packed"):
         ask(connection)
 
 
@@ -117,15 +117,15 @@ def test_nothing_is_unpacked() -> None:
     ids=["document type", "elements"],
 )
 def test_what_no_parser_gets(read: Callable[[bytes], Any], received: bytes, said_of_it: str) -> None:
-    with pytest.raises(door.Unreadable, match=re.escape(said_of_it)):
+    with pytest.raises(network.Unreadable, match=re.escape(said_of_it)):
         read(received)
 
 
 def test_what_lxml_never_has() -> None:
     assert reply.elements(b"<a>" * 256 + b"</a>" * 256) is not None
-    with pytest.raises(door.Unreadable, match="depth"):
+    with pytest.raises(network.Unreadable, match="depth"):
         reply.elements(b"<a>" * 257 + b"</a>" * 257)
-    with pytest.raises(door.Unreadable, match="not XML"):
+    with pytest.raises(network.Unreadable, match="not XML"):
         reply.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
 
 
@@ -139,7 +139,7 @@ def test_what_lxml_never_has() -> None:
     ids=["depth", "text", "id"],
 )
 def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
-    with pytest.raises(door.Unreadable, match=said_of_it):
+    with pytest.raises(network.Unreadable, match=said_of_it):
         stub.deserialised(received, datetime, None)
 
 
@@ -153,7 +153,7 @@ def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
     ids=["namespaces", "attributes", "elements"],
 )
 def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_of_it: str) -> None:
-    with pytest.raises(door.Unreadable, match=said_of_it):
+    with pytest.raises(network.Unreadable, match=said_of_it):
         stub.deserialised(said(inside), datetime, None)
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuops.vsphere import pieces as module
-from gpuops.vsphere.elements import child, children, text
-from gpuops.vsphere.pieces import PIECE, pieces
-from gpuops.vsphere.wire import parsed
+from gpuops.vsphere.reading import reader as module
+from gpuops.vsphere.reading.reader import PIECE, pieces
+from gpuops.vsphere.transport.wire import parsed
+from gpuops.vsphere.transport.xml_values import child, children, text
 
 HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?><soapenv:Envelope '

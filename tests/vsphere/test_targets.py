@@ -9,7 +9,7 @@ from pyVmomi import vim
 from gpuops.model.device_group import DeviceGroupMember
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import ConfigTarget
-from gpuops.vsphere.targets import config_target
+from gpuops.vsphere.reading.config_targets import config_target
 
 KINDS = vim.vm.device.VirtualPCIPassthrough
 

@@ -13,9 +13,9 @@ from pyVmomi import vim
 from gpuops.errors import ProtocolError, UsageError
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
+from gpuops.vsphere.transport.request_text import written
 from gpuops.vsphere.transport.stub import Stub
-from gpuops.vsphere.transport.written import written
-from gpuops.vsphere.wire import envelope
+from gpuops.vsphere.transport.wire import envelope
 
 STUB = Stub(Target("vc", "me", Secret("pw")), "8.0.3.0", "")
 SESSION_MANAGER = ("SessionManager", "SessionManager")

@@ -32,8 +32,8 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.vsphere.transport import door
-from gpuops.vsphere.wire import SessionEnded, WireFault, parsed
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.wire import SessionEnded, WireFault, parsed
 from tests.wire.mutated_replies import Recorded, mutated, recorded, revalued
 
 CORPUS: Final = Path(__file__).parent / "corpus"
@@ -119,7 +119,7 @@ def _typed(found: Recorded) -> Decoder:
 
     def play(case: bytes) -> None:
         kind, _, reply = case.partition(b"\n")
-        with contextlib.suppress(door.Unreadable, ExpatError):
+        with contextlib.suppress(network.Unreadable, ExpatError):
             deserialised(reply, kinds.get(kind, datetime), None)
 
     examples = [f"{kind.__module__}.{kind.__name__}\n".encode() + reply for reply, kind in found.typed]
@@ -128,13 +128,12 @@ def _typed(found: Recorded) -> Decoder:
 
 def _pages(found: Recorded) -> Decoder:
     """What the reader of inventories does with one reply, without the other replies that it would ask for."""
-    from gpuops.vsphere import collect
-    from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
-    from gpuops.vsphere.decode_vm import thin_vm, with_detail
-    from gpuops.vsphere.elements import child
-    from gpuops.vsphere.pieces import pieces
-    from gpuops.vsphere.reader import Found, _objects
+    from gpuops.vsphere.reading import collect
+    from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+    from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
+    from gpuops.vsphere.reading.reader import Found, _objects, pieces
     from gpuops.vsphere.transport.reply import checked
+    from gpuops.vsphere.transport.xml_values import child
 
     def decode(one: Found) -> Any:
         if one.type == "HostSystem":
@@ -142,7 +141,7 @@ def _pages(found: Recorded) -> Decoder:
         return with_detail(thin_vm(one).vm, one) if one.type == "VirtualMachine" else collect._decode(one)
 
     def play(reply: bytes) -> None:
-        with contextlib.suppress(ProtocolError, WireFault, SessionEnded), door.decoding("vc:443", "a bulk read"):
+        with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
             for piece in pieces(checked(reply)):
                 for one in _objects(child(parsed(piece, "vc:443"), "returnval")):
                     decode(one)
@@ -152,7 +151,7 @@ def _pages(found: Recorded) -> Decoder:
 
 def _tags(target: Target) -> Decoder:
     """A read of tags, of which one answer is changed."""
-    from gpuops.vsphere import collect, tags
+    from gpuops.vsphere.reading import collect, tags
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.transport import automation
     from gpuops.vsphere.transport.exchange import Reply, exchange
@@ -229,7 +228,7 @@ def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
 
 def _example(name: str, path: Path, target: Target) -> bytes:
     from gpuops.config import snapshot
-    from gpuops.vsphere import collect
+    from gpuops.vsphere.reading import collect
     from gpuops.vsphere.session import Session
 
     if name == "snapshot":

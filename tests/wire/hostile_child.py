@@ -21,14 +21,14 @@ PATIENCE_S = 2.0
 
 def main() -> None:
     """Exits as gpuops would."""
-    from gpuops.vsphere import collect, reader, wire
+    from gpuops.vsphere.reading import collect, reader
     from gpuops.vsphere.session import Session
-    from gpuops.vsphere.transport import door, stub
+    from gpuops.vsphere.transport import network, stub, wire
 
     port, parser, username = sys.argv[1:]
     target = Target("127.0.0.1", username, Secret(sys.stdin.readline().strip()), port=int(port), tls=False)
     for module, name, seconds in [
-        (door, "SILENCE_S", PATIENCE_S / 2),
+        (network, "SILENCE_S", PATIENCE_S / 2),
         (reader, "DEADLINE_S", PATIENCE_S),
         (wire, "CALL_S", PATIENCE_S),
         (stub, "CALL_S", PATIENCE_S),

@@ -18,10 +18,10 @@ from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.vsphere import collect
-from gpuops.vsphere.reader import PAGE_OBJECTS
+from gpuops.vsphere.reading import collect
+from gpuops.vsphere.reading.reader import PAGE_OBJECTS
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.wire import Wire
+from gpuops.vsphere.transport.wire import Wire
 
 FIRST = 1_000_000
 """The number in the id of the first VM that is made."""

@@ -19,11 +19,11 @@ import pytest
 from gpuops.errors import GpuopsError, ProtocolError
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport import door, stub
+from gpuops.vsphere.transport import network, stub
 from gpuops.vsphere.transport.stub import deserialised
-from gpuops.vsphere.wire import SessionEnded, Wire, WireFault, envelope, parsed
+from gpuops.vsphere.transport.wire import SessionEnded, Wire, WireFault, envelope, parsed
 
 PIECES: Final = [
     b"<",
@@ -140,7 +140,7 @@ def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) ->
     for turn in range(turns):
         reply, result = replies[turn % len(replies)]
         changed = mutated(reply, rng)
-        with suppress(door.Unreadable, ExpatError):
+        with suppress(network.Unreadable, ExpatError):
             deserialised(changed, result, None)
         with suppress(ProtocolError, WireFault, SessionEnded):
             parsed(changed, "vc:443")

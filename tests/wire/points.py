@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.vsphere.hosts import HostConnection
-from gpuops.vsphere.perform import Performer
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.writing.hosts import HostConnection
 
 
 class Killed(BaseException):
@@ -29,13 +29,13 @@ class Points:
             (SqlStore, "append"),
             (HostConnection, "submit"),
             (HostConnection, "configure"),
-            (Performer, "submit"),
+            (Connection, "submit"),
         ):
-            monkeypatch.setattr(kind, name, self._around(getattr(kind, name)))
+            monkeypatch.setattr(kind, name, self._around(f"{kind.__name__}.{name}", getattr(kind, name)))
 
-    def _around(self, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _around(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
-            what = f"{real.__qualname__} {_named(arguments[1])}"
+            what = f"{name} {_named(arguments[1])}"
             self._point(f"before {what}")
             answer = real(*arguments)
             self._point(f"after {what}")

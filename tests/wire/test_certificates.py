@@ -22,9 +22,9 @@ from gpuops.model.target import Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.handler import Incoming, Outgoing
+from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.tags import with_tags
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 from tests.wire.shown_certificates import Shown, make
 
 CANARY = "Cn4ry-of-the-password"
@@ -207,7 +207,7 @@ def test_a_pin_without_tls_is_refused(watched: Watched) -> None:
 
 
 def test_tags_are_asked_of_the_pinned_server_only(watched: Watched) -> None:
-    from gpuops.vsphere import collect
+    from gpuops.vsphere.reading import collect
 
     with Session(target_of(watched, watched.of["good"].sha256)) as session:
         inventory = collect.inventory(session)
@@ -223,14 +223,14 @@ def test_tags_are_asked_of_the_pinned_server_only(watched: Watched) -> None:
 @contextmanager
 def _contexts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ssl.SSLContext]]:
     made: list[ssl.SSLContext] = []
-    make_one = door.tls_context
+    make_one = network.tls_context
 
     def kept(target: Target) -> ssl.SSLContext | None:
         context = make_one(target)
         made.extend([context] if context is not None else [])
         return context
 
-    monkeypatch.setattr(door, "tls_context", kept)
+    monkeypatch.setattr(network, "tls_context", kept)
     yield made
 
 
@@ -245,7 +245,7 @@ def test_every_connection_verifies_with_a_context_of_its_own(watched: Watched, m
 
 def test_a_redirect_is_not_followed(watched: Watched) -> None:
     """Neither by ours nor by the library that reads tags: that one would follow, and send the password again."""
-    from gpuops.vsphere import collect
+    from gpuops.vsphere.reading import collect
 
     def elsewhere(incoming: Incoming) -> Outgoing:
         if incoming.target.startswith("/api"):

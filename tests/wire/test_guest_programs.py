@@ -151,7 +151,7 @@ def test_a_guest_that_declares_no_user_takes_part_in_nothing(lab: SimServer) -> 
 
 def test_a_login_can_be_tried_without_a_program(guests: SimServer, running: str) -> None:
     with connected(guests) as connection:
-        manager = connection._session.content.guestOperationsManager.authManager
+        manager = connection.content.guestOperationsManager.authManager
         ref = vim.VirtualMachine(connection.inventory().find_vm(running).ref)
         right = vim.vm.guest.NamePasswordAuthentication(username="ml", password="Kept4now", interactiveSession=False)
         manager.ValidateCredentialsInGuest(ref, right)

@@ -10,7 +10,7 @@ import pytest
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_document, change_text
 from gpuops.tasks.hosts import _told
-from gpuops.vsphere.hosts import HostConnection
+from gpuops.vsphere.writing.hosts import HostConnection
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import removed
 from tests.wire.rolling import EQUAL, ONE, Bench, Start

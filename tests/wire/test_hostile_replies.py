@@ -16,10 +16,10 @@ from gpuops.errors import NotConnected, ProtocolError
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.reply import elements
 from gpuops.vsphere.transport.stub import deserialised
-from gpuops.vsphere.wire import parsed
+from gpuops.vsphere.transport.wire import parsed
 from tests.wire.hostile_replies import Hostile, _chain, _said, large, nonsense, small
 from tests.wire.hostile_server import HostileServer
 
@@ -98,20 +98,20 @@ def test_pyvmomi_never_makes_a_value_of_it(name: str) -> None:
     strike = {**IN_MEMORY, **nonsense()}[name]
     bulk = b"RetrievePropertiesEx" in strike.body
     result: Any = vmodl.query.PropertyCollector.RetrieveResult if bulk else datetime
-    with pytest.raises(door.UNREADABLE_ERRORS) as raised:
+    with pytest.raises(network.UNREADABLE_ERRORS) as raised:
         deserialised(strike.body, result, None)
-    assert isinstance(raised.value, (door.Unreadable, ExpatError))
+    assert isinstance(raised.value, (network.Unreadable, ExpatError))
 
 
 def test_no_entity_is_ever_replaced() -> None:
     """The test of the parsers' own settings, behind the check of the bytes."""
-    with pytest.raises(door.Unreadable, match="document type"):
+    with pytest.raises(network.Unreadable, match="document type"):
         elements(b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>')
 
 
 @pytest.mark.parametrize("name", ["X9 redirect", "X17 HTML", "M6 id with elements"])
 def test_a_session_says_so_and_logs_out(hostile_server: HostileServer, name: str) -> None:
-    from gpuops.vsphere import collect
+    from gpuops.vsphere.reading import collect
 
     honest = hostile_server.honest
     hostile_server.strikes = {"RetrievePropertiesEx": small()[name]}

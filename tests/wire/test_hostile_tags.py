@@ -14,9 +14,9 @@ from gpuops.cli.failure import guarded
 from gpuops.errors import ProtocolError, VcenterUnreachable
 from gpuops.model.target import Target
 from gpuops.sim.wire.vapi import VapiEndpoint
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
+from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.tags import with_tags
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import Reply
 

@@ -12,7 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.report.fleet import fleet
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 from tests.wire.hostile_replies import Hostile, _envelope, _packed
 from tests.wire.hostile_server import HostileServer

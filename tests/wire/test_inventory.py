@@ -16,7 +16,7 @@ from gpuops.sim.happenings.site import full
 from gpuops.sim.happenings.vms import refiled, renamed
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 
 from .conftest import target_of

@@ -24,9 +24,9 @@ from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.wire import certificates
-from gpuops.vsphere.collect import inventory
+from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 
 
 def test_a_session_verifies_negotiates_and_logs_out(lab: SimServer, lab_target: Target) -> None:
@@ -170,7 +170,7 @@ def test_a_single_host_is_not_taken_for_a_vcenter(
 def test_reads_one_after_another_share_one_connection(
     lab: SimServer, lab_target: Target, mocker: MockerFixture
 ) -> None:
-    opened = mocker.spy(door, "open_connection")
+    opened = mocker.spy(network, "open_connection")
     with Session(lab_target) as session:
         connections = opened.call_count
         for _ in range(3):
@@ -186,10 +186,10 @@ def test_two_at_once_have_a_connection_each(lab_target: Target) -> None:
 def test_a_connection_that_idled_for_long_or_ended_badly_is_made_anew(
     lab_target: Target, mocker: MockerFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = mocker.spy(door, "open_connection")
+    opened = mocker.spy(network, "open_connection")
     with Session(lab_target) as session:
         connections = opened.call_count
-        monkeypatch.setattr(door, "IDLE_CONNECTION_S", -1)
+        monkeypatch.setattr(network, "IDLE_CONNECTION_S", -1)
         inventory(session)
         assert opened.call_count == connections + 1
         monkeypatch.undo()

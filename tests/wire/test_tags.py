@@ -21,9 +21,9 @@ from gpuops.plan.queue.place import Place
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
+from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.tags import with_tags
 
 from .conftest import target_of
 

@@ -13,9 +13,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.vsphere import collect
+from gpuops.vsphere.reading import collect
+from gpuops.vsphere.reading.config_targets import with_config_targets
 from gpuops.vsphere.session import Session
-from gpuops.vsphere.targets import with_config_targets
 
 
 @pytest.fixture

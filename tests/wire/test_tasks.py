@@ -15,13 +15,10 @@ from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SuspendVm
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Question
 from gpuops.sim.trouble.rule import Effect, Rule
-from gpuops.vsphere import collect
-from gpuops.vsphere.guest_programs import GuestPrograms
-from gpuops.vsphere.perform import Performer
-from gpuops.vsphere.power_watch import wait_for_guest, wait_for_power
-from gpuops.vsphere.session import Session
-from gpuops.vsphere.tasks import TaskWatch
-from gpuops.vsphere.updates import PAUSES_S, Updates
+from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.waiting.states import wait_for_guest, wait_for_power
+from gpuops.vsphere.waiting.tasks import TaskWatch
+from gpuops.vsphere.waiting.updates import PAUSES_S, Updates
 
 from .conftest import target_of
 
@@ -29,20 +26,19 @@ from .conftest import target_of
 class Waiting:
     """A session to a simulated vCenter whose watch records its pauses in place of making them."""
 
-    def __init__(self, server: SimServer, session: Session) -> None:
+    def __init__(self, server: SimServer, session: Connection) -> None:
         self.server = server
         self.session = session
         self.pauses: list[float] = []
-        self.watch = TaskWatch(session, Updates(session, pause=self.pauses.append))
-        self.performer = Performer(session, GuestPrograms(session, self.watch))
-        self.inventory: Inventory = collect.inventory(session)
+        self.watch = session.tasks = TaskWatch(session, Updates(session, pause=self.pauses.append))
+        self.inventory: Inventory = session.inventory()
 
     def ref(self, name: str) -> str:
         return self.inventory.find_vm(name).ref
 
     def suspend(self, *names: str) -> list[TaskRef]:
         steps = [SuspendVm(self.ref(name)) for name in names]
-        return [task for step in steps if (task := self.performer.submit(step, self.inventory, "op"))]
+        return [task for step in steps if (task := self.session.submit(step, self.inventory, "op"))]
 
     def wait(self, tasks: list[TaskRef], timeout_s: float = 600) -> list[TaskEnd]:
         return list(self.watch.wait(tasks, timeout_s))
@@ -75,7 +71,7 @@ def waiting_on(serve: Callable[[str], SimServer]) -> Iterator[Callable[[str], Wa
 
     def start(scenario: str) -> Waiting:
         server = serve(scenario)
-        opened.append(Waiting(server, Session(target_of(server))))
+        opened.append(Waiting(server, Connection(target_of(server))))
         return opened[-1]
 
     yield start
@@ -94,7 +90,7 @@ def test_a_hundred_tasks_cost_a_handful_of_calls_beyond_their_starts(waiting_on:
     running = [vm.ref for vm in waiting.inventory.vms.values() if vm.power is PowerState.ON]
     assert len(running) > 100, "more than one page of updates"
     before = waiting.calls
-    submitted = (waiting.performer.submit(PowerOffVm(ref), waiting.inventory, "op") for ref in running)
+    submitted = (waiting.session.submit(PowerOffVm(ref), waiting.inventory, "op") for ref in running)
     tasks = [task for task in submitted if task is not None]
     ends = waiting.wait(tasks)
     assert {end.task for end in ends} == set(tasks)
@@ -110,7 +106,7 @@ def test_an_end_tells_how_long_it_took(waiting: Waiting) -> None:
 
 def test_a_refused_task_ends_in_the_words_of_its_fault(waiting: Waiting) -> None:
     waiting.trouble(Effect.TASK, "PowerOnVM_Task", fault="InsufficientGraphicsResourcesFault")
-    task = waiting.performer.submit(PowerOnVm(waiting.ref("ml-01")), waiting.inventory, "op")
+    task = waiting.session.submit(PowerOnVm(waiting.ref("ml-01")), waiting.inventory, "op")
     assert task is not None
     [end] = waiting.wait([task])
     assert isinstance(end.error, StepFailed)
@@ -221,7 +217,7 @@ def test_a_login_refused_in_mid_wait_is_said(waiting: Waiting) -> None:
 
 
 def test_a_power_state_without_a_task_is_waited_for(waiting: Waiting) -> None:
-    task = waiting.performer.submit(PowerOffVm(waiting.ref("vdi-01")), waiting.inventory, "op")
+    task = waiting.session.submit(PowerOffVm(waiting.ref("vdi-01")), waiting.inventory, "op")
     assert task is not None
     refs = [waiting.ref("vdi-01"), waiting.ref("vdi-06"), "vm-424242"]
     waiting.trouble(Effect.RESET, "WaitForUpdatesEx")

@@ -19,8 +19,8 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.vm.attach import Attach
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.vsphere import updates
 from gpuops.vsphere.connection import Connection
+from gpuops.vsphere.waiting import updates
 from tests.cli.aside import Aside
 from tests.execute.journals import left_open, op_ids
 

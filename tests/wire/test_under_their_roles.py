@@ -298,7 +298,7 @@ def test_nothing_works_without_it_though_nobody_asked(
     duty = DUTIES[name]
     for method in ("lacking", "lacking_on_clusters"):
         monkeypatch.setattr(Connection, method, lambda *arguments: {})
-    monkeypatch.setattr("gpuops.vsphere.hosts.HostConnection.lacking", lambda *arguments: {})
+    monkeypatch.setattr("gpuops.vsphere.writing.hosts.HostConnection.lacking", lambda *arguments: {})
     with SimServer(duty.world(tmp_path)) as server:
         server.world.patience_s = 0
         employ(server, duty, (where, privilege))

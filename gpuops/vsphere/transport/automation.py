@@ -17,7 +17,7 @@ from requests import Response, Session
 from requests.adapters import BaseAdapter
 
 from gpuops import clock
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.stub import CALL_S
 
@@ -58,7 +58,7 @@ class _Adapter(BaseAdapter):
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
         """Raises Unreadable for a redirect and for a reply that is packed or too large, and the connection's errors."""
         if self._connection is None:
-            self._connection = door.open_connection(self._target, door.tls_context(self._target))
+            self._connection = network.open_connection(self._target, network.tls_context(self._target))
         assert isinstance(request.body, bytes), "the SDK writes its calls as bytes"
         try:
             reply = exchange(
@@ -74,9 +74,9 @@ class _Adapter(BaseAdapter):
             self.close()  # half a reply may be left in it
             raise
         if reply.status // 100 == _ELSEWHERE:
-            raise door.Unreadable("a redirect, which no vCenter does")
+            raise network.Unreadable("a redirect, which no vCenter does")
         if reply.body.count(b",") + reply.body.count(b"{") + reply.body.count(b"[") > MOST_VALUES:
-            raise door.Unreadable(f"more than {MOST_VALUES:,} values in one reply")
+            raise network.Unreadable(f"more than {MOST_VALUES:,} values in one reply")
         response = Response()
         response.status_code, response.reason = reply.status, reply.reason
         response.request, response.url = request, request.url or ""

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
-from gpuops.vsphere.transport import door
-from gpuops.vsphere.transport.door import Unreadable
+from gpuops.vsphere.transport import network
+from gpuops.vsphere.transport.network import Unreadable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -69,7 +69,7 @@ def exchange(
     except TimeoutError as late:
         if clock.passed_s() < until:
             raise  # silence, not a drip
-        raise door.EndlessReply(until - began) from late
+        raise network.EndlessReply(until - began) from late
     return Reply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
 
 
@@ -98,7 +98,7 @@ def _patience(until: float) -> float:
     left = until - clock.passed_s()
     if left <= 0:
         raise TimeoutError("the reply is not whole in time")
-    return min(left, door.SILENCE_S)
+    return min(left, network.SILENCE_S)
 
 
 class _Response(http.client.HTTPResponse):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.vsphere.transport.door import Unreadable
+from gpuops.vsphere.transport.network import Unreadable
 
 if TYPE_CHECKING:
     from lxml.etree import XMLParser

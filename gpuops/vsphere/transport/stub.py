@@ -17,11 +17,10 @@ from pyVmomi import SoapAdapter, VmomiSupport
 
 from gpuops import clock
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import Reply, exchange
-from gpuops.vsphere.transport.reference import REFERENCE
 from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, typed_limit
-from gpuops.vsphere.transport.written import checked_request, unwritable_surrogate
+from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
 
 if TYPE_CHECKING:
     from gpuops.model.target import Target
@@ -62,10 +61,10 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
         if reply.status == http.HTTPStatus.OK:
             if answer is None and info.isTask:
-                raise door.Unreadable("no task where one was begun")
+                raise network.Unreadable("no task where one was begun")
             return answer
         if not isinstance(answer, Exception):
-            raise door.Unreadable("a fault that is none")
+            raise network.Unreadable("a fault that is none")
         raise answer
 
     def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
@@ -102,12 +101,12 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
     def _connection(self) -> http.client.HTTPConnection:
         now = clock.passed_s()
         with self._lock:
-            old = [each for each, since in self._idle if now - since >= door.IDLE_CONNECTION_S]
-            self._idle = [(each, since) for each, since in self._idle if now - since < door.IDLE_CONNECTION_S]
+            old = [each for each, since in self._idle if now - since >= network.IDLE_CONNECTION_S]
+            self._idle = [(each, since) for each, since in self._idle if now - since < network.IDLE_CONNECTION_S]
             found = self._idle.pop()[0] if self._idle else None
         for each in old:
             each.close()
-        return found or door.open_connection(self._target, door.tls_context(self._target))
+        return found or network.open_connection(self._target, network.tls_context(self._target))
 
 
 def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
@@ -117,12 +116,12 @@ def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TY
     """
     try:
         answer = _Reading(stub).Deserialize(checked_typed(received, most), result)
-    except (ExpatError, door.Unreadable):
+    except (ExpatError, network.Unreadable):
         raise
     except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
-        raise door.Unreadable(f"a reply that makes no sense ({type(error).__name__})") from error
+        raise network.Unreadable(f"a reply that makes no sense ({type(error).__name__})") from error
     if answer is not None and not isinstance(answer, (result, Exception)):
-        raise door.Unreadable(f"a {type(answer).__name__} where a {result.__name__} belongs")
+        raise network.Unreadable(f"a {type(answer).__name__} where a {result.__name__} belongs")
     return answer
 
 
@@ -148,7 +147,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         SoapAdapter.SetHandlers(self.parser, SoapAdapter.GetHandlers(self))
         self.parser.Parse(response, True)
         if not self._answers:
-            raise door.Unreadable("a reply without an answer")
+            raise network.Unreadable("a reply without an answer")
         answer = self.deser.GetResult()
         if self.isFault:
             answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
@@ -158,7 +157,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
     def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
         self._depth += 1
         if self._depth > DEEPEST:
-            raise door.Unreadable(_TOO_DEEP)
+            raise network.Unreadable(_TOO_DEEP)
         self._answers = self._answers or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
         super().StartElementHandler(tag, attr)
 
@@ -173,7 +172,7 @@ class _Typed(SoapAdapter.SoapDeserializer):
     def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
         stack = self.stack
         if len(stack) > DEEPEST:
-            raise door.Unreadable(_TOO_DEEP)
+            raise network.Unreadable(_TOO_DEEP)
         super().StartElementHandler(tag, attr)
         if "type" in attr:  # only references have it, unqualified
             self.parser.EndElementHandler = self._end_of_reference
@@ -181,13 +180,13 @@ class _Typed(SoapAdapter.SoapDeserializer):
     def _end_of_reference(self, tag: str) -> None:
         self.parser.EndElementHandler = self.EndElementHandler
         if REFERENCE.fullmatch(self.data) is None:
-            raise door.Unreadable(f"the id {self.data[:80]!r}, which no object has")
+            raise network.Unreadable(f"the id {self.data[:80]!r}, which no object has")
         self.EndElementHandler(tag)
 
     def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
         self.data: str = self.data + data if self.data else data
         if len(self.data) > LONGEST_TEXT:
-            raise door.Unreadable(f"a text of more than {LONGEST_TEXT:,} characters")
+            raise network.Unreadable(f"a text of more than {LONGEST_TEXT:,} characters")
 
     def LookupWsdlType(self, ns: str, name: str, allowManagedObjectReference: bool = False) -> Any:  # noqa: N802, N803
         return _type_of(ns, name, allowManagedObjectReference)

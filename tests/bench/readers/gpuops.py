@@ -13,10 +13,10 @@ from gpuops.model.host import Host
 from gpuops.model.secret import Secret
 from gpuops.model.target import Target
 from gpuops.model.vm import Vm
-from gpuops.vsphere.collect import inventory
-from gpuops.vsphere.decode_host import host_with_gpus, pci_gpus, thin_host
-from gpuops.vsphere.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reader import Found, reading
+from gpuops.vsphere.reading.collect import inventory
+from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
+from gpuops.vsphere.reading.reader import Found, reading
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
 from tests.bench.readers.question import Question, asked

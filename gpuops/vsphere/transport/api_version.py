@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import ProtocolError
-from gpuops.vsphere.transport.door import AWAY, SILENCE_S, Unreadable
 from gpuops.vsphere.transport.exchange import exchange
+from gpuops.vsphere.transport.network import AWAY, SILENCE_S, Unreadable
 from gpuops.vsphere.transport.reply import elements
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"

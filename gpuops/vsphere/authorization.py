@@ -1,17 +1,25 @@
-"""Privileges: which of those a plan needs this login lacks, asked for all VMs in one call."""
+"""What this login may do, and vCenter's roles (vSphere API reference, AuthorizationManager).
+
+The privileges that a plan needs are asked for all its VMs, hosts or clusters in one call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.errors import GpuopsError, NotConnected
+from gpuops.errors import GpuopsError, NotConnected, PolicyError, ProtocolError
+from gpuops.model.role import RoleState, RoleWish
 from gpuops.plan.core.privileges import ASSIGN_TO_POOL, DEFINE_ATTRIBUTE
-from gpuops.vsphere import managed
-from gpuops.vsphere.session import Session
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
+    from gpuops.vsphere.session import Session
 
 WRITE_ATTRIBUTE: Final = "Global.SetCustomField"
 _CLUSTER: Final = "ClusterComputeResource"
+_AT_ONCE: Final = 200
+"""Objects that one call asks about: of an administrator each brings hundreds of privileges."""
 
 
 def lacking(
@@ -25,7 +33,7 @@ def lacking(
     """
     try:
         login = _login(session)
-        missing = _missing(session, login, {ref: managed.vm(session, ref) for ref in needed}, needed)
+        missing = _missing(session, login, {ref: session.vm(ref) for ref in needed}, needed)
         cannot_define = bool(missing) and not _may_define(session, login, attributes)
     except NotConnected:
         raise
@@ -60,7 +68,7 @@ def lacking_on_clusters(session: Session, needed: Mapping[str, Collection[str]])
 
 def _lacking_on_pool(session: Session, cluster: str) -> frozenset[str]:
     try:
-        pool = session.read(lambda: managed.managed(session, _CLUSTER, cluster).resourcePool)
+        pool = session.read(lambda: session.managed(_CLUSTER, cluster).resourcePool)
     except NotConnected:
         raise
     except GpuopsError:
@@ -72,9 +80,7 @@ def _lacking_on_pool(session: Session, cluster: str) -> frozenset[str]:
 
 def _lacking_on(session: Session, kind: str, needed: Mapping[str, Collection[str]]) -> Mapping[str, frozenset[str]]:
     try:
-        missing = _missing(
-            session, _login(session), {ref: managed.managed(session, kind, ref) for ref in needed}, needed
-        )
+        missing = _missing(session, _login(session), {ref: session.managed(kind, ref) for ref in needed}, needed)
     except NotConnected:
         raise
     except GpuopsError:
@@ -86,7 +92,7 @@ def held_on_hosts(session: Session, hosts: Collection[str], asked: Collection[st
     """By host that vCenter told of, those of the privileges that this login has. Raises NotConnected in its kinds."""
     wanted = frozenset(asked)
     try:
-        entities = {ref: managed.host(session, ref) for ref in hosts}
+        entities = {ref: session.host(ref) for ref in hosts}
         missing = _missing(session, _login(session), entities, dict.fromkeys(hosts, wanted))
     except NotConnected:
         raise
@@ -131,3 +137,88 @@ def _may_define(session: Session, login: str | None, attributes: Collection[str]
         content.authorizationManager.HasPrivilegeOnEntity, content.rootFolder, login, [DEFINE_ATTRIBUTE]
     )
     return bool(granted and granted[0])
+
+
+def roles(session: Session, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
+    """Each wanted role beside vCenter's of the same name. Raises PolicyError for a privilege that vCenter has not."""
+    _require_known(session, wishes)
+    found = {str(role.name): frozenset(map(str, role.privilege or ())) for role in _roles(session)}
+    return tuple(RoleState(wish, found.get(wish.name)) for wish in wishes)
+
+
+def granted(session: Session, inventory: Inventory) -> tuple[Mapping[str, frozenset[str]], str]:
+    """(All privileges of this login by object, the id of the root folder); a cluster's with its resource pool's.
+
+    The objects are VMs, hosts, clusters and the root folder; none where vCenter does not tell.
+    Raises NotConnected in its kinds.
+    """
+    kinds = (("VirtualMachine", inventory.vms), ("HostSystem", inventory.hosts), (_CLUSTER, inventory.clusters))
+    entities = [session.managed(kind, ref) for kind, refs in kinds for ref in refs]
+    entities.append(session.content.rootFolder)
+    root = session.service["rootFolder"][1]
+    try:
+        pools = _pools(session, inventory.clusters)
+        login = session.read(lambda: session.content.sessionManager.currentSession)
+        found = {} if login is None else _privileges(session, [*entities, *pools.values()], str(login.userName))
+    except NotConnected:
+        raise
+    except GpuopsError:
+        return {}, root
+    for cluster, pool in pools.items():
+        if cluster in found:
+            found[cluster] |= found.get(str(pool._moId), frozenset())
+    return found, root
+
+
+def _pools(session: Session, clusters: Iterable[str]) -> dict[str, Any]:
+    """The root resource pool of each cluster."""
+    objects = {ref: session.managed(_CLUSTER, ref) for ref in clusters}
+    found = {ref: session.read(getattr, cluster, "resourcePool") for ref, cluster in objects.items()}
+    return {ref: pool for ref, pool in found.items() if pool is not None}
+
+
+def _privileges(session: Session, entities: Sequence[Any], user: str) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for start in range(0, len(entities), _AT_ONCE):
+        asked = entities[start : start + _AT_ONCE]
+        told = session.read(_manager(session).FetchUserPrivilegeOnEntities, list(asked), user) or ()
+        with session.decoding("FetchUserPrivilegeOnEntities"):
+            found |= {str(each.entity._moId): frozenset(map(str, each.privileges or ())) for each in told}
+    return found
+
+
+def write_role(session: Session, wish: RoleWish, op_id: str) -> None:
+    """vCenter's role of that name is the wanted one from then on.
+
+    Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
+    """
+    manager, privileges = _manager(session), sorted(wish.privileges)
+    there = next((role for role in _roles(session) if role.name == wish.name), None)
+    if there is None:
+        session.change(manager.AddAuthorizationRole, wish.name, privileges, subject=wish.name, op_id=op_id)
+    else:
+        session.change(
+            manager.UpdateAuthorizationRole, there.roleId, wish.name, privileges, subject=wish.name, op_id=op_id
+        )
+
+
+def _require_known(session: Session, wishes: Sequence[RoleWish]) -> None:
+    """An older vCenter refuses a whole role for one name that it does not know, without saying which."""
+    known = {str(each.privId) for each in session.read(lambda: _manager(session).privilegeList) or ()}
+    for wish in wishes:
+        if unknown := sorted(wish.privileges - known):
+            raise PolicyError(
+                f"role {wish.name}: this vCenter has no privilege {', '.join(unknown)}",
+                hint="take it out of the file; nothing was changed",
+            )
+
+
+def _roles(session: Session) -> Collection[Any]:
+    return session.read(lambda: _manager(session).roleList) or ()
+
+
+def _manager(session: Session) -> Any:
+    manager = session.content.authorizationManager
+    if manager is None:
+        raise ProtocolError("this vCenter has no AuthorizationManager")
+    return manager

@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.managed import managed
-from gpuops.vsphere.questions import questions
-from gpuops.vsphere.updates import News, Updates
+from gpuops.vsphere.waiting.updates import News, Updates
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -79,7 +77,7 @@ class TaskWatch:
         if all(ref in self._running for ref in unended):
             return
         self._running = {ref: self._running.get(ref, {}) for ref in unended}
-        self._updates.watch([managed(self._session, "Task", ref) for ref in unended], PATHS)
+        self._updates.watch([self._session.managed("Task", ref) for ref in unended], PATHS)
 
     def _taken(self, left: dict[str, None]) -> Iterator[TaskEnd]:
         for ref in [ref for ref in left if ref in self._ends]:
@@ -110,7 +108,7 @@ class TaskWatch:
         subject = _subject(info, ref)
         fault = info.get("info.error")
         if fault is None:
-            task = managed(self._session, "Task", ref)
+            task = self._session.managed("Task", ref)
             fault = self._session.read(lambda: task.info.error, subject=subject)
         if not isinstance(fault, Exception):
             return StepFailed(f"{subject}: vCenter does not say why its task failed")
@@ -144,3 +142,23 @@ def _vms(entities: Iterable[Any]) -> Collection[str]:
 
 def _subject(info: dict[str, Any], ref: str) -> str:
     return info.get("info.entityName") or ref
+
+
+def questions(session: Session, vms: Collection[str]) -> Mapping[str, str]:
+    """The text of the question each of these VMs waits on (`runtime.question`); those that do not wait are left out.
+
+    gpuops never answers one: the wrong answer loses data.
+    """
+    from pyVmomi import vim, vmodl
+
+    if not vms:
+        return {}
+    query = vmodl.query.PropertyCollector
+    spec = query.FilterSpec(
+        objectSet=[query.ObjectSpec(obj=session.vm(ref)) for ref in vms],
+        propSet=[query.PropertySpec(type=vim.VirtualMachine, pathSet=["runtime.question"], all=False)],
+        reportMissingObjectsInResults=True,
+    )
+    found = session.retrieve(spec, len(vms))
+    with session.decoding("a read of questions"):
+        return {str(each.obj._moId): str(one.val.text) for each in found for one in each.propSet if one.val is not None}

@@ -154,7 +154,7 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
     return (host, int(port)) if host and port.isdigit() else (target.proxy, 80)
 
 
-def barred(target: Target, error: BaseException) -> GpuopsError:
+def connection_error(target: Target, error: BaseException) -> GpuopsError:
     """The error that says why the door stayed shut."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():

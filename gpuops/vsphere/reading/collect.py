@@ -1,4 +1,4 @@
-"""Collect: one immutable Inventory out of a constant number of bulk reads.
+"""Reads one immutable Inventory with a constant number of bulk reads, and reads parts of it anew.
 
 First everything thin: folders, clusters, hosts, datastores, VMs, and the tasks now running on VMs, through one view.
 Then, only where GPUs are: the PCI devices of hosts that show one, and devices and extraConfig of the VMs on them.
@@ -16,13 +16,12 @@ from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Cluster, Datastore, Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import RunningTask, Vm
-from gpuops.vsphere import paths
-from gpuops.vsphere.decode_cluster import decode_cluster
-from gpuops.vsphere.decode_host import ThinHost, host_with_gpus, pci_gpus, thin_host
-from gpuops.vsphere.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.elements import child, children, flag, mebibytes, moment, number, text, texts, whole
-from gpuops.vsphere.reader import Found, Reader, reading
+from gpuops.vsphere.reading import property_paths as paths
+from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_gpus, thin_host
+from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
+from gpuops.vsphere.reading.reader import Found, Reader, reading
 from gpuops.vsphere.session import Session
+from gpuops.vsphere.transport.xml_values import child, children, flag, mebibytes, moment, number, text, texts, whole
 
 HOT_MIGRATE: Final = "vgpu.hotmigrate.enabled"
 _DEEPEST_FOLDER: Final = 100
@@ -95,7 +94,7 @@ def inventory(session: Session) -> Inventory:
         )
 
 
-def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
+def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
     """The same snapshot with these VMs, their datastores and the GPUs of their hosts read anew; a VM that is gone is
     dropped. Each is where it is now, under its name of now.
 
@@ -106,27 +105,31 @@ def observe(session: Session, seen: Inventory, vms: Collection[str]) -> Inventor
         places = {each.ref: each for each in thin if isinstance(each, _Place)}
         fresh = _vms(_custom_fields(reader, session), thin, places)
         detailed = _detailed(reader, session.api_version, fresh.values())
-        known = {ref: _tagged_as(seen.vms.get(ref), vm) for ref, vm in detailed.items()}
+        known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in detailed.items()}
         touched = {
-            ref for vm in (*known.values(), *(seen.vms[ref] for ref in vms if ref in seen.vms)) if (ref := vm.host)
+            ref
+            for vm in (*known.values(), *(inventory.vms[ref] for ref in vms if ref in inventory.vms))
+            if (ref := vm.host)
         }
-        hosts = _observed_hosts(reader, session.api_version, seen, touched)
+        hosts = _observed_hosts(reader, session.api_version, inventory, touched)
         now = _now(reader)
-    kept = {ref: vm for ref, vm in seen.vms.items() if ref not in vms}
-    stores = {**seen.datastores, **{each.ref: each for each in thin if isinstance(each, Datastore)}}
-    return replace(seen, vms={**kept, **known}, hosts={**seen.hosts, **hosts}, datastores=stores, taken_at=now)
+    kept = {ref: vm for ref, vm in inventory.vms.items() if ref not in vms}
+    stores = {**inventory.datastores, **{each.ref: each for each in thin if isinstance(each, Datastore)}}
+    return replace(
+        inventory, vms={**kept, **known}, hosts={**inventory.hosts, **hosts}, datastores=stores, taken_at=now
+    )
 
 
-def with_drs(session: Session, seen: Inventory, vms: Collection[str]) -> Inventory:
+def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> Inventory:
     """The same snapshot with the clusters of these VMs read anew."""
-    found = (seen.cluster_of(seen.vms[ref]) for ref in vms if ref in seen.vms)
+    found = (inventory.cluster_of(inventory.vms[ref]) for ref in vms if ref in inventory.vms)
     named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
     refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
     with reading(session) as reader:
         fresh = reader.these(
             {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
         )
-    return replace(seen, clusters={**seen.clusters, **{cluster.ref: cluster for cluster in fresh}})
+    return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in fresh}})
 
 
 def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops.errors import GpuopsError
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, RelocateVm, ResumeVm, SetVmDrs, Step, SuspendVm
-from gpuops.vsphere import typed_pages
-from gpuops.vsphere.managed import vm
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -50,7 +48,7 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     description = DESCRIPTIONS.get(type(step))
     if description is None:
         return None
-    user, entity = _user(session), vm(session, step.vm)
+    user, entity = _user(session), session.vm(step.vm)
     if isinstance(step, SetVmDrs):
         entity = _cluster(session, step.vm)
         if entity is None:
@@ -72,7 +70,7 @@ def adopt(session: Session, step: Step, since: datetime) -> TaskRef | None:
     return None
 
 
-def started_by_this_login(session: Session, ref: str, since: datetime) -> bool:
+def started_by_this_login(session: Session, vm: str, since: datetime) -> bool:
     """Whether a VM that runs does so by a start which this login asked for at `since` (by vCenter) or later.
 
     The task history tells, long after a task's object is gone: a start of this login that has not failed, or one that
@@ -82,7 +80,7 @@ def started_by_this_login(session: Session, ref: str, since: datetime) -> bool:
     from pyVmomi import vim
 
     user, queued = _user(session), vim.TaskFilterSpec.ByTime(timeType="queuedTime", beginTime=since)
-    told = _history(session, vm(session, ref), time=queued)
+    told = _history(session, session.vm(vm), time=queued)
     with session.decoding("a read of tasks"):
         starts = [
             (_is_own(user, info.get("info.reason")) is not False, info.get("info.state") != FAILED)
@@ -95,7 +93,7 @@ def started_by_this_login(session: Session, ref: str, since: datetime) -> bool:
 def _cluster(session: Session, ref: str) -> Any:
     """What the VM's host is in; None for a VM that is gone, or that this login cannot see the host of."""
     try:
-        host = session.read(lambda: vm(session, ref).runtime.host, subject=ref)
+        host = session.read(lambda: session.vm(ref).runtime.host, subject=ref)
         return session.read(lambda: host.parent, subject=ref) if host is not None else None
     except GpuopsError as error:
         if is_gone(error):
@@ -114,7 +112,7 @@ def _recent(session: Session, entity: Any) -> list[tuple[str, dict[str, Any]]]:
         propSet=[query.PropertySpec(type=vim.Task, pathSet=list(PATHS), all=False)],
     )
     try:
-        found = typed_pages.objects(session, spec, _MOST, subject=_name(entity))
+        found = session.retrieve(spec, _MOST, subject=_name(entity))
     except GpuopsError as error:
         if is_gone(error):
             return []

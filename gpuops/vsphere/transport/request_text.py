@@ -11,11 +11,17 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from gpuops.errors import ProtocolError, UsageError
-from gpuops.vsphere.transport.reference import REFERENCE
 
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _UNWRITABLE_BYTES: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]")
 _TYPE: Final = re.compile(r"[A-Za-z]{1,80}")
+
+_PLAIN: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,79}"
+_OF_A_SESSION: Final = r"session\[[0-9A-Fa-f-]{1,40}\]"
+"""How vCenter begins the ids of views, collectors and filters, which live as long as the session."""
+
+# pyVmomi writes the id into `_this` as it is, unescaped: anything else could carry elements of its own.
+REFERENCE: Final = re.compile(f"(?:{_OF_A_SESSION})?{_PLAIN}")
 
 
 def written(text: str) -> str:

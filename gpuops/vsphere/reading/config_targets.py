@@ -15,7 +15,6 @@ from gpuops.errors import GpuopsError, NotConnected, UsageError
 from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget
-from gpuops.vsphere import managed
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
@@ -40,7 +39,7 @@ def with_config_targets(session: Session, inventory: Inventory, hosts: Collectio
 def _with_config_target(session: Session, host: Host) -> Host:
     from pyVmomi import vmodl
 
-    target = managed.host(session, host.ref)
+    target = session.host(host.ref)
     try:
         browser = session.read(lambda: target.parent.environmentBrowser, subject=host.name)
         offered = session.read(lambda: browser.QueryConfigTarget(target), subject=host.name)

@@ -18,7 +18,8 @@ from gpuops.model.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.vsphere.elements import (
+from gpuops.vsphere.reading.reader import Found
+from gpuops.vsphere.transport.xml_values import (
     XSI_TYPE,
     children,
     descendants,
@@ -33,7 +34,6 @@ from gpuops.vsphere.elements import (
     whole,
     word,
 )
-from gpuops.vsphere.reader import Found
 
 _KEPT_KEYS: Final = ("pcipassthru", "numa.", "sched.", "gpuops.", "guestinfo.gpuops.")
 """extraConfig keys a plan may need, in lower case; the rest stays in vCenter."""

@@ -1,4 +1,4 @@
-"""Hosts, out of the XML of a bulk read: graphics, passthrough, NUMA, and the PCI devices behind them."""
+"""Decodes hosts and clusters of a bulk read: graphics, passthrough, NUMA, PCI devices; DRS and HA."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from gpuops.model.gpu import (
     PhysicalGpu,
     VgpuMode,
 )
-from gpuops.model.host import DeviceBinding, Host, OfferedProfile
+from gpuops.model.host import AdmissionControl, Cluster, DeviceBinding, DrsRule, Host, OfferedProfile, RuleKind
 from gpuops.model.numa import NumaNode
-from gpuops.vsphere.elements import (
+from gpuops.vsphere.reading.reader import Found
+from gpuops.vsphere.transport.xml_values import (
     child,
     children,
     count,
     descendants,
     flag,
+    kind,
     mebibytes,
     moment,
     number,
@@ -36,12 +38,17 @@ from gpuops.vsphere.elements import (
     whole,
     word,
 )
-from gpuops.vsphere.reader import Found
 
 # PCI class codes (PCI Code and ID Assignment Specification): base class 03 display controllers, 12 accelerators
 _DISPLAY_CLASS: Final = 0x03
 _ACCELERATOR_CLASS: Final = 0x12
 _GPU_VENDORS: Final = frozenset({NVIDIA_VENDOR_ID, 0x1002, 0x8086})
+
+_BETWEEN_VMS: Final = {
+    "ClusterAffinityRuleSpec": RuleKind.TOGETHER,
+    "ClusterAntiAffinityRuleSpec": RuleKind.APART,
+}
+_VMS_AND_HOSTS: Final = "ClusterVmHostRuleInfo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,3 +293,71 @@ def _datastores(value: Any, unreadable: tuple[str, ...]) -> tuple[str, ...] | No
 
 def _megahertz(hertz: int | None) -> int | None:
     return None if hertz is None else hertz // 1_000_000
+
+
+def decode_cluster(found: Found, name: str) -> Cluster:
+    """The cluster of a read of `configurationEx`; what this login cannot read of it is unknown."""
+    configuration: Any = found.properties.get("configurationEx")
+    drs = child(configuration, "drsConfig")
+    overrides = [(vm, each) for each in children(configuration, "drsVmConfig") if (vm := text(each, "key"))]
+    return Cluster(
+        ref=found.ref,
+        name=name,
+        drs_enabled=flag(drs, "enabled"),
+        drs_behavior=text(drs, "defaultVmBehavior"),
+        drs_overrides=tuple((vm, text(each, "behavior") or "") for vm, each in overrides),
+        admission=_admission(child(configuration, "dasConfig")),
+        rules=None if configuration is None else tuple(_rules(configuration)),
+        drs_excluded=tuple(vm for vm, each in overrides if flag(each, "enabled") is False),
+    )
+
+
+def _admission(das: Any) -> AdmissionControl | None:
+    """What HA keeps free. `failoverLevel` of dasConfig itself is what vCenter before 4.0 had in place of a policy."""
+    if not (flag(das, "enabled") and flag(das, "admissionControlEnabled")):
+        return None
+    policy = child(das, "admissionControlPolicy")
+    way = "" if policy is None else kind(policy)
+    if way == "ClusterFailoverHostAdmissionControlPolicy":
+        return AdmissionControl(
+            failover_hosts=tuple(each.text for each in children(policy, "failoverHosts") if each.text)
+        )
+    level = number(das if policy is None else policy, "failoverLevel")
+    if way != "ClusterFailoverResourcesAdmissionControlPolicy":
+        return AdmissionControl(failover_level=level)
+    computed = flag(policy, "autoComputePercentages")
+    memory = number(policy, "memoryFailoverResourcesPercent") or None
+    cpu = number(policy, "cpuFailoverResourcesPercent") or None
+    by_level = level if computed and memory is None and cpu is None else None
+    return AdmissionControl(memory_percent=memory, cpu_percent=cpu, failover_level=by_level)
+
+
+def _rules(configuration: Any) -> Iterator[DrsRule]:
+    """The enabled rules that say where VMs are; one between groups of VMs says when they start."""
+    groups = {text(each, "name"): _members(each) for each in children(configuration, "group")}
+    for each in children(configuration, "rule"):
+        if flag(each, "enabled") is False:
+            continue
+        spoken = kind(each)
+        if spoken in _BETWEEN_VMS:
+            vms = tuple(vm.text for vm in children(each, "vm") if vm.text)
+            yield DrsRule(text(each, "name") or "", _BETWEEN_VMS[spoken], vms, mandatory=flag(each, "mandatory"))
+        elif spoken == _VMS_AND_HOSTS:
+            yield _vms_and_hosts(each, groups)
+
+
+def _vms_and_hosts(rule: Any, groups: Mapping[str | None, tuple[str, ...]]) -> DrsRule:
+    """A group that is not there has no members: a rule that names it lets its VMs be nowhere, which is refused."""
+    named = text(rule, "affineHostGroupName")
+    return DrsRule(
+        name=text(rule, "name") or "",
+        kind=RuleKind.HOSTS,
+        vms=groups.get(text(rule, "vmGroupName"), ()),
+        on=None if named is None else groups.get(named, ()),
+        off=groups.get(text(rule, "antiAffineHostGroupName") or "", ()),
+        mandatory=flag(rule, "mandatory"),
+    )
+
+
+def _members(group: Any) -> tuple[str, ...]:
+    return tuple(each.text for name in ("vm", "host") for each in children(group, name) if each.text)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, LoginRefused, NoPermission, ProtocolError, Refused
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 
 if TYPE_CHECKING:
     import requests
@@ -73,7 +73,7 @@ def _tagging(target: Target, http: requests.Session) -> Iterator[Any]:
         connector = get_requests_connector(
             session=http,
             url=f"https://{target.address}/api",
-            timeout=door.SILENCE_S,
+            timeout=network.SILENCE_S,
             pool_size=None,  # a number would make it mount adapters of its own, with the system's trust
             provider_filter_chain=[LegacySecurityContextFilter(security_context=security)],
         )
@@ -84,7 +84,7 @@ def _tagging(target: Target, http: requests.Session) -> Iterator[Any]:
     try:
         yield StubFactory(configuration)
     finally:
-        with suppress(*_vapi_errors(), *door.LOST_ERRORS):
+        with suppress(*_vapi_errors(), *network.LOST_ERRORS):
             LoginService(configuration).delete()
 
 
@@ -138,8 +138,8 @@ def _translated(target: Target) -> Iterator[None]:
         ) from error
     except Unauthorized as error:
         raise NoPermission("this login may not read tags", hint="ask for read access to tags and VMs") from error
-    except (*door.LOST_ERRORS, door.Unreadable) as error:
-        raise door.barred(target, error) from error
+    except (*network.LOST_ERRORS, network.Unreadable) as error:
+        raise network.connection_error(target, error) from error
     except _vapi_errors() as error:
         raise _not_answered(target, error) from error
 
@@ -150,7 +150,7 @@ def _vapi_errors() -> tuple[type[Exception], ...]:
     from vmware.vapi.data.serializers.jsonrpc import JsonRpcError
     from vmware.vapi.exception import CoreException
 
-    return (VapiError, JsonRpcError, CoreException, *door.UNREADABLE_ERRORS)
+    return (VapiError, JsonRpcError, CoreException, *network.UNREADABLE_ERRORS)
 
 
 def _not_answered(target: Target, error: Exception) -> GpuopsError:

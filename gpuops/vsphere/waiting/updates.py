@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuops import clock
 from gpuops.errors import VcenterUnreachable
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -74,7 +74,7 @@ class Updates:
         from pyVmomi import vmodl
 
         while self._left:
-            with suppress(vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS):
+            with suppress(vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS):
                 self._left.pop().DestroyPropertyCollector()
 
     def _ask(self, wait_s: float) -> list[News] | None:
@@ -129,7 +129,7 @@ class Updates:
             return [News(str(each._moId), {}, gone=True) for each in gone]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
-        except (vmodl.MethodFault, *door.LOST_ERRORS, *door.UNREADABLE_ERRORS) as error:
+        except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
             self._begin_anew(error)  # tasks go on whatever becomes of who watches them
         return []
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.model.target import Target
-from gpuops.vsphere.elements import kind
-from gpuops.vsphere.transport import door
+from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.exchange import exchange
 from gpuops.vsphere.transport.reply import elements
-from gpuops.vsphere.transport.written import reference
+from gpuops.vsphere.transport.request_text import reference
+from gpuops.vsphere.transport.xml_values import kind
 
 CALL_S: Final = 120
 """For one call and its whole reply."""
@@ -71,7 +71,7 @@ class Wire:
         Raises SessionEnded, WireFault, NotConnected in its kinds.
         """
         reply = self.fetch(method, this, arguments, deadline=deadline, again=again)
-        with door.decoding(self.target.address, method):
+        with network.decoding(self.target.address, method):
             return parsed(reply, self.target.address)
 
     def fetch(
@@ -88,22 +88,22 @@ class Wire:
         until = clock.passed_s() + CALL_S if deadline is None else deadline
         try:
             return self._exchange(body, until)
-        except door.BROKEN_OFF as error:
+        except network.BROKEN_OFF as error:
             self.close()
             if not again:
-                raise door.barred(self.target, error) from error
-        except (*door.LOST_ERRORS, door.Unreadable) as error:
+                raise network.connection_error(self.target, error) from error
+        except (*network.LOST_ERRORS, network.Unreadable) as error:
             self.close()
-            raise door.barred(self.target, error) from error
+            raise network.connection_error(self.target, error) from error
         try:
             return self._exchange(body, until)
-        except (*door.LOST_ERRORS, door.Unreadable) as error:
+        except (*network.LOST_ERRORS, network.Unreadable) as error:
             self.close()
-            raise door.barred(self.target, error) from error
+            raise network.connection_error(self.target, error) from error
 
     def _exchange(self, body: bytes, deadline: float) -> bytes:
         if self._connection is None:
-            self._connection = door.open_connection(self.target, door.tls_context(self.target))
+            self._connection = network.open_connection(self.target, network.tls_context(self.target))
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": f'"urn:vim25/{self._api_version}"'}
         if self.cookie:
             headers["Cookie"] = self.cookie
@@ -118,7 +118,7 @@ class Wire:
             try:
                 morsel = SimpleCookie(header).get(_COOKIE)
             except CookieError as error:
-                raise door.Unreadable("a cookie that is none") from error
+                raise network.Unreadable("a cookie that is none") from error
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
 
@@ -132,7 +132,7 @@ def parsed(received: bytes, address: str) -> Any:
     """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
     try:
         root = elements(received)
-    except door.Unreadable as error:
+    except network.Unreadable as error:
         raise ProtocolError(f"{address} sends {error}") from error
     body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
     if body is None or len(body) == 0:

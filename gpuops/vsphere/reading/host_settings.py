@@ -1,0 +1,221 @@
+"""Reads the settings of hosts: NVIDIA's kernel module, graphics, passthrough, packages, and what else manages them.
+
+`writing.hosts` calls it for the hosts that a plan changes. Who manages a host: host profiles and vSphere Configuration
+Profiles (vSphere API reference, HostProfileManager.FindAssociatedProfile, of a host or a cluster, System.View;
+ComputeResource.configManagerEnabled, 8.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gpuops.errors import GpuopsError, NotConnected, ProtocolError
+from gpuops.model.device_group import DeviceGroup
+from gpuops.model.host import Host
+from gpuops.model.host_settings import (
+    Custody,
+    GraphicsDevice,
+    GraphicsSettings,
+    HostSettings,
+    PassthroughState,
+    SoftwarePackage,
+)
+from gpuops.plan.core.versions import GROUP, version_numbers
+from gpuops.vsphere.reading.config_targets import AT_A_TIME, device_groups
+from gpuops.vsphere.transport.xml_values import pci_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuops.vsphere.session import Session
+
+Answer = TypeVar("Answer")
+Value = TypeVar("Value")
+
+MODULE: Final = "nvidia"
+"""The kernel module of NVIDIA's vGPU manager."""
+
+SINCE: Final = version_numbers("8.0.0.0")
+"""Before it no cluster could keep the configuration of its hosts."""
+
+
+def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, ...]:
+    """The settings of each of these hosts; what cannot be read is said in them. Raises NotConnected in its kinds."""
+    custodians = Custodians(session, hosts)
+    with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(hosts)), thread_name_prefix="host-settings") as pool:
+        return tuple(pool.map(lambda host: _HostReader(session, host, custodians).settings(), hosts))
+
+
+class _HostReader:
+    """Reads one host, and keeps the reasons why something could not be read."""
+
+    def __init__(self, session: Session, host: Host, custodians: Custodians) -> None:
+        self._session = session
+        self._host = host
+        self._custodians = custodians
+        self._unread: list[str] = []
+
+    def settings(self) -> HostSettings:
+        if self._host.connected is not True:
+            return HostSettings(unread=("it is not connected",))
+        target = self._session.host(self._host.ref)
+        managers = self._answer(lambda: target.configManager)
+        if managers is None:
+            return self._said()
+        capability = self._answer(lambda: target.capability)
+        graphics = self._of(managers.graphicsManager, lambda manager: manager.graphicsConfig)
+        passthrough = self._of(managers.pciPassthruSystem, lambda system: system.pciPassthruInfo)
+        return replace(
+            self._modules(managers.kernelModuleSystem),
+            packages=self._packages(managers.imageConfigManager),
+            graphics=self._made("graphicsConfig", graphics_settings, graphics),
+            passthrough=self._made("pciPassthruInfo", _passthrough_states, passthrough),
+            rebinds_without_reboot=capability.deviceRebindWithoutRebootSupported if capability else None,
+            takes_labels=capability.assignHwPciConfigSupported if capability else None,
+            device_groups=self._device_groups(managers.assignableHardwareManager),
+            custody=self._custodians.of(self._host),
+            unread=tuple(dict.fromkeys(self._unread)),
+        )
+
+    def _made(self, what: str, make: Callable[[Any], Value], told: Any) -> Value | None:
+        """A value of ours of what it told; None where it told nothing."""
+        if told is None:
+            return None
+        with self._session.decoding(what):
+            return make(told)
+
+    def _of(self, manager: Any, ask: Callable[[Any], Answer]) -> Answer | None:
+        return None if manager is None else self._answer(lambda: ask(manager))
+
+    def _modules(self, system: Any) -> HostSettings:
+        loaded = self._of(system, lambda system: system.QueryModules())
+        if loaded is None:
+            return self._said()
+        ours = next((module for module in loaded if module.name == MODULE), None)
+        if ours is None:
+            return HostSettings(has_module=False)
+        return HostSettings(
+            module_options=self._answer(lambda: system.QueryConfiguredModuleOptionString(MODULE)),
+            # what the module would be given is not what it was given while it is not loaded
+            loaded_options=(ours.optionString or "") if ours.loaded else None,
+            has_module=True,
+        )
+
+    def _device_groups(self, manager: Any) -> tuple[DeviceGroup, ...] | None:
+        """It is asked for a warning alone: that it does not tell is no reason to say so of all settings."""
+        if version_numbers(self._session.api_version) < version_numbers(GROUP[0]):
+            return ()
+        if manager is None:
+            return None
+        try:
+            told = self._session.read(manager.RetrieveVendorDeviceGroupInfo, subject=self._host.name)
+        except NotConnected:
+            raise
+        except GpuopsError:
+            return None
+        return self._made("RetrieveVendorDeviceGroupInfo", device_groups, told or ())
+
+    def _packages(self, manager: Any) -> tuple[SoftwarePackage, ...] | None:
+        told = self._of(manager, lambda manager: manager.FetchSoftwarePackages())
+        return self._made("FetchSoftwarePackages", _packages, told)
+
+    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
+        """What it answers; None, and the reason kept, where it does not or may not."""
+        try:
+            return self._session.read(call, subject=self._host.name)
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            self._unread.append(error.message.removeprefix(f"{self._host.name}: "))
+            return None
+
+    def _said(self) -> HostSettings:
+        return HostSettings(unread=tuple(self._unread))
+
+
+def _packages(told: Iterable[Any]) -> tuple[SoftwarePackage, ...]:
+    return tuple(SoftwarePackage(each.name, each.version or "", each.vendor or "") for each in told)
+
+
+def graphics_settings(config: Any) -> GraphicsSettings:
+    """A vim.host.GraphicsConfig as the model has it; a device that is not named as PCI names devices is left out."""
+    devices = []
+    for each in config.deviceType or ():
+        address = pci_address(each.deviceId)
+        if address is not None:
+            devices.append(GraphicsDevice(address, each.graphicsType, getattr(each, "vgpuMode", None) or None))
+    return GraphicsSettings(config.hostDefaultGraphicsType, config.sharedPassthruAssignmentPolicy, tuple(devices))
+
+
+def _passthrough_states(told: Iterable[Any]) -> tuple[PassthroughState, ...]:
+    return tuple(
+        PassthroughState(
+            address,
+            capable=bool(each.passthruCapable),
+            enabled=bool(each.passthruEnabled),
+            active=bool(each.passthruActive),
+            label=getattr(each, "hardwareLabel", None) or None,
+            depends_on=each.dependentDevice or None,
+        )
+        for each in told
+        if (address := pci_address(each.id)) is not None
+    )
+
+
+class Custodians:
+    """Whom the hosts of one vCenter are in the custody of; each cluster is asked once."""
+
+    def __init__(self, session: Session, hosts: Iterable[Host]) -> None:
+        """Asks the clusters of these hosts. Raises NotConnected in its kinds."""
+        self._session = session
+        self._manager = self._answer(lambda: session.content.hostProfileManager)
+        self._clusters: Mapping[str, Custody] = {
+            ref: self._of(session.managed("ClusterComputeResource", ref))
+            for ref in sorted({host.cluster for host in hosts if host.cluster})
+        }
+
+    def of(self, host: Host) -> Custody:
+        """The profiles of the host and of its cluster. Raises NotConnected in its kinds."""
+        target = self._session.host(host.ref)
+        mine = self._profiles(target)
+        if host.cluster is None:
+            alone = self._answer(lambda: target.parent)
+            return Custody(mine, None if alone is None else self._configured(alone))
+        above = self._clusters[host.cluster]
+        known = mine is not None and above.profiles is not None
+        both = tuple(dict.fromkeys((*(mine or ()), *(above.profiles or ()))))
+        return Custody(both if known or both else None, above.configured)
+
+    def _of(self, compute: Any) -> Custody:
+        return Custody(self._profiles(compute), self._configured(compute))
+
+    def _configured(self, compute: Any) -> bool | None:
+        if version_numbers(self._session.api_version) < SINCE:
+            return False
+        return self._answer(lambda: compute.configManagerEnabled)
+
+    def _profiles(self, entity: Any) -> tuple[str, ...] | None:
+        manager = self._manager
+        if manager is None:
+            return None
+        found = self._answer(lambda: manager.FindAssociatedProfile(entity))
+        return None if found is None else tuple(self._names(found))
+
+    def _names(self, profiles: Iterable[Any]) -> Iterator[str]:
+        """A profile whose name this login may not read counts too, by its id."""
+        for profile in profiles:
+            yield self._answer(partial(getattr, profile, "name")) or str(profile._moId)
+
+    def _answer(self, call: Callable[[], Answer]) -> Answer | None:
+        try:
+            return self._session.read(call)
+        except ProtocolError:  # it does not know the call: nobody can say
+            return None
+        except NotConnected:
+            raise
+        except GpuopsError:
+            return None

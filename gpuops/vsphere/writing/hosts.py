@@ -1,0 +1,169 @@
+"""Changes hosts: their settings, maintenance mode and reboot. `Connection.hosts` is the port of `execute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from gpuops.errors import GpuopsError, OutcomeUnknown, Refused
+from gpuops.model.task import TaskRef
+from gpuops.plan.core.steps import (
+    ConfigureGraphics,
+    ConfigureMig,
+    ConfigureModule,
+    ConfigurePassthrough,
+    EnterMaintenance,
+    HostStep,
+    HostTask,
+    LeaveMaintenance,
+    RebootHost,
+)
+from gpuops.vsphere.authorization import held_on_hosts, lacking_on_hosts
+from gpuops.vsphere.reading.host_settings import MODULE, settings_of
+from gpuops.vsphere.transport.xml_values import pci_address
+from gpuops.vsphere.waiting.states import wait_for_boot
+from gpuops.vsphere.writing.lost_replies import is_gone
+
+if TYPE_CHECKING:
+    from gpuops.model.host_settings import GraphicsSettings
+    from gpuops.model.inventory import Inventory
+    from gpuops.vsphere.session import Session
+
+DESCRIPTIONS: Final[Mapping[type, str]] = {
+    EnterMaintenance: "HostSystem.enterMaintenanceMode",
+    LeaveMaintenance: "HostSystem.exitMaintenanceMode",
+    RebootHost: "HostSystem.reboot",
+}
+"""TaskInfo.descriptionId of the task a step makes (vSphere API reference, TaskDescription.methodInfo)."""
+
+LEAVE_LIMIT_S: Final = 600
+
+
+class HostConnection:
+    """Implements `Hosts` over one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the settings of these hosts; what cannot be read is said in them.
+
+        Raises NotConnected in its kinds.
+        """
+        asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
+        if not asked:
+            return inventory
+        told = zip(asked, settings_of(self._session, asked), strict=True)
+        return inventory.with_hosts([replace(host, settings=found) for host, found in told])
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By host, those of the needed privileges that this login does not have."""
+        return lacking_on_hosts(self._session, needed)
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        """By host that vCenter told of, those of the privileges that this login has."""
+        return held_on_hosts(self._session, hosts, asked)
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
+        name = inventory.hosts[step.host].name
+        managers = self._session.read(lambda: self._session.host(step.host).configManager, subject=name)
+        match step:
+            case ConfigureModule(after=options):
+                system = self._manager(managers, "kernelModuleSystem", name)
+                self._change(system.UpdateModuleOptionString, name, op_id, MODULE, options)
+            case ConfigureGraphics(after=graphics):
+                manager = self._manager(managers, "graphicsManager", name)
+                # what is there, changed in place: fields that this version does not know go back as they came
+                config = self._session.read(lambda: manager.graphicsConfig, subject=name)
+                with self._session.decoding("graphicsConfig"):
+                    wanted = _graphics_config(config, graphics)
+                self._change(manager.UpdateGraphicsConfig, name, op_id, wanted)
+            case ConfigurePassthrough():
+                system = self._manager(managers, "pciPassthruSystem", name)
+                self._change(system.UpdatePassthruConfig, name, op_id, _passthrough_config(step))
+            case ConfigureMig():
+                raise Refused(f"{name}: vCenter has no call for MIG mode", hint="--host-shell ssh asks the host itself")
+            case _:
+                assert_never(step)
+
+    def _manager(self, managers: Any, which: str, name: str) -> Any:
+        """One of the host's managers. Raises Refused where it has none: nothing was sent."""
+        found = getattr(managers, which, None)
+        if found is None:
+            raise Refused(f"{name}: vCenter names no {which} of this host, so it is not changed")
+        return found
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        from pyVmomi import vim
+
+        name = inventory.hosts[step.host].name
+        target = self._session.host(step.host)
+        match step:
+            case EnterMaintenance(vsan_mode=mode, limit_s=limit_s):
+                spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction=mode.value))
+                # VMs that are off stay on it: it comes back
+                task = self._session.change(
+                    target.EnterMaintenanceMode_Task, limit_s, False, spec, subject=name, op_id=op_id
+                )
+            case LeaveMaintenance():
+                task = self._session.change(target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id)
+            case RebootHost():
+                task = self._session.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
+            case _:
+                assert_never(step)
+        if not isinstance(task, vim.Task):
+            raise OutcomeUnknown(f"{name}: vCenter answered without a task; whether it happened is not known yet")
+        return TaskRef(str(task._moId))
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        """A task of this kind that has not ended on the step's host; somebody else's leads to the same state.
+
+        None = there is none, or the host is gone.
+        """
+        target = self._session.host(step.host)
+        try:
+            recent = self._session.read(lambda: target.recentTask, subject=step.host) or ()
+            tasks = [(task, self._session.read(lambda task=task: task.info, subject=step.host)) for task in recent]
+        except GpuopsError as error:
+            if is_gone(error):
+                return None
+            raise
+        for task, info in tasks:
+            if info and info.descriptionId == DESCRIPTIONS[type(step)] and info.state in ("queued", "running"):
+                return TaskRef(str(task._moId))
+        return None
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        """Those of these hosts that are connected and have booted since, within the time."""
+        return wait_for_boot(self._session, since, timeout_s)
+
+    def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
+        self._session.change(call, *arguments, subject=name, op_id=op_id)
+
+
+def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
+    """The configuration with what differs set."""
+    config.hostDefaultGraphicsType = wanted.default_type
+    config.sharedPassthruAssignmentPolicy = wanted.assignment_policy
+    devices = {device.address: device for device in wanted.devices}
+    for each in config.deviceType or ():
+        address = pci_address(each.deviceId)
+        if address is not None and (device := devices.get(address)) is not None:
+            each.graphicsType = device.graphics_type
+            if device.vgpu_mode is not None:
+                each.vgpuMode = device.vgpu_mode
+    return config
+
+
+def _passthrough_config(step: ConfigurePassthrough) -> list[Any]:
+    """Only the devices that change. Without `applyNow` it is in force at once where the host can do that."""
+    from pyVmomi import vim
+
+    return [
+        vim.host.PciPassthruConfig(id=str(each.address), passthruEnabled=each.enabled, hardwareLabel=each.label)
+        for each in step.devices
+    ]

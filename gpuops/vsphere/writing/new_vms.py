@@ -1,0 +1,93 @@
+"""Makes VMs: a clone of a template for `gpuops clone`, and the bare VM that holds the lock of rotations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import OutcomeUnknown, Refused, UsageError
+from gpuops.model.task import TaskRef
+from gpuops.vsphere.transport.network import Unreadable
+
+if TYPE_CHECKING:
+    from gpuops.plan.rotation.setup import NewVm
+    from gpuops.plan.vm.clone import NewClone
+    from gpuops.vsphere.session import Session
+
+MEMORY_MIB: Final = 4
+"""The least that a VM may have; it is never powered on."""
+GUEST: Final = "otherGuest"
+_DEEPEST: Final = 100
+"""So many folders within each other; an inventory is read with as many."""
+
+
+def folder_at(session: Session, path: str) -> str:
+    """The id of the folder for VMs at an inventory path, `/lab-dc/vm/ml`. Raises UsageError where there is none."""
+    from pyVmomi import vim
+
+    found = session.read(lambda: session.content.searchIndex.FindByInventoryPath(path), subject=path)
+    if not isinstance(found, vim.Folder):
+        raise UsageError(f"no folder {path!r} in this vCenter", hint="write it from the datacenter on: /lab-dc/vm/ml")
+    return str(found._moId)
+
+
+def clone_vm(session: Session, new: NewClone, op_id: str) -> TaskRef:
+    """The task that makes the VM, powered off. Raises OutcomeUnknown when the reply was lost, or vCenter's error.
+
+    A template is in no resource pool, so the clone is told one: the whole of its host's (vSphere API reference,
+    VirtualMachineRelocateSpec.pool).
+    """
+    from pyVmomi import vim
+
+    source, host = session.vm(new.source), session.host(new.host)
+    pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
+    if new.folder is not None:
+        folder = session.managed("Folder", new.folder)
+    else:
+        folder = session.read(lambda: source.parent, subject=new.name)
+    location = vim.vm.RelocateSpec(host=host, pool=pool)
+    if new.datastore is not None:
+        location.datastore = session.managed("Datastore", new.datastore)
+    size = vim.vm.ConfigSpec(numCPUs=new.vcpus, memoryMB=new.memory_mib)
+    spec = vim.vm.CloneSpec(location=location, powerOn=False, template=False, config=size)
+    task = session.change(source.CloneVM_Task, folder, new.name, spec, subject=new.name, op_id=op_id)
+    if not isinstance(task, vim.Task):
+        raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
+    return TaskRef(str(task._moId))
+
+
+def create_vm(session: Session, new: NewVm, op_id: str) -> TaskRef:
+    """The task that makes a VM without disk or network card, in the topmost folder for VMs of its host's datacenter.
+
+    Raises OutcomeUnknown when the reply was lost, NoPermission, or the error of vCenter's fault.
+    """
+    from pyVmomi import vim
+
+    host = session.host(new.host)
+    pool = session.read(lambda: host.parent.resourcePool, subject=new.name)
+    folder = session.read(lambda: _datacenter(host).vmFolder, subject=new.name)
+    if not isinstance(folder, vim.Folder):
+        raise Refused(f"{new.name}: vCenter names no folder for VMs in the datacenter of {new.host_name}")
+    spec = vim.vm.ConfigSpec(
+        name=new.name,
+        annotation=new.annotation,
+        guestId=GUEST,
+        numCPUs=1,
+        memoryMB=MEMORY_MIB,
+        files=vim.vm.FileInfo(vmPathName=f"[{new.datastore}]"),
+    )
+    task = session.change(folder.CreateVM_Task, spec, pool, host, subject=new.name, op_id=op_id)
+    if not isinstance(task, vim.Task):
+        raise OutcomeUnknown(f"{new.name}: vCenter answered without a task; whether it was made is not known yet")
+    return TaskRef(str(task._moId))
+
+
+def _datacenter(host: Any) -> Any:
+    """The datacenter that a host is in: every host is in one (vSphere API reference, HostSystem)."""
+    from pyVmomi import vim
+
+    place = host.parent
+    for _ in range(_DEEPEST):
+        if isinstance(place, vim.Datacenter):
+            return place
+        place = place.parent
+    raise Unreadable(f"more than {_DEEPEST} folders within each other")
