@@ -20,7 +20,7 @@ RETURN_FLOOR: Final = timedelta(minutes=45)
 LATE: Final = timedelta(minutes=10)
 """For so long after its reply and its task were lost a change may still come; our own figure, vCenter promises none."""
 MOST_LEASES: Final = 999_999_999_999
-"""The highest lease number that is written and read: more than a lease every second for 30,000 years."""
+"""The highest lease number that is written and read: hundredths of a second since 1970 pass it in the year 2286."""
 
 
 class DirectPath(StrEnum):

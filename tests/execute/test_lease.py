@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import combinations
 from pathlib import Path
@@ -50,6 +50,12 @@ def held(world: World) -> Lease | None:
     return parse_lease((world.vms["vm-99"].extra_config or {}).get(KEY, ""))
 
 
+def number(world: World) -> int:
+    lease = held(world)
+    assert lease is not None
+    return lease.epoch
+
+
 def run(world: World, half: Half, state_dir: Path, policy: Policy = POLICY) -> Report:
     return rotate(half, policy, site(world, state_dir), apply=True, consent=agreed)
 
@@ -62,11 +68,10 @@ def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> Non
     seen: list[Lease | None] = []
     world.on_submit = lambda step: seen.append(held(world)) if isinstance(step, SuspendVm) else None
     assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
-    assert {each.epoch for each in seen if each is not None and each.nonce} == {1}
-    assert seen != []
     now = held(world)
     assert now is not None
-    assert (now.nonce, now.epoch) == ("", 1)
+    assert {each.epoch for each in seen if each is not None and each.nonce} == {now.epoch}
+    assert now.nonce == ""
     assert run(world, Half.DAY, tmp_path / "b").exit_code == 0, "another machine goes by the markers"
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
@@ -86,13 +91,26 @@ def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
     assert len(world.requests) == before
 
 
-def test_a_lease_that_ran_out_is_taken_with_the_next_epoch(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hours", [0, 1, -1], ids=["", "its clock put on", "its clock put back"])
+def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_path: Path, hours: int) -> None:
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    before = number(world)
     world.now += timedelta(seconds=TTL_S + 1)
+    there = held(world)
+    assert there is not None
+    ahead = replace(there, epoch=before + hours * 360_000, nonce="")
+    world.set("vm-99", extra_config={KEY: lease_text(ahead)})
     assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
-    now = held(world)
-    assert now is not None
-    assert now.epoch == 2
+    assert number(world) > max(before, ahead.epoch)
+
+
+def test_no_two_leases_have_one_number_where_nobody_knows_of_the_first(world: World, tmp_path: Path) -> None:
+    """The lock VM is reverted before the first machine has set a marker: the second one cannot know that it was."""
+    take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
+    first = number(world)
+    revert(world)
+    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    assert number(world) > first
 
 
 def test_the_same_machine_does_not_wait_for_its_own_dead_run(world: World, tmp_path: Path) -> None:
@@ -131,19 +149,20 @@ def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all
 
 def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) -> None:
     expiries: set[str] = set()
+    numbers: set[int] = set()
 
     def slow(step: Step) -> None:
         if not isinstance(step, ReconfigureVm):
             world.now += timedelta(seconds=HEARTBEAT_S)
         there = held(world)
-        expiries.update({there.expires.isoformat()} if there is not None and there.nonce else ())
+        if there is not None and there.nonce:
+            expiries.add(there.expires.isoformat())
+            numbers.add(there.epoch)
 
     world.on_submit = slow
     assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
     assert len(expiries) > 3
-    now = held(world)
-    assert now is not None
-    assert now.epoch == 1
+    assert len(numbers) == 1
 
 
 @pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
@@ -280,7 +299,7 @@ def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in
         world.now += timedelta(seconds=TTL_S)  # each step outlives the lease
         resumed.append(step)
         if len(resumed) == 2:
-            other = Lease("pid 7 on b", "abc", 9, world.now + timedelta(seconds=TTL_S * 9))
+            other = Lease("pid 7 on b", "abc", number(world) + 1, world.now + timedelta(seconds=TTL_S * 9))
             world.set("vm-99", extra_config={KEY: lease_text(other)})
 
     def begins(step: Step) -> None:
@@ -352,7 +371,7 @@ def test_a_start_that_failed_and_was_made_by_hand_is_not_stopped_in_the_morning(
     ref = ml_ref(world)
     world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
     assert run(world, Half.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
-    assert world.vms[ref].attributes["gpuops.rotation"] == "2026-11-20 ml lease=1"
+    assert world.vms[ref].attributes["gpuops.rotation"] == f"2026-11-20 ml lease={number(world)}"
     world.set(ref, power=PowerState.ON)
     report = run(world, Half.DAY, tmp_path)
     assert report.exit_code == 0
@@ -369,7 +388,7 @@ def test_a_start_of_another_machines_night_is_stopped_after_one_of_ours_failed(w
     assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
     assert (world.power("ml-01"), world.vms[ref].attributes["gpuops.rotation"]) == (
         PowerState.ON,
-        "2026-11-20 ml lease=2",
+        f"2026-11-20 ml lease={number(world)}",
     )
     assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
     assert world.power("ml-01") is PowerState.OFF
@@ -385,28 +404,28 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
     world: World, tmp_path: Path, machine: str
 ) -> None:
     run(world, Half.NIGHT, tmp_path / "a")
+    before = number(world)
     revert(world)
     acted, mine = acts(world), site(world, tmp_path / machine)
     knows = "this machine's journal" if machine == "a" else r"the marker of \S+"
-    wrong = f"lock_vm: {LOCK} carries no lease, {knows} says 1: the VM was reverted to a snapshot or made anew"
+    wrong = f"lock_vm: {LOCK} carries no lease, {knows} says {before}: the VM was reverted to a snapshot or made anew"
     with pytest.raises(LeaseReverted, match=wrong) as refused:
         run(world, Half.NIGHT, tmp_path / machine)
-    assert refused.value.hint.startswith("when no gpuops rotates on any machine: gpuops rotate unlock --id 1 --policy")
+    right_again = f"gpuops rotate unlock --id {before} --policy"
+    assert refused.value.hint.startswith(f"when no gpuops rotates on any machine: {right_again}")
     assert (acts(world), held(world)) == (acted, None)
     assert "reverted" in status(mine, POLICY).lock_trouble
     with pytest.raises(LeaseReverted):
         unlock(POLICY, mine, None)
     with pytest.raises(LeaseReverted):
-        unlock(POLICY, mine, "2")
-    right = unlock(POLICY, mine, "1")
-    assert (right.nonce, right.epoch) == ("", 1)
+        unlock(POLICY, mine, str(before + 1))
+    right = unlock(POLICY, mine, str(before))
+    assert (right.nonce, right.epoch) == ("", before)
     assert status(mine, POLICY).lock_trouble == ""
     with pytest.raises(Refused, match="nobody holds the lease"):
-        unlock(POLICY, mine, "1")
+        unlock(POLICY, mine, str(before))
     assert run(world, Half.NIGHT, tmp_path / machine).exit_code == 0
-    now = held(world)
-    assert now is not None
-    assert now.epoch == 2
+    assert number(world) > before
 
 
 @pytest.mark.parametrize("machine", ["a", "b"], ids=["by its journal", "by the markers"])
@@ -414,13 +433,14 @@ def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_rig
     world: World, tmp_path: Path, machine: str
 ) -> None:
     run(world, Half.NIGHT, tmp_path / "a")
+    before = number(world)
     revert(world)
     report = run(world, Half.DAY, tmp_path / machine)
     assert report.exit_code == 0
     assert [text for text in report.plan.warnings if "reverted to a snapshot or made anew; its number" in text] != []
     now = held(world)
     assert now is not None
-    assert (now.nonce, now.epoch) == ("", 2)
+    assert (now.nonce, now.epoch > before) == ("", True)
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
@@ -440,7 +460,7 @@ def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(world: World
         assert run(world, half, tmp_path).exit_code == 0
         assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
         return
-    with pytest.raises(Locked, match="the VM was reverted to a snapshot: lease number 0, ours is 1: nothing more"):
+    with pytest.raises(Locked, match=r"the VM was reverted to a snapshot: lease number 0, ours is \d+: nothing more"):
         run(world, half, tmp_path)
     assert len(acts(world)) - before == 1, "the one that had passed its check"
 
@@ -467,10 +487,10 @@ def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: Wor
         if isinstance(step, SuspendVm):
             world.on_submit = lambda step: None
             for vm in list(world.vms.values()):
-                world.set(vm.ref, attributes={"gpuops.rotation": "2026-11-20 desktop lease=7"})
+                world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
 
     world.on_submit = strike
-    with pytest.raises(Locked, match="a marker names lease number 7, ours is 1"):
+    with pytest.raises(Locked, match=rf"a marker names lease number {MOST_LEASES}, ours is \d+"):
         run(world, Half.NIGHT, tmp_path)
     assert len(acts(world)) <= 1
 

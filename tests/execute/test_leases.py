@@ -20,7 +20,7 @@ from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, parse_lease
+from gpuops.plan.rotation.lease import KEY, TTL_S, Lease, lease_text, parse_lease
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import START, Killed, SmallVcenter, World, _vm, small_world
 
@@ -113,7 +113,8 @@ def test_each_vm_is_returned_under_the_lease_of_its_night(nights: World, tmp_pat
     assert all(two for name, (_, two) in under if name not in OF_ONE)
     assert not any(is_held(nights, name) for name in LOCKS.values()), "given back"
     journal = Journal.open(tmp_path / "a", "vc-uuid", nights.tick)
-    assert [journal.lease_number(name) for name in LOCKS.values()] == [2, 2]
+    there = [lease_on(nights, name) for name in LOCKS.values()]
+    assert [journal.lease_number(name) for name in LOCKS.values()] == [each and each.epoch for each in there]
     journal.close()
 
 
@@ -161,8 +162,9 @@ def test_a_lease_that_is_lost_on_the_way_stops_its_own_night_alone(nights: World
         if isinstance(step, RETURNING) and not taken:
             taken.append(step)
             [lock] = [vm for vm in nights.vms.values() if vm.name == "lock-one"]
-            text = (lock.extra_config or {})[KEY].replace('"epoch": 2', '"epoch": 3')
-            nights.set(lock.ref, extra_config={KEY: text})
+            there = parse_lease((lock.extra_config or {})[KEY])
+            assert there is not None
+            nights.set(lock.ref, extra_config={KEY: lease_text(replace(there, epoch=there.epoch + 1))})
 
     nights.on_submit = stolen
     report = run(nights, Half.DAY, tmp_path / "a")

@@ -44,6 +44,14 @@ RENAMED: Final = (Event("V6", rules_of("V6", {"target": "ml-06", "at_s": 112.0})
 """An ML VM that is about to start is renamed, so that the queue does not mean it any more."""
 
 
+UNKNOWN_LEASE: Final = (
+    Event("V7", rules_of("V7"), state=SUBMITS[ResumeVm], at_s=600.0),
+    Event("K11", point=6),
+)
+"""The lock VM is reverted before a machine has set any marker, and another one has its night; in the morning somebody
+powers a desktop off that is about to be resumed."""
+
+
 @pytest.mark.parametrize(
     ("seed", "events"),
     [
@@ -53,6 +61,7 @@ RENAMED: Final = (Event("V6", rules_of("V6", {"target": "ml-06", "at_s": 112.0})
         pytest.param(612, DISCARDED, id="a desktop whose suspended state was discarded is named"),
         pytest.param(2300065, (), id="a hook that needs longer than it is given is not done"),
         pytest.param(3872, STARTED_BY_SOMEBODY, id="another machine goes by the marker"),
+        pytest.param(202000, UNKNOWN_LEASE, id="no two machines have leases of one number"),
     ],
 )
 def test_a_night_that_broke_holds(seed: int, events: Sequence[Event]) -> None:

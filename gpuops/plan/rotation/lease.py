@@ -3,8 +3,9 @@
 All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
 changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
 
-The number of a lease (`epoch`) is higher than every one before it. It is on the lock VM, in the journal of its holder,
-and in each marker that was set under it, so that a lock VM that was reverted to a snapshot shows.
+The number of a lease (`epoch`) is higher than every one before it, and no two leases have the same. It is on the lock
+VM, in the journal of its holder, and in each marker that was set under it, so that a lock VM that was reverted to a
+snapshot shows.
 """
 
 from __future__ import annotations
@@ -130,8 +131,15 @@ def reverted(name: str, there: Lease | None, highest: Numbered) -> str | None:
 
 
 def taken(before: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
-    """The lease of a new holder. Raises Refused where there is no higher number."""
+    """The lease of a new holder. Raises Refused where there is no higher number.
+
+    Its number is vCenter's time (hundredths of a second since 1970), or one more than the highest that was seen: so no
+    number is given twice, also where a lock VM was reverted to before a lease of which this machine knows nothing.
+    """
     number = max(number_of(before), highest.number) + 1
+    by_the_clock = int(now.timestamp() * 100)
+    if number < by_the_clock <= MOST_LEASES:
+        number = by_the_clock
     if number > MOST_LEASES:
         where = highest.where if highest.number >= number_of(before) else f"{KEY} on the lock VM"
         raise Refused(f"no lease number is higher than {number - 1}", hint=f"somebody wrote it by hand: mend {where}")
