@@ -1,27 +1,87 @@
-"""The `gpuops` command: its own options, how it ends, and the table of its commands (`commands.py`)."""
+"""The `gpuops` command: its own options, the table of its commands, and how it ends.
+
+The module of a command is imported when the command is called or its own help is asked for: `gpuops --help` and the
+completion of a word import none of them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections import UserDict
 from collections.abc import Sequence
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from gpuops import __version__
 from gpuops.cli import output, signals
-from gpuops.cli.commands import SHORT_HELP, Commands
 from gpuops.cli.failure import guarded
-from gpuops.cli.options import Common, spread
-from gpuops.cli.repeated import Once
+from gpuops.cli.options import CommandGroup, CommonOptions, spread
 from gpuops.config import private_file
 
+SHORT_HELP: Final = {
+    "inventory": "Show hosts, NUMA nodes, GPUs, who holds them, what is free.",
+    "capacity": "Say how many more vGPUs and whole GPUs fit.",
+    "attach": "Give a VM vGPUs, whole GPUs or a device group.",
+    "detach": "Take GPU devices from a VM.",
+    "place": "Say where VMs that do not exist yet would go.",
+    "defrag": "Plan and make the vMotions that free the most GPUs.",
+    "doctor": "Say what stands in the way on hosts, GPUs and VMs.",
+    "rotate": "Desktops by day, ML VMs on their GPUs by night.",
+    "scheduler": "Show and set the vGPU scheduler of hosts.",
+    "mode": "Show and set graphics type, vGPU mode, assignment policy.",
+    "passthrough": "Switch DirectPath I/O of hosts' GPUs on and off.",
+    "mig": "Show and switch MIG mode of hosts' GPUs.",
+    "change": "See, resume, abort or give up a rolling change of hosts.",
+    "roles": "Compare vCenter's roles with those that gpuops needs.",
+    "sim": "Serve a simulated vCenter, and read what was done to it.",
+    "demo": "Watch an attach, a night and a morning, simulated.",
+    "help": "Show the manual.",
+}
+"""What `gpuops --help` says of each, whole on a line of 80 columns, and in which order."""
 
-class Gpuops(Once):
-    """The group of all commands. Every way in, tests included, ends with one line and an exit code."""
+
+class Commands(UserDict[str, Any]):
+    """Every command by its name, each loaded at the first look at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data.update(dict.fromkeys(SHORT_HELP))
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _loaded(name)
+        return self.data[name]
+
+
+_MODULES: Final = {
+    "capacity": "inventory",
+    "detach": "attach",
+    "mig": "host_settings",
+    "mode": "host_settings",
+    "passthrough": "host_settings",
+    "roles": "doctor",
+    "scheduler": "host_settings",
+}
+"""Where a command is written that has no module of its own name."""
+
+
+def _loaded(name: str) -> Any:
+    """The command of that name: a function, or a group of commands."""
+    found = getattr(import_module(f"gpuops.cli.{_MODULES.get(name, name)}"), name)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_group(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
+
+class RootGroup(CommandGroup):
+    """The group of all commands. Each way of calling it, tests included, ends with one line and an exit code."""
 
     def __init__(self, **told: Any) -> None:
         super().__init__(**told)
@@ -37,13 +97,13 @@ class Gpuops(Once):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *unused: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
-        output.choose(_wished(sys.argv[1:] if args is None else args))
+        output.choose(_format_before_parsing(sys.argv[1:] if args is None else args))
         sys.exit(guarded(lambda: TyperGroup.main(self, args, prog_name, *unused, **extra)))
 
 
 app = typer.Typer(
     name="gpuops",
-    cls=Gpuops,
+    cls=RootGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
@@ -52,7 +112,7 @@ app = typer.Typer(
 )
 
 
-def _wished(args: Sequence[str]) -> output.OutputFormat:
+def _format_before_parsing(args: Sequence[str]) -> output.OutputFormat:
     """The format of an error that comes before the options are understood: `--output json --bogus`."""
     found = re.findall(r"(?:^|\0)(?:-o\0?|--output[\0=])(text|json|yaml)(?=\0|$)", "\0".join(args))
     return output.OutputFormat(found[-1]) if found else output.OutputFormat.TEXT
@@ -68,7 +128,7 @@ def _show_version(wanted: bool) -> None:
 @spread
 def root(
     context: typer.Context,
-    common: Common,
+    common: CommonOptions,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,

@@ -1,13 +1,14 @@
-"""`gpuops attach`: give a VM GPUs."""
+"""`gpuops attach` and `gpuops detach`: give a VM GPUs, and take them from it."""
 
 from __future__ import annotations
 
-from gpuops.cli.options import Acting, Common, Saved, spread
+from gpuops.cli.options import CommonOptions, RunOptions, Saved, spread
 from gpuops.plan.vm.attach import Attach
+from gpuops.plan.vm.detach import Detach
 
 
 @spread
-def attach(common: Common, acting: Acting, request: Attach, saved: Saved = None) -> None:
+def attach(common: CommonOptions, run_options: RunOptions, request: Attach, saved: Saved = None) -> None:
     """Give a VM vGPUs, whole GPUs or a device group: in one reconfiguration, or not at all.
 
     A second run changes nothing and says so.
@@ -26,6 +27,29 @@ def attach(common: Common, acting: Acting, request: Attach, saved: Saved = None)
         lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
         "attach",
         common,
-        acting,
+        run_options,
+        saved=saved,
+    )
+
+
+@spread
+def detach(common: CommonOptions, run_options: RunOptions, request: Detach, saved: Saved = None) -> None:
+    """Take GPU devices from a VM; with the last one, what attach changed is put back exactly.
+
+    A second run changes nothing and says so.
+
+    \b
+    Examples:
+      gpuops detach --vm ml-01 --profile a100-3-20c --vcenter sim:lab
+      gpuops detach --vm ml-05 --all --dry-run --vcenter sim:lab
+    """
+    from gpuops.api import run
+    from gpuops.cli.running import carry_out
+
+    carry_out(
+        lambda site, apply, consent: run(request, site, apply=apply, consent=consent),
+        "detach",
+        common,
+        run_options,
         saved=saved,
     )

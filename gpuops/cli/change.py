@@ -1,4 +1,4 @@
-"""`gpuops change`: rolling changes that did not end: where they stand, on with them, or enough of them."""
+"""`gpuops change`: shows, resumes, aborts or gives up a rolling change of hosts, or moves of VMs, that did not end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.entering import Entering
-from gpuops.cli.options import Acting, Common, DryRun, spread
-from gpuops.cli.repeated import Once
+from gpuops.cli.options import CommandGroup, CommonOptions, DryRun, HostShellOptions, RunOptions, spread
 
 if TYPE_CHECKING:
     from gpuops.plan.core.given_up import Abandonment
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 change = typer.Typer(
     name="change",
-    cls=Once,
+    cls=CommandGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="See, finish or give up a rolling change of hosts that did not end.",
@@ -29,7 +27,7 @@ change = typer.Typer(
 
 @change.command()
 @spread
-def status(common: Common) -> None:
+def status(common: CommonOptions) -> None:
     """Show the change that has not ended: which hosts are done, and which VMs are not back. Changes nothing.
 
     \b
@@ -47,7 +45,7 @@ def status(common: Common) -> None:
 
 @change.command()
 @spread
-def resume(common: Common, acting: Acting, entering: Entering) -> None:
+def resume(common: CommonOptions, run_options: RunOptions, host_shell: HostShellOptions) -> None:
     """Go on with the change that was cut off or has stopped, as it was begun.
 
     A host whose turn has begun is finished at any hour; another is begun only while the change's window is open.
@@ -59,12 +57,12 @@ def resume(common: Common, acting: Acting, entering: Entering) -> None:
     """
     from gpuops.api import change_resume
 
-    _carry_out(change_resume, common, acting, entering)
+    _carry_out(change_resume, common, run_options, host_shell)
 
 
 @change.command()
 @spread
-def abort(common: Common, acting: Acting) -> None:
+def abort(common: CommonOptions, run_options: RunOptions) -> None:
     """Give the change up: hosts under way serve VMs again and get their own back; the others are left alone.
 
     What was set on a host and is not in force yet stays set, for its next reboot.
@@ -75,13 +73,13 @@ def abort(common: Common, acting: Acting) -> None:
     """
     from gpuops.api import change_abort
 
-    _carry_out(change_abort, common, acting, Entering())
+    _carry_out(change_abort, common, run_options, HostShellOptions())
 
 
 @change.command()
 @spread
 def abandon(
-    common: Common,
+    common: CommonOptions,
     host: Annotated[
         str | None, typer.Option("--host", metavar="NAME", help="A host of the change that never comes back.")
     ] = None,
@@ -111,21 +109,26 @@ def abandon(
         raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")
     thing, name = (Thing.HOST, host) if host is not None else (Thing.VM, vm)
     with open_site(common, guarded=True) as site:
-        show_abandoned(change_abandon(site, thing, name or "", apply=not dry_run, consent=agreeing(yes=yes)))
+        show_abandoned(change_abandon(site, thing, name or "", apply=not dry_run, consent=confirm_giving_up(yes=yes)))
 
 
 def _carry_out(
-    corridor: Callable[..., ChangeReport | Report], common: Common, acting: Acting, entering: Entering
+    api_function: Callable[..., ChangeReport | Report],
+    common: CommonOptions,
+    run_options: RunOptions,
+    host_shell: HostShellOptions,
 ) -> None:
     from gpuops.cli.opening import open_site
 
-    with open_site(common, guarded=True) as site, Told() as told:
-        site.shell = entering.shell()
-        report = corridor(site, apply=not acting.dry_run, consent=asking(yes=acting.yes), told=told)
+    with open_site(common, guarded=True) as site, ChangeProgress() as told:
+        site.shell = host_shell.shell()
+        report = api_function(
+            site, apply=not run_options.dry_run, consent=confirm_reboots(yes=run_options.yes), told=told
+        )
     show(report)
 
 
-class Told:
+class ChangeProgress:
     """Prints what a change does, a line each, on stderr; cut off in the middle, it says how to go on."""
 
     def __init__(self) -> None:
@@ -146,11 +149,11 @@ class Told:
             output.note("next: gpuops change resume goes on with it, gpuops change abort gives it up")
 
 
-def asking(*, yes: bool) -> Callable[[ChangeReport], None]:
+def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:
     """Asks before hosts are taken out of service."""
 
     def ask(report: ChangeReport) -> None:
-        from gpuops.cli.consent import confirm
+        from gpuops.cli.running import confirm
         from gpuops.report.change import change_text
 
         if not yes:
@@ -159,11 +162,11 @@ def asking(*, yes: bool) -> Callable[[ChangeReport], None]:
     return ask
 
 
-def agreeing(*, yes: bool) -> Callable[[Abandonment], None]:
+def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
     """Asks before a host or VM is given up."""
 
     def ask(found: Abandonment) -> None:
-        from gpuops.cli.consent import confirm
+        from gpuops.cli.running import confirm
         from gpuops.report.change import abandonment_text
 
         if not yes:

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Acting, Common, spread
+from gpuops.cli.options import CommonOptions, RunOptions, spread
 from gpuops.errors import UsageError
 from gpuops.plan.moving.plan import Defrag
 
 
 @spread
 def defrag(
-    common: Common,
+    common: CommonOptions,
     request: Defrag,
     whole_gpus: Annotated[
         bool, typer.Option("--whole-gpus", help="Free GPUs that nothing runs on then; the default.")
@@ -56,7 +56,7 @@ def defrag(
             lambda site, apply, consent: api.defrag_execute(request, site, apply=apply, consent=consent),
             "defrag-execute",
             common,
-            Acting(dry_run=dry_run, yes=yes),
+            RunOptions(dry_run=dry_run, yes=yes),
             guarded=True,
         )
         return

@@ -1,4 +1,4 @@
-"""`gpuops doctor`: what stands in the way of the other commands."""
+"""`gpuops doctor` and `gpuops roles`: what stands in the way of other commands, and what accounts of gpuops may do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.entering import Entering
-from gpuops.cli.options import Common, spread
+from gpuops.cli.options import CommandGroup, CommonOptions, HostShellOptions, spread
 from gpuops.plan.core.scope import Scope
 
 
 @spread
 def doctor(
-    common: Common,
-    entering: Entering,
+    common: CommonOptions,
+    host_shell: HostShellOptions,
     scope: Scope,
     roles: Annotated[
         Path | None,
@@ -41,9 +40,61 @@ def doctor(
 
     wishes = load_roles(roles) if roles is not None else ()
     with open_site(common) as site:
-        site.shell = entering.shell()
+        site.shell = host_shell.shell()
         found = examine(site, scope, wishes)
     remember(common, found.inventory)
     output.show(doctor_text(found), doctor_document(found))
     if strict and not found.healthy:
         raise typer.Exit(3)
+
+
+roles = typer.Typer(
+    name="roles",
+    cls=CommandGroup,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Compare vCenter's roles with those that gpuops needs, and make them.",
+)
+RoleFile = Annotated[Path, typer.Option("--file", metavar="FILE", help="The roles wanted: templates/roles/*.yaml.")]
+
+
+@roles.command("show")
+@spread
+def roles_show(common: CommonOptions, file: RoleFile) -> None:
+    """Show which of the wanted roles are there, and what each lacks or has too much. Changes nothing.
+
+    \b
+    Example:
+      gpuops roles show --file templates/roles/night.yaml --vcenter sim:lab
+    """
+    _compare_roles(common, file, apply=False)
+
+
+@roles.command("apply")
+@spread
+def roles_apply(
+    common: CommonOptions,
+    file: RoleFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; change nothing.")] = False,
+) -> None:
+    """Make the wanted roles in vCenter, and bring those of the same name to what is wanted.
+
+    Needs Authorization.ModifyRoles. Gives no account any role: that is an administrator's, where each `where` says.
+
+    \b
+    Example:
+      gpuops roles apply --file templates/roles/night.yaml --vcenter sim:lab
+    """
+    _compare_roles(common, file, apply=not dry_run)
+
+
+def _compare_roles(common: CommonOptions, file: Path, *, apply: bool) -> None:
+    from gpuops.api import roles as bring
+    from gpuops.cli.opening import open_site
+    from gpuops.config.role_file import load_roles
+    from gpuops.report.doctor import roles_document, roles_text
+
+    wishes = load_roles(file)
+    with open_site(common) as site:
+        found = bring(wishes, site, apply=apply)
+    output.show(roles_text(found), roles_document(found))

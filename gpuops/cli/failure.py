@@ -1,4 +1,4 @@
-"""Failure: the one place where an exception becomes a line on stderr and an exit code. No traceback reaches a user."""
+"""Makes a line on stderr and an exit code of each exception that ends a command. No traceback reaches a user."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def guarded(command: Callable[[], object]) -> int:
     try:
         result: object = command()
         sys.stdout.flush()
-    except (BrokenPipeError, output.Untold) as error:
-        return _untold(error)
+    except (BrokenPipeError, output.ResultNotWritten) as error:
+        return _not_written(error)
     except SystemExit as leaving:
         # typer turns a broken pipe into exit code 1, which is ours for a bug
         if isinstance(leaving.__context__, BrokenPipeError):
@@ -72,13 +72,13 @@ def _is_help(error: typer.TyperException) -> bool:
     return context is not None and error.format_message() == context.get_help()
 
 
-def _untold(error: BrokenPipeError | output.Untold) -> int:
+def _not_written(error: BrokenPipeError | output.ResultNotWritten) -> int:
     """Whoever read our output went away (`gpuops inventory | head`): quiet, as every Unix tool. A full disk is said.
 
     Not 0: what became of the run was not told to anybody. What stdout still buffers goes nowhere, instead of failing
     once more when the process ends.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, output.Untold):
+    if isinstance(error, output.ResultNotWritten):
         _say(str(error), "what was done stays done; gpuops rotate status shows a rotation", READER_GONE)
     return READER_GONE

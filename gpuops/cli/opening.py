@@ -1,4 +1,4 @@
-"""Opening: from the options of a command to a site to work on: a vCenter, a private simulated one, or a saved file."""
+"""Opens the site that the options of a command name: a vCenter, a private simulated one, or a saved inventory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.cli import completion, output
-from gpuops.cli.options import Common
+from gpuops.cli.options import CommonOptions
 from gpuops.errors import UsageError
 from gpuops.model.inventory import Inventory
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_site(
-    common: Common, *, saved: Path | None = None, guarded: bool = False, patience: Patience | None = None
+    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, patience: Patience | None = None
 ) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 
@@ -39,7 +39,7 @@ def open_site(
     return connect(where, ask=_ask if sys.stdin.isatty() else None, patience=patience)
 
 
-def _refuse_both(common: Common) -> None:
+def _refuse_both(common: CommonOptions) -> None:
     """An option for a connection beside --inventory would be ignored: what is meant cannot be told."""
     connecting = (field.name for field in fields(common) if field.name != "output")
     given = next((name for name in connecting if getattr(common, name)), None)
@@ -50,7 +50,7 @@ def _refuse_both(common: Common) -> None:
         )
 
 
-def read_inventory(site: Site, common: Common, *, saved: Path | None = None) -> Inventory:
+def read_inventory(site: Site, common: CommonOptions, *, saved: Path | None = None) -> Inventory:
     """One bulk read; the names seen are kept for the shell's completion."""
     inventory = site.vcenter.inventory()
     if saved is None:
@@ -58,13 +58,13 @@ def read_inventory(site: Site, common: Common, *, saved: Path | None = None) -> 
     return inventory
 
 
-def remember(common: Common, inventory: Inventory) -> None:
+def remember(common: CommonOptions, inventory: Inventory) -> None:
     """Keeps the names of this vCenter for the shell's completion."""
     if name := completion.key(common.vcenter):
         completion.remember(name, inventory)
 
 
-def _where(common: Common) -> Destination | Simulated:
+def _where(common: CommonOptions) -> Destination | Simulated:
     from gpuops.config.file import config_file
     from gpuops.config.layers import Flags
     from gpuops.config.sources import resolve
@@ -87,7 +87,7 @@ def _where(common: Common) -> Destination | Simulated:
     return resolve(flags, os.environ, read_configuration(config_file(os.environ)))
 
 
-def journal_of(common: Common) -> tuple[Path, str]:
+def journal_of(common: CommonOptions) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
     from gpuops.config.file import config_file
     from gpuops.config.layers import Flags

@@ -2,32 +2,94 @@
 
 A parameter whose type is a dataclass stands for one option per field. Two kinds: the groups below, whose fields are
 annotated with `typer.Option` and which end each command's list, and the requests of `plan/`, whose fields are annotated
-with `plan.options.Option` and which stand where they are written. A field of a request without an annotation is no
-option: it keeps its default, or has the value that the command's `Fixed` gives it.
+with `Option` of `plan.core.options` and which stand where they are written. A field of a request without an annotation
+is no option: it keeps its default, or has the value that the command's `Fixed` gives it.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperGroup
 
 from gpuops.cli import completion, output
-from gpuops.cli.entering import Entering
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
 from gpuops.plan.core.command_line import Names, Option
 
+if TYPE_CHECKING:
+    from gpuops.hostshell.nvidia_smi import NvidiaSmi
+
+
+KNOWN: Final = Path("~/.ssh/known_hosts")
+
+
+class Shell(StrEnum):
+    """How hosts themselves are asked."""
+
+    NONE = "none"
+    SSH = "ssh"
+
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class HostShellOptions:
+    """Whether hosts themselves are asked, and how."""
+
+    host_shell: Annotated[
+        Shell, typer.Option(help="Whether the hosts' own nvidia-smi is asked, and how; their keys must be known.")
+    ] = Shell.NONE
+    ssh_user: Annotated[str, typer.Option(metavar="NAME", help="Who enters a host.")] = "root"
+    ssh_known_hosts: Annotated[Path, typer.Option(metavar="FILE", help="The hosts' SSH keys; no other is trusted.")] = (
+        KNOWN
+    )
+    ssh_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key to enter with; default: the agent's and ~/.ssh.")
+    ] = None
+    ssh_port: Annotated[int, typer.Option(min=1, max=65535, metavar="PORT", help="The port of the hosts' SSH.")] = 22
+
+    def shell(self) -> NvidiaSmi | None:
+        """The way in; None = hosts are not entered."""
+        if self.host_shell is Shell.NONE:
+            return None
+        from gpuops.hostshell.nvidia_smi import NvidiaSmi
+        from gpuops.hostshell.ssh import Ssh
+
+        return NvidiaSmi(Ssh(self.ssh_user, self.ssh_known_hosts, self.ssh_key, self.ssh_port))
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands whose options are given once, but for those that take several values."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, TyperGroup):
+            refuse_repeated(command, rest)
+        return name, command, rest
+
+
+def refuse_repeated(command: Any, arguments: Sequence[str]) -> None:
+    """Raises UsageError for the first option of the command that is given more often than it can be meant."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    given = [argument.partition("=")[0] for argument in arguments[:end]]
+    for parameter in command.params:
+        if getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False):
+            continue
+        times = sum(given.count(name) for name in parameter.opts)
+        if times > 1:
+            hint = "attach one after the other, with --add" if parameter.opts[0] == "--profile" else "give it once"
+            raise UsageError(f"{parameter.opts[0]} is given {times} times, and takes one value", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
     """Which vCenter, how it is reached, and how the result is printed. Each may stand before the command or after."""
 
     vcenter: Annotated[
@@ -61,7 +123,7 @@ class Common:
         OutputFormat | None, typer.Option("--output", "-o", help="text for people; json and yaml are versioned.")
     ] = None
 
-    def over(self, earlier: Common | None) -> Common:
+    def over(self, earlier: CommonOptions | None) -> CommonOptions:
         """These options, and where one is not given, what stood before the command."""
         if earlier is None:
             return self
@@ -77,7 +139,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan; change 
 
 
 @dataclass(frozen=True, slots=True)
-class Acting:
+class RunOptions:
     """How a plan is carried out."""
 
     dry_run: DryRun = False
@@ -94,7 +156,7 @@ class Reboot(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rebooting:
+class RebootOptions:
     """Whether hosts are rebooted for the change, and how."""
 
     reboot: Annotated[
@@ -143,7 +205,7 @@ Saved = Annotated[
 
 PolicyFile = typer.Option("--policy", metavar="FILE", help="The rotation policy (templates/policy.yaml explains it).")
 
-_GROUPS: Final = (Common, Acting, Rebooting, Entering)
+_GROUPS: Final = (CommonOptions, RunOptions, RebootOptions, HostShellOptions)
 _COMPLETIONS: Final = {
     Names.VMS: completion.vms,
     Names.HOSTS: completion.hosts,
@@ -166,7 +228,7 @@ def spread(command: Command) -> Command:
     """The same command with each group and request among its parameters spread into options.
 
     Typer reads options from a signature: this writes the one it should read, and puts the values together again.
-    `Common` is merged with the options that stood before the command.
+    `CommonOptions` is merged with the options that stood before the command.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []
@@ -195,8 +257,8 @@ def spread(command: Command) -> Command:
         context = given["context"] if has_context else given.pop("_context")
         for name, gather in groups.items():
             value = gather(given)
-            if isinstance(value, Common):
-                value = value.over(context.find_object(Common))
+            if isinstance(value, CommonOptions):
+                value = value.over(context.find_object(CommonOptions))
                 if context.parent is not None:  # the root's word stands until the command's own is understood
                     output.choose(value.format)
             given[name] = value

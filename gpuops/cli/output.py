@@ -1,4 +1,4 @@
-"""Output: one document on stdout, everything else on stderr.
+"""Prints what commands have to say: one document on stdout, everything else on stderr.
 
 On a terminal text is coloured and wrapped to its width. Elsewhere it is plain, and a line is as long as it needs.
 """
@@ -32,8 +32,8 @@ _PLAIN_WIDTH: Final = 10_000
 _chosen: ContextVar[OutputFormat] = ContextVar("output format", default=OutputFormat.TEXT)
 
 
-class Untold(Exception):
-    """stdout did not take the result: the work was done, and nobody was told how it went."""
+class ResultNotWritten(Exception):
+    """stdout did not take the result of a command that is done."""
 
 
 def choose(chosen: OutputFormat) -> None:
@@ -42,7 +42,10 @@ def choose(chosen: OutputFormat) -> None:
 
 
 def show(text: RenderableType, document: Document) -> None:
-    """Prints one result on stdout in the chosen format. Raises Untold, and BrokenPipeError when its reader left."""
+    """Prints one result on stdout in the chosen format.
+
+    Raises ResultNotWritten, and BrokenPipeError when its reader left.
+    """
     try:
         if _chosen.get() is OutputFormat.TEXT:
             print_text(text, sys.stdout)
@@ -52,7 +55,7 @@ def show(text: RenderableType, document: Document) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Untold(f"the result cannot be written: {error.strerror}") from error
+        raise ResultNotWritten(f"the result cannot be written: {error.strerror}") from error
 
 
 def show_document(document: Document) -> None:
@@ -68,7 +71,7 @@ def show_document(document: Document) -> None:
 
 def note(text: RenderableType) -> None:
     """Prints progress, a warning or a question's matter on stderr."""
-    with _unheard():
+    with _ignoring_lost_stderr():
         print_text(text, sys.stderr)
 
 
@@ -76,7 +79,7 @@ def error(message: str, hint: str, exit_code: int) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
     from gpuops.report.text import visible
 
-    with _unheard():
+    with _ignoring_lost_stderr():
         sys.stderr.write(f"error: {visible(message)}\n")
         if hint:
             sys.stderr.write(f"next: {visible(hint)}\n")
@@ -87,7 +90,7 @@ def error(message: str, hint: str, exit_code: int) -> None:
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
+def _ignoring_lost_stderr() -> Iterator[None]:
     """What stderr no longer takes is lost and ends nothing: a log on a full disk, `2>&1 | head`, a closed terminal.
 
     A morning that stopped there would leave desktops suspended for want of a listener.

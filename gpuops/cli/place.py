@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Common, Fixed, spread
+from gpuops.cli.options import CommonOptions, Fixed, spread
 from gpuops.errors import UsageError
 from gpuops.model.numa import NumaPolicy
 from gpuops.plan.core.command_line import Names, Option
@@ -55,7 +55,7 @@ class OneVm:
 
 @spread
 def place(
-    common: Common,
+    common: CommonOptions,
     one: OneVm,
     request: Annotated[Place, Fixed(workloads=())],
     file: Annotated[

@@ -1,4 +1,4 @@
-"""`gpuops rotate`: desktops by day, ML by night."""
+"""`gpuops rotate`: idle desktops are suspended for ML VMs at night, and every desktop is back in the morning."""
 
 from __future__ import annotations
 
@@ -8,36 +8,22 @@ from typing import Annotated
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Acting, Common, PolicyFile, Saved, spread
-from gpuops.cli.repeated import Once
-from gpuops.cli.rotate_abandon import abandon
-from gpuops.cli.rotate_audit import audit
-from gpuops.cli.rotate_init import init
-from gpuops.cli.rotate_restore import restore
-from gpuops.cli.rotate_skip_next import skip_next
-from gpuops.cli.rotate_status import status
-from gpuops.cli.rotate_unlock import unlock
+from gpuops.cli.options import CommandGroup, CommonOptions, PolicyFile, RunOptions, Saved, spread
+from gpuops.cli.rotate_state import abandon, audit, status, unlock
 
 rotate = typer.Typer(
     name="rotate",
-    cls=Once,
+    cls=CommandGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Suspend idle desktops for ML VMs at night, and bring every desktop back in the morning.",
 )
-rotate.add_typer(audit)
-
-rotate.command()(abandon)
-rotate.command()(init)
-rotate.command()(restore)
-rotate.command()(skip_next)
-rotate.command()(status)
-rotate.command()(unlock)
 
 
-@rotate.command()
 @spread
-def night(common: Common, acting: Acting, policy: Annotated[Path, PolicyFile], saved: Saved = None) -> None:
+def night(
+    common: CommonOptions, run_options: RunOptions, policy: Annotated[Path, PolicyFile], saved: Saved = None
+) -> None:
     """Suspend the idle desktops that the policy selects, and start the ML VMs that fit.
 
     \b
@@ -53,16 +39,15 @@ def night(common: Common, acting: Acting, policy: Annotated[Path, PolicyFile], s
         lambda site, apply, consent: rotate_night(wanted, site, apply=apply, consent=consent),
         "rotate-night",
         common,
-        acting,
+        run_options,
         saved=saved,
         guarded=True,
     )
 
 
-@rotate.command()
 @spread
 def plan(
-    common: Common,
+    common: CommonOptions,
     policy: Annotated[Path | None, PolicyFile] = None,
     at: Annotated[
         str | None,
@@ -97,9 +82,8 @@ def plan(
         raise typer.Exit(found.exit_code)
 
 
-@rotate.command()
 @spread
-def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFile] = None) -> None:
+def day(common: CommonOptions, run_options: RunOptions, policy: Annotated[Path | None, PolicyFile] = None) -> None:
     """Stop the ML VMs that the night started, and resume every desktop that it suspended. Safe at any time.
 
     What the journal knows is returned under the policy of its night, wherever it is by now and whatever it is called.
@@ -119,15 +103,14 @@ def day(common: Common, acting: Acting, policy: Annotated[Path | None, PolicyFil
         lambda site, apply, consent: rotate_day(wanted, site, apply=apply, consent=consent),
         "rotate-day",
         common,
-        acting,
+        run_options,
         guarded=True,
         patience=patience_under(wanted),
     )
 
 
-@rotate.command()
 @spread
-def resume(common: Common, acting: Acting) -> None:
+def resume(common: CommonOptions, run_options: RunOptions) -> None:
     """Finish a night or a morning that was cut off, under the policy it began with.
 
     A night whose window has closed is not gone on with: exit code 3, and `gpuops rotate day` brings back what it took.
@@ -144,6 +127,105 @@ def resume(common: Common, acting: Acting) -> None:
         lambda site, apply, consent: rotate_resume(site, apply=apply, consent=consent),
         "rotate-resume",
         common,
-        acting,
+        run_options,
         guarded=True,
     )
+
+
+@spread
+def restore(
+    common: CommonOptions,
+    run_options: RunOptions,
+    vm: Annotated[
+        list[str] | None, typer.Option("--vm", metavar="NAME", help="Only this VM of a night; may be given repeatedly.")
+    ] = None,
+    from_markers: Annotated[
+        bool,
+        typer.Option(
+            "--from-markers", help="Go by vCenter's markers alone, by no journal; needs the night's --policy."
+        ),
+    ] = False,
+    policy: Annotated[Path | None, PolicyFile] = None,
+) -> None:
+    """Bring back now, in an emergency, what the nights took: all of it, or these VMs alone. Safe at any time.
+
+    With --vm an ML VM that is not named runs on: a desktop that finds no room is named with who holds the GPUs.
+    On another machine than the night's, --from-markers needs no journal, but the policy of that night.
+
+    \b
+    Example:
+      gpuops rotate restore --vm vdi-07 --vcenter prod
+      gpuops rotate restore --from-markers --policy templates/policy.yaml --yes --vcenter prod
+    """
+    from gpuops.api import rotate_restore
+    from gpuops.cli.running import carry_out, patience_under
+    from gpuops.config.policy import said_policy
+
+    wanted = said_policy(policy)
+    vms = tuple(vm or ())
+    carry_out(
+        lambda site, apply, consent: rotate_restore(
+            wanted, site, vms, from_markers=from_markers, apply=apply, consent=consent
+        ),
+        "rotate-restore",
+        common,
+        run_options,
+        guarded=True,
+        patience=patience_under(wanted),
+    )
+
+
+@spread
+def init(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is missing; change nothing.")] = False,
+) -> None:
+    """Make what a policy wants of a vCenter: the custom attributes, and the lock VM; report desktops without an owner.
+
+    Once, by a login that may (Global.ManageCustomFields, VirtualMachine.Inventory.Create), which the nights then need
+    not have. A second time there is nothing to do.
+
+    \b
+    Example:
+      gpuops rotate init --policy templates/policy.yaml --dry-run --vcenter prod
+    """
+    from gpuops.api import rotate_init
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.rotation_setup import setup_document, setup_text
+
+    wanted = load_policy(policy)
+    with open_site(common) as site:
+        found = rotate_init(wanted, site, apply=not dry_run)
+    output.show(setup_text(found), setup_document(found))
+
+
+@spread
+def skip_next(
+    common: CommonOptions,
+    policy: Annotated[Path, PolicyFile],
+    undo: Annotated[bool, typer.Option("--undo", help="Take it after all.")] = False,
+) -> None:
+    """Skip the next night of a policy: the one that is open and has taken nothing, or else the first to open.
+
+    Kept in the journal: `rotate night` then ends with exit code 0 and says so; `rotate status` and `plan` tell of it.
+
+    \b
+    Example:
+      gpuops rotate skip-next --policy templates/policy.yaml --vcenter prod
+    """
+    from gpuops.api import rotate_skip_next
+    from gpuops.cli.opening import open_site
+    from gpuops.config.policy import load_policy
+    from gpuops.report.rotation_setup import skip_document, skip_text
+
+    wanted = load_policy(policy)
+    with open_site(common, guarded=True) as site:
+        found = rotate_skip_next(wanted, site, undo=undo)
+    output.show(skip_text(found), skip_document(found))
+
+
+rotate.add_typer(audit)
+for command in (abandon, init, restore, skip_next, status, unlock, night, plan, day, resume):
+    rotate.command()(command)

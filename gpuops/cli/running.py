@@ -1,32 +1,126 @@
-"""Running: what every command that carries out a plan does: open, run, ask, report, and the exit code."""
+"""How commands carry out a plan: they open a site, ask, show progress, print the report, and end with its code."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import typer
 
 from gpuops.cli import output
-from gpuops.cli.options import Acting, Common
+from gpuops.cli.options import CommonOptions, RunOptions
+from gpuops.errors import Refused, UsageError
+from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress as Bar
+
     from gpuops.api import Consent, Site
     from gpuops.errors import PolicyError
     from gpuops.execute.patience import Patience
     from gpuops.model.rotation import Policy
-    from gpuops.plan.core.outcome import Report
+    from gpuops.plan.core.outcome import Outcome, Report
 
-Corridor = Callable[["Site", bool, "Consent"], "Report"]
+
+class ConsentPrompt:
+    """Called with a plan that is about to be done; returns when it may be, raises UsageError or Refused when not."""
+
+    def __init__(self, *, yes: bool) -> None:
+        self.yes = yes
+
+    def __call__(self, report: Report) -> None:
+        if not report.plan.disruptive or self.yes:
+            return
+        from gpuops.report.plan_text import plan_text
+
+        confirm(plan_text(report.plan, report.before))
+
+
+def confirm(shown: RenderableType, what: str = "the plan above stops, moves or reboots something") -> None:
+    """Returns when somebody says yes to what is shown. Raises UsageError where nobody is, Refused for a no."""
+    output.note(shown)
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{what}, and nobody is there to ask",
+            hint="look at it with --dry-run, then add --yes",
+        )
+    # not typer.confirm: it writes a blank to stdout, where only the result belongs
+    sys.stderr.write("Go ahead? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Refused("not confirmed: nothing was changed")
+
+
+class Progress:
+    """Watches one run: told of the plan before its first step, then of each outcome. Leaving its block ends the bar."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        """The run underway; None = nothing was begun."""
+        self.ended = 0
+        self._bar: Bar | None = None
+
+    @property
+    def steps(self) -> int:
+        return len(self.report.plan.steps) if self.report else 0
+
+    def begin(self, report: Report) -> None:
+        self.report, self.ended = report, 0
+        if sys.stderr.isatty() and self._bar is None:
+            self._bar = _bar()
+            self._bar.start()
+            self._bar.add_task("", total=self.steps)
+
+    def __call__(self, outcome: Outcome) -> None:
+        from rich.text import Text
+
+        from gpuops.report.plan_text import outcome_line
+
+        self.ended += 1
+        if self.report is None:
+            return
+        line = outcome_line(outcome, self.report.before)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self.ended, total=self.steps, description=line.plain)
+        elif self.steps > 1:
+            output.note(Text(f"[{self.ended}/{self.steps}] ", "dim").append(line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit) and self.report is not None:
+            output.note(f"cut off after {self.ended} of {self.steps} steps; what was begun goes on in vCenter")
+            output.note("next: the same command again; for a rotation, gpuops rotate resume")
+            output.note("      for moves of defrag, gpuops change resume")
+
+
+def _bar() -> Bar:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    return Bar(*columns, console=output.console_for(sys.stderr), transient=True)
+
+
+ApiFunction = Callable[["Site", bool, "Consent"], "Report"]
 """The function of the API to run: site, whether to apply, whom to ask."""
 
 
 def carry_out(
-    corridor: Corridor,
+    api_function: ApiFunction,
     kind: str,
-    common: Common,
-    acting: Acting,
+    common: CommonOptions,
+    run_options: RunOptions,
     *,
     saved: Path | None = None,
     guarded: bool = False,
@@ -34,24 +128,22 @@ def carry_out(
 ) -> None:
     """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `patience`: how it waits
     for a vCenter that is away."""
-    from gpuops.cli.consent import Consent
     from gpuops.cli.opening import open_site, remember
-    from gpuops.cli.progress import Progress
 
-    asked = Consent(yes=acting.yes)
+    asked = ConsentPrompt(yes=run_options.yes)
 
     def consent(report: Report) -> None:
         if progress.report is None:  # asked once, however often vCenter goes away in between
             asked(report)
         progress.begin(report)
 
-    waits = patience if not acting.dry_run else None
+    waits = patience if not run_options.dry_run else None
     with open_site(common, saved=saved, guarded=guarded, patience=waits) as site, Progress() as progress:
         site.progress = progress
-        report = corridor(site, not acting.dry_run and saved is None, consent)
+        report = api_function(site, not run_options.dry_run and saved is None, consent)
     if saved is None:
         remember(common, report.before)
-    _show(report, kind, explain=acting.explain, saved=saved)
+    _show_report(report, kind, explain=run_options.explain, saved=saved)
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 
@@ -69,7 +161,7 @@ def patience_under(policy: Policy | PolicyError | None) -> Patience:
     return Patience(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
 
 
-def _show(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
+def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:
     from rich.console import Group
     from rich.text import Text
 

@@ -24,7 +24,7 @@ def install() -> None:
         signal.signal(signal.SIGINT, _interrupted)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` has said that it does not matter
         signal.signal(signal.SIGHUP, _ended)
-    sys.unraisablehook = _swallowed
+    sys.unraisablehook = _raised_in_cleanup
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def _again(number: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
-def _swallowed(told: sys.UnraisableHookArgs) -> None:
+def _raised_in_cleanup(told: sys.UnraisableHookArgs) -> None:
     """Python drops what is raised while it clears away an object; of an end that was asked for that way it is asked
     again a moment later, outside of it."""
     ending = told.exc_value

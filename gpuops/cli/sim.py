@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuops.cli import output
+from gpuops.cli.options import CommandGroup
 from gpuops.cli.output import OutputFormat
-from gpuops.cli.repeated import Once
 
 if TYPE_CHECKING:
     from gpuops.sim.trouble.rule import Rule
 
 sim = typer.Typer(
     name="sim",
-    cls=Once,
+    cls=CommandGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Serve a simulated vCenter on this machine, and read what was done to it.",

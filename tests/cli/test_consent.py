@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.cli.consent import Consent
+from gpuops.cli.running import ConsentPrompt
 from gpuops.errors import Refused, UsageError
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
@@ -26,18 +26,18 @@ class Terminal(io.StringIO):
 
 def test_what_disrupts_nothing_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    Consent(yes=False)(Report(None, BEFORE, Plan(waves=STOP.waves)))
+    ConsentPrompt(yes=False)(Report(None, BEFORE, Plan(waves=STOP.waves)))
 
 
 def test_yes_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    Consent(yes=True)(Report(None, BEFORE, STOP))
+    ConsentPrompt(yes=True)(Report(None, BEFORE, STOP))
 
 
 def test_without_a_terminal_it_names_yes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     with pytest.raises(UsageError) as caught:
-        Consent(yes=False)(Report(None, BEFORE, STOP))
+        ConsentPrompt(yes=False)(Report(None, BEFORE, STOP))
     assert caught.value.exit_code == 2
     assert "--yes" in caught.value.hint
     captured = capsys.readouterr()
@@ -51,11 +51,11 @@ def test_a_person_who_does_not_agree(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     with pytest.raises(Refused, match="nothing was changed"):
-        Consent(yes=False)(Report(None, BEFORE, STOP))
+        ConsentPrompt(yes=False)(Report(None, BEFORE, STOP))
     assert "power off ml-07" in capsys.readouterr().err
 
 
 def test_a_person_who_agrees(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
-    Consent(yes=False)(Report(None, BEFORE, STOP))
+    ConsentPrompt(yes=False)(Report(None, BEFORE, STOP))
     assert capsys.readouterr().out == ""

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import Common, Rebooting
+from gpuops.cli.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from tests.cli.conftest import Lab
@@ -83,6 +83,6 @@ def test_bad_input_is_one_line(lab: Lab, words: str, message: str) -> None:
 )
 def test_fields_of_the_request_are_options(noun: str, verb: str, request_type: type, without: set[str]) -> None:
     group: Any = typer.main.get_command(app)
-    shared = {field.name for group in (Common, Rebooting) for field in fields(group)} | {"dry_run"}
+    shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
     options = [each.name for each in group.commands[noun].commands[verb].params if each.name not in shared]
     assert options == [field.name for field in fields(request_type) if field.name not in without]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpuops.cli.progress import Progress
+from gpuops.cli.running import Progress
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.outcome import Outcome, Report, Verdict

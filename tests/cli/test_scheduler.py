@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from gpuops.cli.app import app
-from gpuops.cli.options import Common, Rebooting
+from gpuops.cli.options import CommonOptions, RebootOptions
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from tests.cli.conftest import Lab
 
@@ -82,7 +82,7 @@ def test_a_slice_out_of_range_is_refused(lab: Lab) -> None:
 
 def test_fields_of_the_request_are_options_of_the_command() -> None:
     group: Any = typer.main.get_command(app)
-    shared = {field.name for group in (Common, Rebooting) for field in fields(group)} | {"dry_run"}
+    shared = {field.name for group in (CommonOptions, RebootOptions) for field in fields(group)} | {"dry_run"}
     options = {each.name: each for each in group.commands["scheduler"].commands["set"].params}
     assert [name for name in options if name not in shared] == [field.name for field in fields(SetScheduler)]
     for field in fields(SetScheduler):
