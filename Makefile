@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo test lint format bench peers collections long soak mutants results sbom lock clean
+.PHONY: help setup hooks demo test lint format bench bench-results peers collections long soak mutants results sbom lock clean
 
 help:  ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with the locked packages and gpuops itself
 
@@ -50,6 +50,10 @@ collections: setup  ## gpuops's Ansible modules beside community.vmware: what wo
 bench: setup  ## speed, memory and placement beside the peers (needs Go; OPENB=DIR: the GPU trace, BASELINES=DIR: known figures)
 	$(MAKE) -C tests/peers --no-print-directory
 	$(BIN)/python -m tests.bench
+
+bench-results: setup  ## bench, and the figures into tests/bench/RESULTS.md (what lacks its input keeps its last figures)
+	$(MAKE) -C tests/peers --no-print-directory
+	$(BIN)/python -m tests.bench results
 
 long: setup  ## the long suites
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal --timeout 600 -m long

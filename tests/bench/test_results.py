@@ -1,0 +1,102 @@
+"""RESULTS.md: a section is renewed alone, says what it was made by, and is kept where its benchmark lacks its input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pytest_mock import MockerFixture
+
+from tests.bench import __main__ as bench
+from tests.bench import bulk_read, many_tasks, results, simulator_cost, simulators
+from tests.bench.verdict import Figure, Result
+
+PAGE = "# Results\n\nIntroduction.\n\n## help\n\nold help\n\n## other\n\nby hand\n"
+TODAY = datetime(2026, 2, 28, 23, 59, tzinfo=UTC)
+
+
+def test_one_section_is_renewed_and_the_others_stay() -> None:
+    again = results.renewed(PAGE, {"help": "new help"}, ["catalog", "help"])
+    assert again == PAGE.replace("old help", "new help")
+    more = results.renewed(again, {"catalog": "first"}, ["catalog", "help"])
+    assert list(results.sections(more)[1]) == ["catalog", "help", "other"]
+    assert results.renewed(more, {}, ["catalog", "help"]) == more
+
+
+def test_the_page_is_laid_out_as_the_command_lays_it_out() -> None:
+    text = results.FILE.read_text(encoding="utf-8")
+    assert results.renewed(text, {}, list(bench.MODULES)) == text
+    for name, section in results.sections(text)[1].items():
+        made = section.splitlines()[0]
+        assert made.startswith("`"), name
+        assert "commit" in made, name
+
+
+def test_a_section_says_its_command_with_the_inputs_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENB", "somewhere")
+    monkeypatch.delenv("BASELINES", raising=False)
+    monkeypatch.setattr(results, "commit", lambda: "abc1234")
+    figures = (Figure("start", 1.234, "s", 1.0), Figure("objects", 3, "objects"))
+    assert results.section("help", [Result("the start", figures)], TODAY) == (
+        "`OPENB=DIR python -m tests.bench help`, 2026-02-28, commit abc1234.\n\n"
+        "### the start\n\n"
+        "| Figure | Measured | Budget |\n|---|---|---|\n"
+        "| start | 1.23 s | 1 s, missed |\n"
+        "| objects | 3 objects |  |"
+    )
+
+
+@pytest.mark.parametrize(("title", "kept"), [("measured", False), ("not run, it needs the trace", True)])
+def test_what_lacks_its_input_keeps_its_last_figures(
+    title: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> Iterable[Result]:
+        yield Result("the half that can be measured", (Figure("start", 1, "s"),))
+        yield Result(title, () if kept else (Figure("rest", 2, "s"),))
+
+    page = tmp_path / "RESULTS.md"
+    page.write_text(PAGE, encoding="utf-8")
+    monkeypatch.setattr(results, "FILE", page)
+    monkeypatch.setattr(results, "commit", lambda: "abc1234")
+    monkeypatch.setattr(bench, "_results", lambda _name: run())
+    assert bench.main(["results", "help"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert ("old help" in text) is kept
+    assert ("| rest | 2 s |" in text) is not kept
+    assert "by hand" in text
+    page.write_text("# Results\n", encoding="utf-8")
+    assert bench.main(["results", "help"]) == 0
+    assert "| start | 1 s |" in page.read_text(encoding="utf-8"), "a first section holds what there is"
+
+
+def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mocker: MockerFixture
+) -> None:
+    """As `python -m tests.bench simulator` in a clone in which nothing was built: it ended with a traceback."""
+    monkeypatch.setattr(simulators, "BINARIES", tmp_path)
+    for module in (simulator_cost, many_tasks):
+        mocker.patch.object(module, "our_simulator")
+    usage = mocker.Mock(cpu_s=1.0, wall_s=1.0, peak_mib=1.0, said={"objects": 200, "requests": 9})
+    mocker.patch.object(simulator_cost, "_reading")
+    mocker.patch.object(simulator_cost, "_server_cpu_s", return_value=(1.0, usage))
+    mocker.patch.object(many_tasks, "_count", return_value=Result("ours", (Figure("requests", 9, "requests"),)))
+    needs = "not run, it needs govc and vcsim (make -C tests/peers, with Go)"
+    for module, measured in ((simulator_cost, 1), (many_tasks, 1), (bulk_read, 0)):
+        *done, last = module.run()
+        assert len(done) == measured
+        assert last.title.endswith(needs)
+        assert last.figures == ()
+
+
+def test_a_fleet_that_cannot_be_made_says_why(mocker: MockerFixture) -> None:
+    failed = subprocess.CompletedProcess([sys.executable], 1, stdout="", stderr="FileNotFoundError: vcsim")
+    mocker.patch.object(simulators.subprocess, "run", return_value=failed)
+    with (
+        pytest.raises(RuntimeError, match="no fleet for vcsim: FileNotFoundError: vcsim"),
+        simulators.vcsim_fleet(1, 1),
+    ):
+        pass
