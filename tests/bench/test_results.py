@@ -94,7 +94,7 @@ def test_without_the_peers_each_bench_beside_them_says_what_it_needs(
 
 def test_a_fleet_that_cannot_be_made_says_why(mocker: MockerFixture) -> None:
     failed = subprocess.CompletedProcess([sys.executable], 1, stdout="", stderr="FileNotFoundError: vcsim")
-    mocker.patch.object(simulators.subprocess, "run", return_value=failed)
+    mocker.patch("tests.bench.simulators.subprocess.run", return_value=failed)
     with (
         pytest.raises(RuntimeError, match="no fleet for vcsim: FileNotFoundError: vcsim"),
         simulators.vcsim_fleet(1, 1),

@@ -8,6 +8,7 @@
 * esx-04  an L40S for vGPUs, two in passthrough with the label `ml`, a T4 in passthrough; ml-08 runs with one L40S
 * esx-05  a twin of esx-02 in the same cluster, empty
 * esx-06  an L40S in mixed-size mode
+`drivers` is the same where each host also tells its driver and module options, as `scheduler` and `doctor` ask it.
 Every node has 16 cores and 256 GiB. VMs have 16 vCPUs, 64 GiB and EFI; ml-07 is on esx-01, off and without a GPU.
 """
 
@@ -31,6 +32,7 @@ from gpuops.model.host import (
     OfferedProfile,
     PassthroughTarget,
 )
+from gpuops.model.host_settings import Custody, HostSettings, SoftwarePackage
 from gpuops.model.inventory import Inventory
 from gpuops.model.numa import NumaNode
 from gpuops.model.vm import (
@@ -222,7 +224,24 @@ def lab() -> Inventory:
     )
 
 
-SNAPSHOTS: Final[dict[str, Callable[[], Inventory]]] = {"lab": lab}
+def drivers() -> Inventory:
+    """`lab` with what its hosts tell when asked: each with GPUs has NVIDIA's driver 550.90 with no module options."""
+    driver = SoftwarePackage("NVD-VGPU-800-Driver", "550.90.05-1OEM.800.1.0.20613240", "NVIDIA")
+    told = HostSettings("", "", True, (driver,), custody=Custody((), False))
+    seen = lab()
+    hosts = [
+        replace(
+            host,
+            settings=told if host.gpus else replace(told, has_module=False, packages=()),
+            profiles=tuple(replace(each, suspend=True, migrate=True) for each in host.profiles or ()),
+        )
+        for host in seen.hosts.values()
+    ]
+    clusters = {ref: replace(cluster, rules=()) for ref, cluster in seen.clusters.items()}
+    return replace(seen.with_hosts(hosts), clusters=clusters, hot_migrate_enabled=True)
+
+
+SNAPSHOTS: Final[dict[str, Callable[[], Inventory]]] = {"lab": lab, "drivers": drivers}
 
 
 def _type(text: str) -> tuple[int, int]:

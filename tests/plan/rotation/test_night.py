@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, time
-
-import pytest
 
 from gpuops.catalog import load
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
@@ -15,10 +12,10 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Original, Policy, Pool, Role
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, Vm
+from gpuops.model.vm import PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SuspendVm
+from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.room import Room
 from gpuops.plan.rotation.night import RotateNight
 from gpuops.plan.rotation.queue import serve
@@ -32,7 +29,6 @@ POOL = Pool("all", Selector(name="desktop-*"), idle=IdleRule(500), parked=True)
 POLICY = Policy(
     "small", (POOL,), ml=(QueuedVm("ml-01"), QueuedVm("ml-02")), windows=(Window(time(20), time(6), UTC),), digest="d"
 )
-Change = Callable[[World], None]
 
 
 def plan(world: World, policy: Policy = POLICY, originals: tuple[Original, ...] = (), now: datetime = EVENING) -> Plan:
@@ -47,19 +43,8 @@ def suspended(found: Plan) -> set[str]:
     return {step.vm for step in found.steps if isinstance(step, SuspendVm)}
 
 
-def test_the_fewest_desktops_make_room_and_each_vm_has_its_reason() -> None:
+def test_what_is_taken_is_marked_first() -> None:
     found = plan(small_world())
-    assert suspended(found) == {"vm-1", "vm-2"}, "the GPU with two desktops, not the one with three"
-    assert reasons(found) == {
-        "ml-01": "starts on esx-01: 2 desktop(s) make room",
-        "ml-02": "starts on esx-02: there is room without any desktop",
-        "desktop-01": "makes room for ml-01",
-        "desktop-02": "makes room for ml-01",
-        "desktop-03": "idle; no VM of the queue needs its GPU",
-        "desktop-04": "idle; no VM of the queue needs its GPU",
-        "desktop-05": "idle; no VM of the queue needs its GPU",
-    }
-    assert [wave.title for wave in found.waves] == ["mark what is taken", "suspend idle desktops", "start ML VMs"]
     assert found.waves[0].steps[0] == SetAttribute("vm-1", "gpuops.rotation", "2026-11-20 desktop")
     assert found.waves[-1].steps == (PowerOnVm("vm-91", "host-1"), PowerOnVm("vm-92", "host-2"))
     assert found.disruptive
@@ -91,78 +76,6 @@ def test_the_second_run_is_empty() -> None:
     assert plan(world).steps == (), "the markers alone say so too"
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"console_connections": 1}, "1 console connection(s) open"),
-        ({"console_connections": None}, "its console connections cannot be read"),
-        ({"cpu_usage_mhz": 500}, "uses 500 MHz, idle is below 500"),
-        ({"cpu_usage_mhz": None}, "its CPU usage cannot be read"),
-        ({"question": "Is the disk full?"}, "waits for an answer: Is the disk full?"),
-        ({"tasks": (RunningTask("task-1", "Relocate", "running"),)}, "a task is running: Relocate"),
-        ({"connected": None}, "is not connected, or does not tell"),
-        ({"unreadable": ("runtime.question",)}, "cannot be read whole: runtime.question"),
-        ({"attributes": {"gpuops.opt-out": "yes"}}, "opted out (attribute gpuops.opt-out)"),
-        ({"devices": None}, "its devices cannot be read"),
-        ({"devices": ()}, "has no vGPU: suspending it frees none"),
-        ({"template": True}, "is a template"),
-        ({"power": PowerState.OFF}, "is powered off"),
-        ({"power": None}, "is not running (its power state cannot be read)"),
-        ({"datastores": ()}, "its datastore is unknown"),
-        ({"memory_mib": None}, "the size of its suspend file is unknown"),
-        ({"host": "host-gone"}, "its host is not connected, or not known"),
-    ],
-)
-def test_a_desktop_that_is_not_certainly_idle_stays(changes: dict[str, object], reason: str) -> None:
-    world = small_world()
-    world.set("vm-1", **changes)
-    found = plan(world)
-    assert reasons(found)["desktop-01"] == reason
-    assert "vm-1" not in {step.vm for step in found.steps}
-
-
-def test_a_desktop_with_a_directpath_device_stays() -> None:
-    world = small_world()
-    nic = DirectPathDevice(13001, PciAddress(0, 0xAF, 0, 0), 0x15B3, 0x1017, "sys")
-    world.set("vm-1", devices=(*(world.vms["vm-1"].devices or ()), nic))
-    assert reasons(plan(world))["desktop-01"] == "has a DirectPath device: such a VM cannot be suspended"
-
-
-@pytest.mark.parametrize("told", [None, False])
-def test_a_profile_the_host_does_not_call_suspendable_keeps_its_vms(told: bool | None) -> None:
-    world = small_world()
-    host = world.hosts["host-1"]
-    offered = tuple(replace(offer, suspend=told) for offer in host.profiles or ())
-    world.hosts["host-1"] = replace(host, profiles=offered)
-    found = plan(world)
-    assert suspended(found) == set()
-    assert reasons(found)["desktop-01"] == "esx-01 does not say that nvidia_a40-24q can be suspended"
-
-
-@pytest.mark.parametrize("maintenance", [True, None])
-def test_a_host_in_maintenance_is_left_alone(maintenance: bool | None) -> None:
-    world = small_world()
-    world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=maintenance)
-    found = plan(world)
-    assert {step.vm for step in found.steps} == {"vm-92"}
-    assert reasons(found)["desktop-01"] == "esx-01 is in maintenance mode, or does not tell"
-
-
-@pytest.mark.parametrize("connected", [False, None])
-def test_a_host_that_may_not_be_connected_is_left_alone(connected: bool | None) -> None:
-    world = small_world()
-    world.hosts["host-1"] = replace(world.hosts["host-1"], connected=connected)
-    found = plan(world)
-    assert {step.vm for step in found.steps} == {"vm-92"}
-    assert reasons(found)["desktop-01"] == "its host is not connected, or not known"
-
-
-def test_a_pool_that_is_not_parked_gives_nothing() -> None:
-    found = plan(small_world(), replace(POLICY, pools=(replace(POOL, parked=False),)))
-    assert suspended(found) == set()
-    assert reasons(found)["desktop-01"] == "pool all is not declared parked"
-
-
 def test_what_a_policy_does_not_mean_is_warned_of() -> None:
     mistyped = Pool(
         name="mistyped", select=Selector(folder="desktop"), idle=IdleRule(500), parked=True, owner=Mark("o")
@@ -176,39 +89,6 @@ def test_what_a_policy_does_not_mean_is_warned_of() -> None:
     )
 
 
-def test_both_keys_turn_or_nothing_is_taken() -> None:
-    policy = replace(POLICY, pools=(replace(POOL, owner=Mark("gpuops.owner", "cad")),))
-    world = small_world()
-    world.set("vm-1", attributes={"gpuops.owner": "cad"})
-    world.set("vm-2", attributes={"gpuops.owner": "cad", "gpuops.opt-out": "demo tomorrow"})
-    found = plan(world, policy)
-    assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
-    assert reasons(found)["desktop-02"] == "opted out (attribute gpuops.opt-out)"
-    assert reasons(found)["desktop-03"] == "its owner has not agreed (attribute gpuops.owner = cad)"
-    assert found.warnings == ()
-
-
-def test_a_tag_that_was_not_read_is_not_an_agreement() -> None:
-    policy = replace(POLICY, pools=(replace(POOL, owner=Mark(tag="owner:cad")),), opt_out=Mark(tag="gpu:keep"))
-    world = small_world()
-    world.set("vm-1", tags=("owner:cad",))
-    world.set("vm-2", tags=("owner:cad", "gpu:keep"))
-    found = plan(world, policy)
-    assert reasons(found)["desktop-01"] == "idle; no VM of the queue needs its GPU"
-    assert reasons(found)["desktop-02"] == "opted out (tag gpu:keep)"
-    assert reasons(found)["desktop-03"] == "tag gpu:keep cannot be read"
-    unread = replace(policy, opt_out=Mark("gpuops.opt-out"))
-    assert reasons(plan(world, unread))["desktop-03"] == "its owner has not agreed (tag owner:cad)"
-
-
-def test_the_floor_keeps_the_busiest() -> None:
-    world = small_world()
-    world.set("vm-1", cpu_usage_mhz=400)
-    found = plan(world, replace(POLICY, pools=(replace(POOL, floor=1),)))
-    assert reasons(found)["desktop-01"] == "floor: 1 of pool all stay running"
-    assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
-
-
 def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() -> None:
     world, kept = small_world(), "floor: 4 of pool all stay running"
     policy = replace(POLICY, pools=(replace(POOL, floor=4),))
@@ -216,21 +96,6 @@ def test_a_desktop_on_its_way_into_suspend_does_not_count_towards_the_floor() ->
     world.set("vm-1", tasks=(RunningTask("task-1", "SuspendVM_Task", "running"),), question="Is the disk full?")
     found = reasons(plan(world, policy))
     assert [found[f"desktop-0{number}"] for number in (2, 3, 4, 5)] == [kept] * 4
-
-
-def test_no_space_for_the_suspend_file_keeps_the_desktop() -> None:
-    world = small_world()
-    needed = round(1.1 * (16384 + 24576))
-    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=needed + 199, accessible=True)
-    found = plan(world)
-    assert reasons(found)["desktop-01"] == f"datastore ssd: its suspend file needs {needed} MiB, {needed + 199} free"
-    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=needed + 200, accessible=True)
-    assert reasons(plan(world))["desktop-02"].startswith("datastore ssd: its suspend file needs"), "one fits, not two"
-    world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=None, accessible=True)
-    assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
-    for accessible in (False, None):
-        world.datastores["ds-1"] = Datastore("ds-1", "ssd", free_mib=10 * needed, accessible=accessible)
-        assert reasons(plan(world))["desktop-01"] == "the free space of datastore ssd is unknown"
 
 
 def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> None:
@@ -249,164 +114,8 @@ def test_space_kept_for_a_suspend_file_stays_kept_when_the_file_takes_less() -> 
     assert reasons(plan(world, originals=tonight))["desktop-02"].startswith("datastore ssd"), "it is written"
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"power": PowerState.ON}, "runs already"),
-        ({"power": PowerState.SUSPENDED}, "is not powered off (suspended)"),
-        ({"power": None}, "is not powered off (its power state cannot be read)"),
-        ({"connected": False}, "cannot be read whole, or is not connected"),
-        ({"unreadable": ("rootSnapshot",)}, "cannot be read whole, or is not connected"),
-        ({"tasks": (RunningTask("task-1", "Clone", "queued"),)}, "a task is queued: Clone"),
-    ],
-)
-def test_an_ml_vm_that_cannot_start_costs_no_desktop(changes: dict[str, object], reason: str) -> None:
-    world = small_world()
-    world.set("vm-91", **changes)
-    found = plan(world)
-    assert reasons(found)["ml-01"] == reason
-    assert suspended(found) == set()
-
-
-def test_an_ml_vm_that_does_not_fit_costs_no_desktop() -> None:
-    world = small_world()
-    world.set("vm-1", cpu_usage_mhz=4000)
-    world.set("vm-3", console_connections=2)
-    found = plan(world)
-    assert suspended(found) == set()
-    assert reasons(found)["ml-01"].startswith("does not fit: ")
-    assert {step.vm for step in found.steps} == {"vm-92"}
-
-
-def test_an_unknown_name_in_the_queue_does_not_stop_the_night() -> None:
-    found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-99"), QueuedVm("ml-01"))))
-    assert reasons(found)["ml-99"].startswith("no VM 'ml-99' in this vCenter")
-    assert suspended(found) == {"vm-1", "vm-2"}
-
-
-def test_a_vm_that_is_named_twice_starts_once_and_that_is_said() -> None:
-    policy = replace(POLICY, ml=(QueuedVm("ml-01"), QueuedVm("moid:vm-91")))
-    found = plan(small_world(), policy)
-    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-91"]
-    assert found.warnings == ("ML queue: moid:vm-91 is ml-01, which is in the queue already",)
-
-
-def test_a_vm_that_may_move_goes_where_it_costs_no_desktop() -> None:
-    found = plan(small_world(), replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
-    assert suspended(found) == set()
-    assert [step for step in found.steps if not isinstance(step, SetAttribute)] == [
-        RelocateVm("vm-91", "host-2"),
-        PowerOnVm("vm-91", "host-2"),
-    ]
-    assert reasons(found)["ml-01"] == "starts on esx-02: there is room without any desktop, after a cold move"
-
-
-@pytest.mark.parametrize("key", ["pciPassthru0.cfg.gpu-pci-id", "numa.nodeAffinity"])
-def test_a_vm_bound_to_its_host_is_not_moved_by_a_night(key: str) -> None:
-    """Its pin or its node would mean another GPU or node there; the one-desktop way on its own host stays open."""
-    world = small_world()
-    value = "0" if key.startswith("numa") else "0000:3b:00.0"
-    world.set("vm-91", extra_config={**(world.vms["vm-91"].extra_config or {}), key: value})
-    found = plan(world, replace(POLICY, ml=(QueuedVm("ml-01", relocate=True),)))
-    assert not any(isinstance(step, RelocateVm) for step in found.steps)
-
-
-def test_an_empty_queue_suspends_nothing() -> None:
-    found = plan(small_world(), replace(POLICY, ml=()))
-    assert found.steps == ()
-    assert "the ML queue is empty: no desktop is suspended for nothing" in found.because
-
-
-def test_outside_the_window_the_night_is_refused() -> None:
-    found = plan(small_world(), now=datetime(2026, 11, 21, 6, 0, tzinfo=UTC))
-    assert not found.feasible
-    [rejection] = found.rejections
-    assert str(rejection) == (
-        "small: outside the window: it is 2026-11-21 06:00 UTC, the next night is from 2026-11-21 20:00 to 06:00"
-    )
-
-
 def taken(night: str, vm: Vm, *, returned: bool = False) -> Original:
     return Original(night, Role.DESKTOP, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, True, returned)
-
-
-def test_an_earlier_night_that_is_not_over_refuses_the_next() -> None:
-    world = small_world()
-    world._set_power("vm-1", PowerState.SUSPENDED)
-    found = plan(world, originals=(taken("2026-11-19", world.vms["vm-1"]),))
-    assert [str(rejection) for rejection in found.rejections] == [
-        "night 2026-11-19: is not over: desktop-01 not back yet"
-    ]
-    assert found.rejections[0].hint.startswith("gpuops rotate day ends it")
-    world.set("vm-1", attributes={"gpuops.rotation": "2026-11-19 desktop"})
-    assert not plan(world).feasible, "the marker alone says so too"
-
-
-def test_an_open_night_is_one_line_however_much_it_took() -> None:
-    world = small_world()
-    for number in range(1, 6):
-        world._set_power(f"vm-{number}", PowerState.SUSPENDED)
-    found = plan(world, originals=tuple(taken("2026-11-19", world.vms[f"vm-{number}"]) for number in range(1, 6)))
-    assert [str(rejection) for rejection in found.rejections] == [
-        "night 2026-11-19: is not over: desktop-01, desktop-02, desktop-03 and 2 more not back yet"
-    ]
-
-
-def test_a_desktop_that_came_back_by_itself_is_left_alone_for_the_night() -> None:
-    world = small_world()
-    found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"]),))
-    assert reasons(found)["desktop-01"] == "came back by itself tonight: left alone"
-    assert suspended(found) == {"vm-3", "vm-4", "vm-5"}
-
-
-def test_an_ml_vm_that_was_started_tonight_and_is_off_again_is_left_alone() -> None:
-    world = small_world()
-    started = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML)
-    found = plan(world, originals=(started,))
-    assert reasons(found)["ml-01"] == "was started tonight and is off again: left alone"
-    assert suspended(found) == set(), "no desktop gives way to it"
-    assert [step.vm for step in found.steps if isinstance(step, PowerOnVm)] == ["vm-92"]
-
-
-@pytest.mark.parametrize("change", [{"taken": False}, {"night": "2026-11-19"}])
-def test_an_ml_vm_that_never_was_started_tonight_is_not_left_alone(change: dict[str, object]) -> None:
-    world = small_world()
-    known = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, **change)  # type: ignore[arg-type]
-    assert "vm-91" in {step.vm for step in plan(world, originals=(known,)).steps if isinstance(step, PowerOnVm)}
-
-
-def test_an_ml_vm_whose_start_may_still_come_is_not_started_again() -> None:
-    world = small_world()
-    lost = replace(taken(NIGHT, world.vms["vm-91"]), role=Role.ML, unsure=True)
-    assert reasons(plan(world, originals=(lost,)))["ml-01"].startswith("may still be changed")
-
-
-def test_a_pool_whose_desktops_come_back_by_themselves_is_left_alone() -> None:
-    world = small_world()
-    two = tuple(taken(NIGHT, world.vms[f"vm-{number}"]) for number in (1, 2))
-    assert suspended(plan(world, originals=two)), "two are no pattern"
-    found = plan(world, originals=(*two, taken(NIGHT, world.vms["vm-3"])))
-    assert suspended(found) == set()
-    assert reasons(found)["desktop-03"] == "came back by itself tonight: left alone"
-    assert reasons(found)["desktop-04"] == (
-        "3 desktops of its pool came back by themselves tonight: no more of it are taken"
-    )
-
-
-def test_a_desktop_that_was_marked_and_not_taken_may_still_be_taken() -> None:
-    world = small_world()
-    world.set("vm-1", attributes={"gpuops.rotation": f"{NIGHT} desktop"})
-    known = replace(taken(NIGHT, world.vms["vm-1"]), taken=False)
-    assert "vm-1" in suspended(plan(world, originals=(known,)))
-
-
-def test_one_window_is_one_night() -> None:
-    world = small_world()
-    found = plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),))
-    assert found.steps == ()
-    assert found.because == (f"night {NIGHT} is over: its morning has begun",)
-    tomorrow = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
-    assert plan(world, originals=(taken(NIGHT, world.vms["vm-1"], returned=True),), now=tomorrow).steps
 
 
 def test_without_a_window_an_open_night_goes_on_and_a_closed_one_does_not() -> None:

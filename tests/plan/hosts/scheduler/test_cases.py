@@ -1,0 +1,102 @@
+"""The runner of `cases/scheduler`: what `scheduler set` writes on each host, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from gpuops.errors import GpuopsError
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.steps import ConfigureModule
+from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.hosts.scheduler.change import SetScheduler
+from tests.plan.case import Words, case_of, changed, compare, read_cases, said
+from tests.plan.snapshots import SNAPSHOTS, catalog
+
+
+@dataclass(frozen=True)
+class SchedulerCase:
+    name: str
+    request: Words
+    """Options of `scheduler set`."""
+    expect: Words
+    inventory: str = "drivers"
+    change: Mapping[str, Words] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = read_cases("scheduler", SchedulerCase)
+
+
+def planned(case: SchedulerCase, inventory: Inventory) -> HostPlan:
+    hints = get_type_hints(SetScheduler)
+    options = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in case.request.items()}
+    return SetScheduler(**options).plan(inventory, catalog())
+
+
+def written(plan: HostPlan, inventory: Inventory) -> dict[str, str]:
+    """Host -> the module options that it is given."""
+    steps = [step for step in plan.steps if isinstance(step, ConfigureModule)]
+    assert len(steps) == len(plan.steps)
+    return {inventory.hosts[step.host].name: step.after for step in steps}
+
+
+def check(case: SchedulerCase) -> None:
+    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
+    try:
+        plan = planned(case, inventory)
+    except GpuopsError as error:
+        assert {"error": f"{type(error).__name__}: {error.message}"} == case.expect
+        return
+    likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
+    told: dict[str, Any] = {
+        "options": written(plan, inventory),
+        "gpus": {
+            inventory.hosts[step.host].name: [str(each.gpu) for each in step.gpus]
+            for step in plan.steps
+            if isinstance(step, ConfigureModule)
+        },
+        "rejections": [said(each, like) for each, like in zip(plan.rejections, likes, strict=False)],
+        "warnings": list(plan.warnings),
+        "because": list(plan.because),
+        "afterwards": list(plan.afterwards),
+        "reboot_due": [inventory.hosts[step.host].name for step in plan.due],
+    }
+    compare(told, case.expect, told.keys() - {"gpus", "afterwards"})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: SchedulerCase) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("options")], ids=str)
+def test_hosts_that_have_the_options_need_a_reboot_and_no_change(case: SchedulerCase) -> None:
+    inventory = changed(SNAPSHOTS[case.inventory](), case.change)
+    plan = planned(case, inventory)
+    now = inventory
+    for name, options in written(plan, inventory).items():
+        host = now.find_host(name)
+        assert host.settings is not None
+        now = now.with_hosts([replace(host, settings=replace(host.settings, module_options=options))])
+    again = planned(case, now)
+    assert (again.steps, again.rejections) == ((), ())
+    assert {step.host for step in again.due} >= {step.host for step in plan.steps}
+
+
+def test_a_wrong_key_is_refused() -> None:
+    case = CASES[0]
+    with pytest.raises(TypeError, match="expected"):
+        case_of(SchedulerCase, {"name": "x", "request": {}, "expect": {}, "expected": {}})
+    with pytest.raises(AssertionError, match="unknown expectations"):
+        check(replace(case, expect={**case.expect, "options_of": {}}))
+    with pytest.raises(AssertionError, match="unknown changes"):
+        check(replace(case, change={"host": {}}))
+    with pytest.raises(KeyError, match="policies"):
+        check(replace(case, request={**case.request, "policies": "best-effort"}))

@@ -1,0 +1,168 @@
+"""The runner of `cases/rotation`: who is suspended tonight, who starts and where, and why every other VM stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from gpuops.catalog import load
+from gpuops.config.policy import parse_policy
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Original, Policy, Role
+from gpuops.model.vm import PowerState
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, SuspendVm
+from gpuops.plan.rotation.night import RotateNight
+from tests.execute.small_vcenter import SLOTS, World, small_world
+from tests.plan.case import Words, altered, case_of, compare, read_cases, said
+
+CATALOG = load(profiles=SLOTS)
+EVENING: Final = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
+POLICY: Final[Words] = {
+    "version": 1,
+    "name": "small",
+    "pools": [
+        {
+            "name": "all",
+            "parked": True,
+            "select": {"name": "desktop-*"},
+            "idle": {"cpu_below_mhz": 500},
+            "owner": "none",
+        }
+    ],
+    "ml": {"queue": [{"vm": "ml-01"}, {"vm": "ml-02"}]},
+    "window": {"opens": "20:00", "closes": "06:00", "zone": "UTC"},
+}
+"""What the policy of a case says where the case says nothing else."""
+
+
+@dataclass(frozen=True)
+class NightCase:
+    """The world is two hosts with two A40 each: desktop-01 and -02 (24q) and desktop-03 to -05 (12q) run on the GPUs of
+    esx-01, esx-02 is free; ml-01 (48c) is on esx-01, ml-02 (48c) on esx-02, both off. All desktops are idle."""
+
+    name: str
+    expect: Words
+    policy: Words = field(default_factory=dict)
+    """Keys of a policy file. `pool`: keys of its one pool."""
+    now: datetime = EVENING
+    change: Mapping[str, Words] = field(default_factory=dict)
+    """vms, hosts, datastores: name -> fields to replace."""
+    history: Sequence[Words] = ()
+    """What the journal knows: `vm`, `night`, and fields of what it remembers; taken, unless the case says otherwise."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = read_cases("rotation", NightCase)
+
+
+def policy_of(case: NightCase) -> Policy:
+    keys = dict(case.policy)
+    pool = {**POLICY["pools"][0], **keys.pop("pool", {})}
+    return parse_policy(yaml.safe_dump({**POLICY, "pools": [pool], **keys}), "the case")
+
+
+def world_of(case: NightCase) -> World:
+    world = small_world()
+    assert set(case.change) <= {"vms", "hosts", "datastores"}, f"unknown changes: {sorted(case.change)}"
+    for name, changes in case.change.get("vms", {}).items():
+        ref = _ref(world, name)
+        was, vm = world.vms[ref].power, altered(world.vms[ref], changes)
+        world.vms[ref] = vm
+        if vm.power is not was and vm.power is not None:
+            world._set_power(ref, vm.power)
+    for places, told in ((world.hosts, "hosts"), (world.datastores, "datastores")):
+        for name, changes in case.change.get(told, {}).items():
+            [ref] = [ref for ref, each in places.items() if each.name == name]
+            places[ref] = altered(places[ref], changes)
+    return world
+
+
+def history_of(case: NightCase, world: World) -> tuple[Original, ...]:
+    known = []
+    for told in case.history:
+        keys = dict(told)
+        vm = world.vms[_ref(world, keys.pop("vm"))]
+        role = Role.DESKTOP if vm.name.startswith("desktop") else Role.ML
+        taken = Original(keys.pop("night"), role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, taken=True)
+        known.append(altered(taken, keys))
+    return tuple(known)
+
+
+def _ref(world: World, name: str) -> str:
+    [ref] = [ref for ref, vm in world.vms.items() if vm.name == name]
+    return ref
+
+
+def planned(case: NightCase, world: World, history: tuple[Original, ...]) -> Plan:
+    now = case.now if case.now.tzinfo else case.now.replace(tzinfo=UTC)
+    return RotateNight(policy_of(case), history).plan(world.snapshot(), CATALOG, now)
+
+
+def taken(plan: Plan, inventory: Inventory) -> dict[str, Any]:
+    """What is done to which VM; the marks that are set beside it stand for themselves."""
+    names = {ref: vm.name for ref, vm in inventory.vms.items()}
+    hosts = {ref: host.name for ref, host in inventory.hosts.items()}
+    return {
+        "suspends": [names[step.vm] for step in plan.steps if isinstance(step, SuspendVm)],
+        "shuts_down": [names[step.vm] for step in plan.steps if isinstance(step, ShutDownGuest)],
+        "moves": {names[step.vm]: hosts[step.host] for step in plan.steps if isinstance(step, RelocateVm)},
+        "starts": {names[step.vm]: hosts[step.host or ""] for step in plan.steps if isinstance(step, PowerOnVm)},
+    }
+
+
+def check(case: NightCase) -> None:
+    world = world_of(case)
+    plan = planned(case, world, history_of(case, world))
+    likes = [*case.expect.get("rejections", []), *[""] * len(plan.rejections)]
+    reasons = {choice.subject: choice.reason for choice in plan.choices}
+    told = {
+        **taken(plan, world.snapshot()),
+        "rejections": [said(each, like) for each, like in zip(plan.rejections, likes, strict=False)],
+        "warnings": list(plan.warnings),
+        "because": list(plan.because),
+        "waves": [wave.title for wave in plan.waves],
+        "reasons": {name: reasons.get(name) for name in case.expect.get("reasons", {})},
+    }
+    compare(told, case.expect, told.keys() - {"waves", "reasons", "because"})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: NightCase) -> None:
+    check(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.expect.get("starts")], ids=str)
+def test_a_night_that_was_carried_out_has_nothing_left_to_do(case: NightCase) -> None:
+    world = world_of(case)
+    history = history_of(case, world)
+    plan = planned(case, world, history)
+    now = case.now if case.now.tzinfo else case.now.replace(tzinfo=UTC)
+    saved = RotateNight(policy_of(case), history).saved(plan, world.snapshot(), now)
+    for step in plan.steps:
+        if isinstance(step, ShutDownGuest):
+            world._set_power(step.vm, PowerState.OFF)
+        else:
+            assert world.apply("op", step) is None, step
+    fresh = tuple(replace(each, taken=True) for each in saved)
+    known = (*(each for each in history if each.vm not in {one.vm for one in fresh}), *fresh)
+    assert planned(case, world, known).steps == ()
+
+
+def test_a_wrong_key_is_refused() -> None:
+    case = CASES[0]
+    with pytest.raises(TypeError, match="request"):
+        case_of(NightCase, {"name": "x", "expect": {}, "request": {}})
+    with pytest.raises(AssertionError, match="unknown expectations"):
+        check(replace(case, expect={**case.expect, "suspended": []}))
+    with pytest.raises(AssertionError, match="unknown changes"):
+        check(replace(case, change={"host": {}}))
+    with pytest.raises(Exception, match="unknown key"):
+        check(replace(case, policy={"flor": 1}))
