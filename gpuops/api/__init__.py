@@ -9,7 +9,7 @@ just before anything is changed; what it raises ends the run with nothing change
 
 from __future__ import annotations
 
-from gpuops.api.connection import connect, offline
+from gpuops.api.connection import connect, connect_checked, offline
 from gpuops.api.hosts import (
     change,
     change_abandon,
@@ -53,6 +53,7 @@ __all__ = [
     "clone",
     "configure",
     "connect",
+    "connect_checked",
     "defrag",
     "defrag_execute",
     "doctor",

@@ -1,9 +1,12 @@
-"""Connection: a site to run requests on, of a vCenter, a private simulated one, or a saved inventory."""
+"""Makes the site that requests run on: a vCenter, a private simulated one, or a saved inventory.
+
+The command line and the tasks of Ansible call `connect_checked`, programs `connect`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +60,35 @@ def connect(
         if patience is not None:
             site.pause, site.say = patience.pause, patience.say
         return site
+
+
+def connect_checked(
+    where: Destination | Simulated,
+    warn: Callable[[str], None],
+    *,
+    caller: Sequence[str],
+    guarded: bool = False,
+    decided: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str], str] | None = None,
+    state_dir: Path | None = None,
+    patience: Patience | None = None,
+) -> Site:
+    """As `connect`; `warn` is called for a certificate that is not verified, and the audit log names the `caller`.
+
+    `guarded` is a run that nobody watches: it is refused over such a connection, unless somebody `decided` it where
+    the run is written down. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
+    """
+    from gpuops.config.sources import Simulated, doubt
+    from gpuops.execute.audit import unverified
+    from gpuops.execute.state import default_state_dir
+
+    warning = doubt(where, guarded=guarded, decided=decided)
+    if warning is not None and not isinstance(where, Simulated):
+        warn(warning)
+        at = wall_clock().isoformat(timespec="seconds")
+        unverified(where, state_dir or default_state_dir(environ), at, list(caller))
+    return connect(where, environ=environ, ask=ask, state_dir=state_dir, patience=patience)
 
 
 def _guest_shell(environ: Mapping[str, str]) -> GuestSsh:

@@ -15,7 +15,8 @@ from gpuops.model.inventory import Inventory
 
 if TYPE_CHECKING:
     from gpuops.api import Site
-    from gpuops.config.sources import Destination, Simulated
+    from gpuops.config.layers import Flags
+    from gpuops.config.targets import Configuration
     from gpuops.execute.patience import Patience
 
 
@@ -27,16 +28,23 @@ def open_site(
     `guarded` is a command that must not run unattended over an unverified connection (`rotate`), unless the target's
     own entry says so. `patience`: it waits for a vCenter that is away. Raises TargetError, NotConnected, Refused.
     """
-    from gpuops.api import connect, offline
+    from gpuops.api import connect_checked, offline
+    from gpuops.config.sources import resolve
 
     if saved is not None:
         from gpuops.config.snapshot import load
 
         _refuse_both(common)
         return offline(load(saved))
-    where = _where(common)
-    _warn_unverified(where, guarded=guarded)
-    return connect(where, ask=_ask if sys.stdin.isatty() else None, patience=patience)
+    return connect_checked(
+        resolve(_flags(common), os.environ, _configuration()),
+        _warn,
+        caller=sys.argv[1:3],
+        guarded=guarded,
+        decided=sys.stdin.isatty(),
+        ask=_ask if sys.stdin.isatty() else None,
+        patience=patience,
+    )
 
 
 def _refuse_both(common: CommonOptions) -> None:
@@ -64,39 +72,40 @@ def remember(common: CommonOptions, inventory: Inventory) -> None:
         completion.remember(name, inventory)
 
 
-def _where(common: CommonOptions) -> Destination | Simulated:
-    from gpuops.config.file import config_file
+def _flags(common: CommonOptions) -> Flags:
     from gpuops.config.layers import Flags
-    from gpuops.config.sources import resolve
-    from gpuops.config.targets import read_configuration
     from gpuops.model.secret import Secret
 
     if common.password_stdin and common.password_file is not None:
         raise UsageError("--password-stdin and --password-file exclude each other", hint="give one of them")
-    flags = Flags(
+    return Flags(
         vcenter=common.vcenter,
         username=common.username,
         password_file=common.password_file,
         password=Secret(_first_line()) if common.password_stdin else None,
         ca_file=common.ca_file,
-        insecure=common.insecure,
+        verify=False if common.insecure else None,
         thumbprint=common.thumbprint,
         proxy=common.proxy,
         journal_url=common.journal_url,
     )
-    return resolve(flags, os.environ, read_configuration(config_file(os.environ)))
+
+
+def _configuration() -> Configuration:
+    from gpuops.config.file import config_file
+    from gpuops.config.targets import read_configuration
+
+    return read_configuration(config_file(os.environ))
 
 
 def journal_of(common: CommonOptions) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
-    from gpuops.config.file import config_file
     from gpuops.config.layers import Flags
     from gpuops.config.sources import journal_url
-    from gpuops.config.targets import read_configuration
     from gpuops.execute.state import default_state_dir
 
     flags = Flags(vcenter=common.vcenter, journal_url=common.journal_url)
-    return default_state_dir(), journal_url(flags, os.environ, read_configuration(config_file(os.environ))) or ""
+    return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""
 
 
 def _first_line() -> str:
@@ -112,18 +121,7 @@ def _ask(prompt: str) -> str:
     return getpass(prompt, stream=sys.stderr)
 
 
-def _warn_unverified(where: Destination | Simulated, *, guarded: bool) -> None:
-    """A red line and an audit entry for a connection whose other end anybody could be."""
-    from gpuops.config.sources import Simulated, doubt
-
-    warning = doubt(where, guarded=guarded, decided=sys.stdin.isatty())
-    if warning is None or isinstance(where, Simulated):
-        return
+def _warn(warning: str) -> None:
     from rich.text import Text
 
-    from gpuops.clock import wall_clock
-    from gpuops.execute.audit import unverified
-    from gpuops.execute.state import default_state_dir
-
     output.note(Text(f"warning: {warning}", "bold red"))
-    unverified(where, default_state_dir(), wall_clock().isoformat(timespec="seconds"), sys.argv[1:3])

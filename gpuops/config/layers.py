@@ -49,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The connection's options of the command line."""
+    """What the options of a command, or the arguments of an Ansible task, say of the connection."""
 
     vcenter: str | None = None
     username: str | None = None
@@ -57,7 +57,10 @@ class Flags:
     password: Secret | None = None
     """Read from stdin (--password-stdin); there is no option that holds a password."""
     ca_file: Path | None = None
-    insecure: bool = False
+    verify: bool | None = None
+    """Whether the certificate is verified; None = it does not say."""
+    verify_origin: str = "--insecure"
+    """The option or argument that says it."""
     proxy: str | None = None
     journal_url: str | None = field(default=None, repr=False)
     thumbprint: str | None = None
@@ -70,8 +73,8 @@ def flag_layer(flags: Flags) -> Layer:
         username=flags.username,
         password=flags.password,
         password_file=flags.password_file,
-        verify=False if flags.insecure else None,
-        verify_origin="--insecure",
+        verify=flags.verify,
+        verify_origin=flags.verify_origin,
         ca_files=(flags.ca_file,) if flags.ca_file else None,
         thumbprint=flags.thumbprint,
         thumbprint_origin="--thumbprint",

@@ -1,4 +1,4 @@
-"""Connection: what a task says of the vCenter, and a site to work on.
+"""The arguments of a task that say which vCenter is meant, and the site that they lead to.
 
 What it leaves out comes from GPUOPS_*, VMWARE_*, GOVC_* and the configuration file, in this order, as for the command
 line.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuops.config import private_file
 from gpuops.config.file import config_file
 from gpuops.config.layers import Flags
-from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, doubt, resolve
+from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
 from gpuops.config.targets import Configuration, read_configuration
 from gpuops.errors import TargetError, UsageError
-from gpuops.execute.state import default_state_dir
 from gpuops.model.secret import Secret
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def forbid_core_files() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The connection's arguments of a task; None = it does not say. The names are those of `vmware.vmware`."""
+class ConnectionArguments:
+    """The connection's arguments of a task; None = the task leaves it out. The names are those of `vmware.vmware`."""
 
     hostname: str | None = None
     """A host name or address, a target of the configuration file, `sim:SCENARIO` or `sim@READY-FILE`."""
@@ -49,33 +48,28 @@ class Said:
     state_dir: str | None = None
 
 
-def reach(said: Said, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
+def reach(connection: ConnectionArguments, environ: Mapping[str, str] = os.environ) -> Destination | Simulated:
     """The vCenter meant and the way to it. Raises TargetError, UsageError."""
-    if said.password is not None and said.password_file is not None:
+    if connection.password is not None and connection.password_file is not None:
         raise UsageError("password and password_file exclude each other", hint="give one of them")
-    if said.journal_url is not None:  # it may hold a password: an argument that is not logged is no command line
-        environ = {**environ, "GPUOPS_JOURNAL_URL": said.journal_url}
+    if connection.journal_url is not None:  # it may hold a password: an argument that is not logged is no command line
+        environ = {**environ, "GPUOPS_JOURNAL_URL": connection.journal_url}
     configuration = read_configuration(config_file(environ))
     flags = Flags(
-        vcenter=_vcenter(said, configuration),
-        username=said.username,
-        password=Secret(said.password) if said.password is not None else None,
-        password_file=_path(said.password_file),
-        ca_file=_path(said.ca_file),
-        insecure=said.validate_certs is False,
-        proxy=f"{said.proxy_host}:{said.proxy_port or 8080}" if said.proxy_host else None,
+        vcenter=_vcenter(connection, configuration),
+        username=connection.username,
+        password=Secret(connection.password) if connection.password is not None else None,
+        password_file=_path(connection.password_file),
+        ca_file=_path(connection.ca_file),
+        verify=connection.validate_certs,
+        verify_origin="validate_certs",
+        proxy=f"{connection.proxy_host}:{connection.proxy_port or 8080}" if connection.proxy_host else None,
     )
-    where = resolve(flags, environ, configuration)
-    if isinstance(where, Simulated):
-        return where
-    if said.validate_certs is None:
-        return where
-    # a task that says so is nearer than any variable or target
-    return replace(where, verify=said.validate_certs, verify_origin="validate_certs")
+    return resolve(flags, environ, configuration)
 
 
 def open_site(
-    said: Said,
+    connection: ConnectionArguments,
     *,
     guarded: bool = False,
     returning: bool = False,
@@ -87,37 +81,39 @@ def open_site(
     `guarded` is a rotation: refused over a connection that is not verified, unless the task itself says
     `validate_certs: false`. `returning`: it waits for a vCenter that is away as long as the policy's desktops need.
     """
-    from gpuops.api import connect
+    from gpuops.api import connect_checked
     from gpuops.clock import pause, wall_clock
-    from gpuops.execute.audit import unverified
     from gpuops.execute.patience import Patience
 
-    where = reach(said, environ)
-    state_dir = Path(said.state_dir).expanduser() if said.state_dir else None
-    warning = doubt(where, guarded=guarded, decided=said.validate_certs is False)
-    if warning is not None and not isinstance(where, Simulated):
-        at = wall_clock().isoformat(timespec="seconds")
-        unverified(where, state_dir or default_state_dir(environ), at, ["ansible"])
-    warnings = [warning] if warning else []
-    patience = Patience(policy, wall_clock, pause, warnings.append) if returning else None
-    return connect(where, environ=environ, state_dir=state_dir, patience=patience), warnings
+    warnings: list[str] = []
+    site = connect_checked(
+        reach(connection, environ),
+        warnings.append,
+        caller=["ansible"],
+        guarded=guarded,
+        decided=connection.validate_certs is False,
+        environ=environ,
+        state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
+        patience=Patience(policy, wall_clock, pause, warnings.append) if returning else None,
+    )
+    return site, warnings
 
 
-def _vcenter(said: Said, configuration: Configuration) -> str | None:
+def _vcenter(connection: ConnectionArguments, configuration: Configuration) -> str | None:
     """As the command line would name it. A bare word that is no target is a host: Ansible's users write them so."""
-    name = said.hostname
+    name = connection.hostname
     if not name:
-        if said.port is not None:
+        if connection.port is not None:
             raise TargetError("port says nothing without hostname", hint="set hostname, or VMWARE_HOST and VMWARE_PORT")
         return None
     if name.startswith((SIMULATED, SERVED)) or name in configuration.targets:
         return name
     address = name if "://" in name else f"https://{f'[{name}]' if name.count(':') > 1 and '[' not in name else name}"
-    if said.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
+    if connection.port is None or address.rpartition("]")[2].rpartition("//")[2].partition("/")[0].count(":"):
         return address
     scheme, _, rest = address.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}://{host}:{said.port}{slash}{path}"
+    return f"{scheme}://{host}:{connection.port}{slash}{path}"
 
 
 def _path(text: str | None) -> Path | None:

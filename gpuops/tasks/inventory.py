@@ -1,4 +1,4 @@
-"""Inventory: the VMs with GPU devices and the hosts with GPUs, as the variables that Ansible's inventory gives them."""
+"""The VMs with GPU devices and the hosts with GPUs, as variables. The inventory plugin `gpus` calls it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.plan.rotation.waiting import waiting
 from gpuops.report.fleet import Fleet, HostView, fleet
 from gpuops.report.plan_json import Document
 from gpuops.report.vm_state import vm_state
-from gpuops.tasks.connection import Said, open_site
+from gpuops.tasks.connection import ConnectionArguments, open_site
 
 if TYPE_CHECKING:
     from gpuops.model.catalog import Board, Catalog
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuops.model.rotation import Policy
 
 
-def machines(said: Said, *, policy: str | None = None) -> tuple[Document, list[str]]:
+def machines(connection: ConnectionArguments, *, policy: str | None = None) -> tuple[Document, list[str]]:
     """`{"vms": {name: variables}, "hosts": {name: variables}}`, and what to warn of. One bulk read.
 
     With a policy each VM has its role in it, and a desktop is idle by the measure of its pool. Raises GpuopsError.
@@ -30,7 +30,7 @@ def machines(said: Said, *, policy: str | None = None) -> tuple[Document, list[s
     from gpuops.config.policy import load_policy
 
     night = load_policy(Path(policy).expanduser()) if policy else None
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
         if night is not None and night.needs_tags:

@@ -1,4 +1,4 @@
-"""Reads: tasks that change nothing: what is there, what still fits, and where VMs would go."""
+"""Tasks that change nothing: what is there, what still fits, and where VMs would go. The modules `*_info` call them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import Refused, UsageError
-from gpuops.tasks.answer import Answer, reasons_line
-from gpuops.tasks.connection import Said, open_site
+from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def vm_gpu_info(
-    said: Said,
+    connection: ConnectionArguments,
     *,
     vm: str | None = None,
     host: str | None = None,
     profile: str | None = None,
     guest: str | None = None,
     guest_timeout_s: float = 0.0,
-) -> Answer:
+) -> TaskResult:
     """This VM, or every one with GPU devices; with `guest` (`tools` or `address`) once that is there in the one VM.
 
     Raises VmNotFound, HostNotFound, ProfileUnknown, UsageError, and Refused for a guest of a VM that does not run.
@@ -37,7 +37,7 @@ def vm_gpu_info(
 
     if guest is not None and vm is None:
         raise UsageError("guest means nothing without a VM", hint="say vm, moid or uuid")
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
         if guest is not None and vm is not None:
@@ -49,10 +49,10 @@ def vm_gpu_info(
             if one.devices is None:  # the bulk read leaves out VMs on hosts without GPUs
                 seen = site.vcenter.observe(seen, [one.ref])
             found = (seen.vm(one.ref),)
-    return _told({"vms": [vm_state(each, seen) for each in found]}, warnings)
+    return _unchanged({"vms": [vm_state(each, seen) for each in found]}, warnings)
 
 
-def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> Answer:
+def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, warnings: list[str]) -> TaskResult:
     """The VM, and what its guest tells of itself; a failure where that is not enough when the time is up."""
     from gpuops.model.vm import PowerState
     from gpuops.report.vm_state import vm_state
@@ -66,33 +66,35 @@ def _guest(vm: Vm, seen: Inventory, sign: str, timeout_s: float, site: Site, war
         "guest": {"tools_running": told.tools_running, "address": told.address},
     }
     if told.address is not None if sign == "address" else told.tools_running:
-        return _told(result, warnings)
+        return _unchanged(result, warnings)
     lacks = "has no address" if told.tools_running else "does not run VMware Tools"
     reason = f"{vm.name}: its guest {lacks} after {timeout_s:.0f} s (next: look at its console)"
-    return Answer({"changed": False, **result, "reasons": [reason]}, 4, reason, tuple(warnings))
+    return TaskResult({"changed": False, **result, "reasons": [reason]}, 4, reason, tuple(warnings))
 
 
-def host_gpu_info(said: Said, *, host: str | None = None, profile: str | None = None) -> Answer:
+def host_gpu_info(
+    connection: ConnectionArguments, *, host: str | None = None, profile: str | None = None
+) -> TaskResult:
     """Hosts with GPUs: NUMA nodes, GPUs, who holds them, what is free. Raises HostNotFound, ProfileUnknown."""
     from gpuops.api import catalog_of
     from gpuops.report.fleet import fleet
     from gpuops.report.inventory import fleet_document
 
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         seen = site.vcenter.inventory()
     found = fleet_document(fleet(seen, catalog_of(seen), host=host, profile=profile))
-    return _told({key: found[key] for key in ("vcenter", "api_version", "hosts", "hosts_without_gpus")}, warnings)
+    return _unchanged({key: found[key] for key in ("vcenter", "api_version", "hosts", "hosts_without_gpus")}, warnings)
 
 
 def gpu_capacity_info(
-    said: Said,
+    connection: ConnectionArguments,
     *,
     profile: str | None = None,
     cluster: str | None = None,
     host: str | None = None,
     policy: str | None = None,
-) -> Answer:
+) -> TaskResult:
     """How many more vGPUs and whole GPUs fit, with a policy also when its desktops are suspended. Raises UsageError."""
     from gpuops.api import capacity
     from gpuops.config.policy import load_policy
@@ -100,15 +102,18 @@ def gpu_capacity_info(
     from gpuops.report.capacity import capacity_document
 
     night = load_policy(Path(policy).expanduser()) if policy else None
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         found = capacity(CapacityRequest(profile, cluster, host), site.vcenter.inventory(), site, night)
-    return _told({"capacity": capacity_document(found, night.name if night else None)}, warnings)
+    return _unchanged({"capacity": capacity_document(found, night.name if night else None)}, warnings)
 
 
 def gpu_placement(
-    said: Said, requests: Sequence[Mapping[str, Any]] | None, file: str | None, options: Mapping[str, Any]
-) -> Answer:
+    connection: ConnectionArguments,
+    requests: Sequence[Mapping[str, Any]] | None,
+    file: str | None,
+    options: Mapping[str, Any],
+) -> TaskResult:
     """A place for each request, or every reason against one; `options` are fields of `Place`. Raises UsageError."""
     from gpuops.api import catalog_of, place
     from gpuops.plan.queue.one_workload import Refusal
@@ -116,7 +121,7 @@ def gpu_placement(
     from gpuops.report.placement import placements_document
 
     asked = Place(_workloads(requests, file), **{name: value for name, value in options.items() if value is not None})
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         found = place(asked, site)
     document = placements_document(found, catalog_of(found.before))
@@ -124,7 +129,7 @@ def gpu_placement(
     reasons = [f"{answer.workload.name}: {reason}" for answer in refused for reason in answer.rejections]
     message = reasons_line(reasons, f"{len(refused)} of {len(found.answers)} without a place") if refused else ""
     result = {"changed": False, "placement": document, "reasons": reasons}
-    return Answer(result, found.exit_code, message, (*warnings, *found.warnings))
+    return TaskResult(result, found.exit_code, message, (*warnings, *found.warnings))
 
 
 def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -> tuple[Workload, ...]:
@@ -138,5 +143,5 @@ def _workloads(requests: Sequence[Mapping[str, Any]] | None, file: str | None) -
     return requests_of([{key: value for key, value in one.items() if value is not None} for one in said], "requests")
 
 
-def _told(result: Document, warnings: list[str]) -> Answer:
-    return Answer({"changed": False, **result}, warnings=tuple(warnings))
+def _unchanged(result: Document, warnings: list[str]) -> TaskResult:
+    return TaskResult({"changed": False, **result}, warnings=tuple(warnings))

@@ -1,4 +1,4 @@
-"""Rotation: tasks of the night and the morning, and of what they show."""
+"""Tasks of the night and the morning, and of what they show. The modules `rotation` and `rotation_info` call them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from gpuops.errors import PolicyError, UsageError
-from gpuops.tasks.answer import Answer
-from gpuops.tasks.connection import Said, open_site
-from gpuops.tasks.outcome import answer_of, world_after
+from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.result import TaskResult, inventory_after, result_of
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -32,14 +31,14 @@ _COMMAND = {State.NIGHT: "night", State.DAY: "day", State.RESUMED: "resume", Sta
 
 
 def rotation(
-    said: Said,
+    connection: ConnectionArguments,
     state: str,
     *,
     policy: str | None = None,
     vms: tuple[str, ...] = (),
     from_markers: bool = False,
     apply: bool,
-) -> Answer:
+) -> TaskResult:
     """What the run changed, or in check mode would; of `status` what `rotation_info` tells, which changes nothing.
 
     Raises UsageError for options that mean nothing with `state`.
@@ -48,17 +47,17 @@ def rotation(
     if wanted is not State.RESTORED and (vms or from_markers):
         raise UsageError("vms and from_markers go with state=restored", hint="leave them out")
     if wanted is State.STATUS:
-        return rotation_info(said, policy=policy)
+        return rotation_info(connection, policy=policy)
     if wanted is State.NIGHT and policy is None:
         raise UsageError("state=night needs a policy", hint="templates/policy.yaml explains every key")
     brings_back = wanted in (State.DAY, State.RESTORED)
     meant = _said_policy(policy) if brings_back else _policy(policy)
     known = None if isinstance(meant, PolicyError) else meant
-    site, warnings = open_site(said, guarded=True, returning=apply and brings_back, policy=known)
+    site, warnings = open_site(connection, guarded=True, returning=apply and brings_back, policy=known)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
-        after = world_after(report, site, warnings)
-    return answer_of(report, f"rotate-{_COMMAND[wanted]}", after, warnings)
+        after = inventory_after(report, site, warnings)
+    return result_of(report, f"rotate-{_COMMAND[wanted]}", after, warnings)
 
 
 def _run(
@@ -88,7 +87,9 @@ def _run(
             assert_never(state)
 
 
-def rotation_info(said: Said, *, policy: str | None = None, at: str | None = None, plan: bool = False) -> Answer:
+def rotation_info(
+    connection: ConnectionArguments, *, policy: str | None = None, at: str | None = None, plan: bool = False
+) -> TaskResult:
     """What the nights took and where each VM is now; with `plan` also the night that would begin `at` a moment.
 
     A damaged journal fails the task (exit code 7), with what vCenter's markers say all the same.
@@ -100,7 +101,7 @@ def rotation_info(said: Said, *, policy: str | None = None, at: str | None = Non
 
     meant = _policy(policy)
     begins = parse_moment("at", at) if at is not None else None
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         found = rotate_status(site, meant)
         reasons = [found.journal_lost] if found.journal_lost else []
@@ -108,7 +109,7 @@ def rotation_info(said: Said, *, policy: str | None = None, at: str | None = Non
         if not reasons and (plan or begins is not None):
             result["night"] = foresight_document(rotate_plan(meant, site, begins))
     message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
-    return Answer(result, found.exit_code, message, tuple(warnings))
+    return TaskResult(result, found.exit_code, message, tuple(warnings))
 
 
 def _said_policy(path: str | None) -> Policy | PolicyError | None:

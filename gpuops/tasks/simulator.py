@@ -1,10 +1,10 @@
-"""Simulator: a task that keeps a simulated vCenter running, so that a playbook has something to be tried on."""
+"""A task that starts or stops a simulated vCenter to try playbooks on. The module `sim_vcenter` calls it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from gpuops.tasks.answer import Answer
+from gpuops.tasks.result import TaskResult
 
 
 def sim_vcenter(
@@ -17,7 +17,7 @@ def sim_vcenter(
     clock: str = "virtual",
     seed: int = 0,
     apply: bool,
-) -> Answer:
+) -> TaskResult:
     """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError."""
     from gpuops.sim.wire import serving
 
@@ -32,7 +32,7 @@ def sim_vcenter(
             state = ["--state", str(Path(state_file).expanduser().absolute())] if state_file else []
             options = ["--scenario", scenario, "--port", str(port), "--clock", clock, "--seed", str(seed), *state]
             running = serving.start(path, options)
-    return Answer(
+    return TaskResult(
         {
             "changed": changed,
             "hostname": f"sim@{path}" if started else None,

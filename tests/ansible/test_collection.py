@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
@@ -24,6 +24,7 @@ from gpuops.model.host_settings import SharedType, SizeMode
 from gpuops.model.numa import NumaPolicy
 from gpuops.model.rolling import Displacement, Rolling, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
+from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
@@ -34,13 +35,13 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.clone import Clone
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import MoveMode, PowerPolicy
-from gpuops.tasks.connection import Said
-from gpuops.tasks.rolling import OPTIONS as ROLLING
+from gpuops.tasks.connection import ConnectionArguments
+from gpuops.tasks.hosts import OPTIONS as ROLLING
 from gpuops.tasks.rotation import State
 from tests.ansible.conftest import COLLECTION, ROOT, Ansible
 
 NAMES = sorted(path.stem for path in (COLLECTION / "plugins" / "modules").glob("*.py"))
-CONNECTION = {field.name for field in fields(Said)}
+CONNECTION = {field.name for field in fields(ConnectionArguments)}
 VM = {"vm", "moid", "uuid"}
 
 
@@ -120,7 +121,7 @@ def test_every_secret_is_kept_out_of_logs(modules: dict[str, ModuleType], monkey
         arguments = spec(module, monkeypatch)
         hidden = {each for each, argument in arguments.items() if argument.get("no_log")}
         assert hidden == ({"password", "journal_url"} if "hostname" in arguments else set()), name
-    assert {field.name for field in fields(Said) if not field.repr} == {"password", "journal_url"}
+    assert {field.name for field in fields(ConnectionArguments) if not field.repr} == {"password", "journal_url"}
 
 
 def test_arguments_of_vm_gpu_are_the_fields_of_the_requests(
@@ -183,6 +184,39 @@ def test_arguments_of_host_modules_are_the_fields_of_their_requests(
     }
     words = words | {"vms": Displacement, "vsan_mode": VsanMode}
     assert {word: arguments[word]["choices"] for word in words} == {word: list(kind) for word, kind in words.items()}
+
+
+def argument_of(hint: Any) -> dict[str, Any]:
+    """What Ansible is to be told of a request's field: its type, and the words that may be said."""
+    if get_origin(hint) is tuple:
+        return {"type": "list", "elements": "str", "choices": None}
+    (kind,) = (each for each in get_args(hint) or (hint,) if each is not NoneType)
+    if issubclass(kind, StrEnum):
+        return {"type": "str", "elements": None, "choices": list(kind)}
+    return {"type": {str: "str", int: "int", bool: "bool"}[kind], "elements": None, "choices": None}
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type"),
+    [
+        ("vm_gpu", Attach),
+        ("vm_gpu", Detach),
+        ("host_gpu_scheduler", SetScheduler),
+        ("host_graphics_mode", SetMode),
+        ("host_passthrough", SetPassthrough),
+        ("gpu_capacity_info", CapacityRequest),
+        ("gpu_placement", Place),
+    ],
+)
+def test_an_argument_has_the_type_and_the_words_of_its_field(
+    name: str, request_type: type[Any], modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, hints = spec(modules[name], monkeypatch), get_type_hints(request_type)
+    elsewhere = {"on", "workloads"}  # `state`, and `requests` or `file`
+    for field in fields(request_type):
+        if field.name not in elsewhere:
+            argument = arguments[field.name]
+            assert {key: argument.get(key) for key in ("type", "elements", "choices")} == argument_of(hints[field.name])
 
 
 def test_arguments_of_vm_clone_are_the_fields_of_its_request(

@@ -14,7 +14,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, Locked, VmNotFound
 from gpuops.model.vm import PowerState
-from gpuops.tasks.answer import Answer
+from gpuops.tasks.result import TaskResult
 from tests.ansible.conftest import COLLECTION
 
 
@@ -52,7 +52,7 @@ def door() -> ModuleType:
     return module
 
 
-def ended(door: ModuleType, ask: Callable[[Any], Answer]) -> Module:
+def ended(door: ModuleType, ask: Callable[[Any], TaskResult]) -> Module:
     module = Module()
     with pytest.raises(Ended):
         door.finish(module, ask)
@@ -60,7 +60,7 @@ def ended(door: ModuleType, ask: Callable[[Any], Answer]) -> Module:
 
 
 def test_what_went_well_is_plain_text_with_its_warnings(door: ModuleType) -> None:
-    answer = Answer({"changed": True, "power": PowerState.ON}, warnings=("mind this",))
+    answer = TaskResult({"changed": True, "power": PowerState.ON}, warnings=("mind this",))
     module = ended(door, lambda _: answer)
     assert (module.failed, module.said, module.warnings) == (
         False,
@@ -71,7 +71,7 @@ def test_what_went_well_is_plain_text_with_its_warnings(door: ModuleType) -> Non
 
 
 def test_what_was_partly_done_fails_and_is_told_all_the_same(door: ModuleType) -> None:
-    answer = Answer({"changed": True, "diff": [], "reasons": ["A"]}, 4, "partly done: A")
+    answer = TaskResult({"changed": True, "diff": [], "reasons": ["A"]}, 4, "partly done: A")
     module = ended(door, lambda _: answer)
     assert module.failed
     assert module.said == {"msg": "partly done: A", "exit_code": 4, "changed": True, "diff": [], "reasons": ["A"]}
@@ -85,7 +85,7 @@ def test_what_was_partly_done_fails_and_is_told_all_the_same(door: ModuleType) -
     ],
 )
 def test_an_error_is_one_line_with_the_next_move(door: ModuleType, error: GpuopsError, code: int, line: str) -> None:
-    def ask(_: Any) -> Answer:
+    def ask(_: Any) -> TaskResult:
         raise error
 
     module = ended(door, ask)
@@ -95,7 +95,7 @@ def test_an_error_is_one_line_with_the_next_move(door: ModuleType, error: Gpuops
 
 def test_without_gpuops_the_missing_package_is_named(door: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpuops.errors", None)
-    module = ended(door, lambda _: Answer({}))
+    module = ended(door, lambda _: TaskResult({}))
     assert module.failed
     assert "(gpuops)" in module.said["msg"]
 

@@ -50,7 +50,7 @@ def reach(flags: Flags, environ: dict[str, str], configuration: Configuration | 
 
 
 def test_a_flag_wins_over_everything() -> None:
-    flags = Flags("https://vc.example.com", "of-flag", Path("pw"), None, Path("flag.pem"), True, "flag:1")
+    flags = Flags("https://vc.example.com", "of-flag", Path("pw"), None, Path("flag.pem"), False, proxy="flag:1")
     found = reach(flags, {**GPUOPS, **VMWARE, **GOVC}, CONFIGURATION)
     assert (found.username, found.password_file, found.password) == ("of-flag", Path("pw"), None)
     assert (found.ca_files, found.proxy) == ((Path("flag.pem"),), "flag:1")
@@ -125,7 +125,7 @@ def test_a_target_that_says_verify_false_is_remembered_as_such() -> None:
     configuration = Configuration(targets={"old": NamedTarget(host="old.example.com", verify=False)})
     found = reach(Flags(vcenter="old"), {}, configuration)
     assert (found.verify, found.insecure_by_target, found.verify_origin) == (False, True, "targets.old.verify")
-    by_flag = reach(Flags(vcenter="prod", insecure=True), {}, CONFIGURATION)
+    by_flag = reach(Flags(vcenter="prod", verify=False), {}, CONFIGURATION)
     assert (by_flag.verify, by_flag.insecure_by_target) == (False, False)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpuops.sim.server import SimServer, start
 from gpuops.sim.wire import ready_file
-from gpuops.tasks.connection import Said
+from gpuops.tasks.connection import ConnectionArguments
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ class Lab:
     """A served simulated vCenter, and what a task says to reach it."""
 
     server: SimServer
-    said: Said
+    said: ConnectionArguments
 
     @property
     def effects(self) -> list[str]:
@@ -44,5 +44,5 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     with start("lab") as server:
         path = tmp_path / "ready.json"
         ready_file.write(path, ready_file.of(server))
-        yield Lab(server, Said(hostname=f"sim@{path}"))
+        yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         assert list(server.world.bugs) == []

@@ -18,15 +18,15 @@ from gpuops.errors import GpuopsError, UsageError, VmAmbiguous, VmNotFound
 from gpuops.sim.server import start
 from gpuops.sim.state.vm_state import DvxBacking, PciDevice, SriovBacking, StaticBacking
 from gpuops.sim.wire import ready_file
-from gpuops.tasks.answer import Answer
-from gpuops.tasks.changes import vm_gpu, vm_gpus
-from gpuops.tasks.connection import Said
+from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
+from gpuops.tasks.result import TaskResult
+from gpuops.tasks.vms import vm_gpu, vm_gpus
 from tests.sim.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
 
 
-def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> Answer:
+def asked(lab: Lab, vm: str, *, present: bool = True, apply: bool = True, **options: Any) -> TaskResult:
     return vm_gpu(lab.said, present=present, options={"vm": vm, **options}, apply=apply)
 
 
@@ -34,7 +34,7 @@ def seen(lab: Lab, vm: str) -> Any:
     return vm_gpu_info(lab.said, vm=vm).result["vms"][0]
 
 
-def told(answer: Answer) -> Any:
+def told(answer: TaskResult) -> Any:
     """What a task returns, without the time it took and what only a run has."""
     document = json.loads(json.dumps(answer.result))
     for key in ("read_at", "applied", "outcomes"):
@@ -141,7 +141,7 @@ def mixed(tmp_path: Path) -> Iterator[Lab]:
     with start(mixed_lab(tmp_path)) as server:
         path = tmp_path / "mixed.json"
         ready_file.write(path, ready_file.of(server))
-        yield Lab(server, Said(hostname=f"sim@{path}"))
+        yield Lab(server, ConnectionArguments(hostname=f"sim@{path}"))
         assert list(server.world.bugs) == []
 
 

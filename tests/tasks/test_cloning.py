@@ -9,14 +9,13 @@ import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, UsageError
 from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.tasks.answer import Answer
-from gpuops.tasks.changes import vm_gpu
-from gpuops.tasks.cloning import vm_clone
 from gpuops.tasks.reads import vm_gpu_info
+from gpuops.tasks.result import TaskResult
+from gpuops.tasks.vms import vm_clone, vm_gpu
 from tests.tasks.conftest import Lab
 
 
-def cloned(lab: Lab, *, apply: bool = True, **options: Any) -> Answer:
+def cloned(lab: Lab, *, apply: bool = True, **options: Any) -> TaskResult:
     return vm_clone(lab.said, {"vm": "ml-10", "template": "golden", **options}, apply=apply)
 
 
@@ -63,7 +62,7 @@ def test_it_is_foreseen_and_made_once(lab: Lab) -> None:
 def test_its_gpu_is_foreseen_before_it_is_there(lab: Lab, options: dict[str, Any]) -> None:
     clone = cloned(lab, **SIZED, apply=False).result["clone"]
 
-    def gpu(apply: bool) -> Answer:
+    def gpu(apply: bool) -> TaskResult:
         wish = {"vm": "/lab-dc/vm/ml/ml-10", **options}
         return vm_gpu(lab.said, present=True, options=wish, apply=apply, after_clone=clone)
 

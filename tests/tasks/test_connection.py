@@ -10,7 +10,7 @@ import pytest
 from gpuops.config.sources import Destination
 from gpuops.errors import GpuopsError, NotTrusted, Refused, TargetError, UsageError
 from gpuops.model.secret import Secret
-from gpuops.tasks.connection import Said, open_site, reach
+from gpuops.tasks.connection import ConnectionArguments, open_site, reach
 
 CONFIGURATION = """
 [targets.prod]
@@ -20,7 +20,7 @@ verify = false
 """
 
 
-def destination(said: Said, environ: dict[str, str] | None = None) -> Destination:
+def destination(said: ConnectionArguments, environ: dict[str, str] | None = None) -> Destination:
     found = reach(said, {"HOME": "/nonexistent", **(environ or {})})
     assert isinstance(found, Destination)
     return found
@@ -41,41 +41,48 @@ def destination(said: Said, environ: dict[str, str] | None = None) -> Destinatio
     ],
 )
 def test_a_hostname_is_an_address(hostname: str, port: int | None, address: str) -> None:
-    assert str(destination(Said(hostname=hostname, port=port)).address) == address
+    assert str(destination(ConnectionArguments(hostname=hostname, port=port)).address) == address
 
 
 def test_a_target_of_the_configuration_file_goes_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(CONFIGURATION, encoding="utf-8")
-    found = destination(Said(hostname="prod", password="x"), {"GPUOPS_CONFIG": str(file)})
+    found = destination(ConnectionArguments(hostname="prod", password="x"), {"GPUOPS_CONFIG": str(file)})
     assert (found.name, found.username, found.verify) == ("prod", "gpuops", False)
-    assert destination(Said(hostname="prod", validate_certs=True), {"GPUOPS_CONFIG": str(file)}).verify is True
+    assert (
+        destination(ConnectionArguments(hostname="prod", validate_certs=True), {"GPUOPS_CONFIG": str(file)}).verify
+        is True
+    )
 
 
 def test_what_is_left_out_comes_from_the_variables_of_the_vmware_collections() -> None:
     environ = {"VMWARE_HOST": "vc", "VMWARE_PORT": "444", "VMWARE_USER": "u", "VMWARE_PASSWORD": "p"}
-    found = destination(Said(), {**environ, "VMWARE_VALIDATE_CERTS": "false", "VMWARE_PROXY_HOST": "proxy"})
+    found = destination(
+        ConnectionArguments(), {**environ, "VMWARE_VALIDATE_CERTS": "false", "VMWARE_PROXY_HOST": "proxy"}
+    )
     assert (str(found.address), found.username, found.password) == ("https://vc:444", "u", Secret("p"))
     assert (found.verify, found.proxy) == (False, "proxy:8080")
-    said = destination(Said(username="other", validate_certs=True, proxy_host="mine", proxy_port=3128), environ)
+    said = destination(
+        ConnectionArguments(username="other", validate_certs=True, proxy_host="mine", proxy_port=3128), environ
+    )
     assert (said.username, said.verify, said.proxy) == ("other", True, "mine:3128")
 
 
 def test_a_journal_with_a_password_is_no_command_line() -> None:
     url = "postgresql://gpuops:secret@db/gpuops"
-    found = destination(Said(hostname="vc", journal_url=url))
+    found = destination(ConnectionArguments(hostname="vc", journal_url=url))
     assert found.journal_url == url
     assert "secret" not in repr(found)
-    assert "secret" not in repr(Said(journal_url=url, password="secret"))
+    assert "secret" not in repr(ConnectionArguments(journal_url=url, password="secret"))
 
 
 def test_what_cannot_be_meant_is_said() -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        reach(Said(hostname="vc", password="p", password_file="/f"), {})
+        reach(ConnectionArguments(hostname="vc", password="p", password_file="/f"), {})
     with pytest.raises(TargetError, match="port says nothing"):
-        reach(Said(port=443), {"HOME": "/nonexistent"})
+        reach(ConnectionArguments(port=443), {"HOME": "/nonexistent"})
     with pytest.raises(TargetError, match="no vCenter is configured"):
-        reach(Said(), {"HOME": "/nonexistent"})
+        reach(ConnectionArguments(), {"HOME": "/nonexistent"})
 
 
 @pytest.mark.parametrize("guarded", [False, True])
@@ -83,7 +90,7 @@ def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_
     tmp_path: Path, guarded: bool
 ) -> None:
     environ = {"HOME": str(tmp_path), "GPUOPS_STATE_DIR": str(tmp_path / "state")}
-    said = Said(hostname="127.0.0.1:1", username="u", password="p", validate_certs=False)
+    said = ConnectionArguments(hostname="127.0.0.1:1", username="u", password="p", validate_certs=False)
     with pytest.raises(GpuopsError, match=r"127\.0\.0\.1"):  # nothing listens there
         open_site(said, guarded=guarded, environ=environ)
     (line,) = (tmp_path / "state" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
@@ -93,9 +100,12 @@ def test_an_unverified_connection_is_noted_and_a_rotation_over_it_is_a_decision_
 def test_a_variable_does_not_decide_it_for_a_rotation(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "VMWARE_HOST": "vc", "VMWARE_VALIDATE_CERTS": "no"}
     with pytest.raises(Refused, match="VMWARE_VALIDATE_CERTS is refused for an unattended rotation"):
-        open_site(Said(username="u", password="p"), guarded=True, environ=environ)
+        open_site(ConnectionArguments(username="u", password="p"), guarded=True, environ=environ)
 
 
 def test_a_password_is_not_sent_in_the_clear(tmp_path: Path) -> None:
     with pytest.raises(NotTrusted, match="not encrypted"):
-        open_site(Said(hostname="http://vc.example.com", username="u", password="p"), environ={"HOME": str(tmp_path)})
+        open_site(
+            ConnectionArguments(hostname="http://vc.example.com", username="u", password="p"),
+            environ={"HOME": str(tmp_path)},
+        )

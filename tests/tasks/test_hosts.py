@@ -13,13 +13,13 @@ from gpuops.clock import wall_clock
 from gpuops.errors import HostNotFound, Refused, UsageError
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import ready_file
-from gpuops.tasks.answer import Answer
-from gpuops.tasks.connection import Said
+from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.hosts import host_gpu_scheduler, host_graphics_mode, host_passthrough
+from gpuops.tasks.result import TaskResult
 from tests.tasks.conftest import Lab
 from tests.wire.clusters import cluster, desktops
 
-Set = Callable[..., Answer]
+Set = Callable[..., TaskResult]
 CASES = [
     (host_gpu_scheduler, {"policy": "equal-share", "time_slice": "2ms", "host": "esx-01.lab", "gpu": ["0000:d8:00.0"]}),
     (host_graphics_mode, {"assignment": "performance", "host": "esx-02.lab", "vgpu_mode": None}),
@@ -72,7 +72,7 @@ def test_hosts_are_rebooted_one_after_another_if_the_task_says_so(tmp_path: Path
     with SimServer(cluster(3, [desktops(1, 2, first=1), desktops(2, 3, first=3)])) as server:
         ready = tmp_path / "cluster.json"
         ready_file.write(ready, ready_file.of(server))
-        said = Said(hostname=f"sim@{ready}")
+        said = ConnectionArguments(hostname=f"sim@{ready}")
         rebooting = {"reboot": "rolling", "max_hosts": 1, "window": days(-1, 0, 1), "vms": None}
         foreseen = host_gpu_scheduler(said, EQUAL, rebooting, apply=False)
         assert (foreseen.exit_code, list(server.world.ledger)) == (0, [])

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from gpuops.sim.server import start
-from gpuops.tasks.connection import Said
+from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.inventory import machines
 from gpuops.tasks.reads import vm_gpu_info
 from tests.tasks.conftest import Lab
@@ -67,7 +67,9 @@ def test_vms_of_one_name_are_told_apart(tmp_path: Path) -> None:
     scenario = tmp_path / "twins.yaml"
     scenario.write_text(twins, encoding="utf-8")
     with start(str(scenario)) as server:
-        said = Said(f"127.0.0.1:{server.port}", None, server.username, server.password, ca_file=server.ca_file)
+        said = ConnectionArguments(
+            f"127.0.0.1:{server.port}", None, server.username, server.password, ca_file=server.ca_file
+        )
         vms = machines(said)[0]["vms"]
     assert "ml-01" not in vms
     assert sorted(vm["gpu_path"] for name, vm in vms.items() if name.startswith("ml-01_vm-")) == [

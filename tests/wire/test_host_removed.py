@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_document, change_text
-from gpuops.tasks.hosts import _told
+from gpuops.tasks.hosts import _change_result
 from gpuops.vsphere.writing.hosts import HostConnection
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import removed
@@ -45,7 +45,7 @@ def require_a_line(report: ChangeReport) -> None:
     assert reason
     change_document(report)
     change_text(report)
-    answer = _told(report, [])
+    answer = _change_result(report, [])
     assert answer.exit_code == 4
     assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
 

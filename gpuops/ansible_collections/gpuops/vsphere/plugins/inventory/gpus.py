@@ -94,14 +94,14 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _read(self):
         try:
             from gpuops.errors import GpuopsError
-            from gpuops.tasks.connection import Said, forbid_core_files
+            from gpuops.tasks.connection import ConnectionArguments, forbid_core_files
             from gpuops.tasks.inventory import machines
         except ImportError as error:
             raise AnsibleParserError("the Python package gpuops is not installed where Ansible runs") from error
         forbid_core_files()
         try:
-            said = Said(**{name: self._option(name) for name in CONNECTION})
-            found, warnings = machines(said, policy=self._option("policy"))
+            connection = ConnectionArguments(**{name: self._option(name) for name in CONNECTION})
+            found, warnings = machines(connection, policy=self._option("policy"))
         except GpuopsError as error:
             # not chained: Ansible prints causes, and one says it all
             raise AnsibleParserError(f"{error.message}; {error.hint}" if error.hint else error.message) from None

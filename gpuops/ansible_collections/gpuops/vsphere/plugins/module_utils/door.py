@@ -31,11 +31,11 @@ VM = {
 }
 
 
-def said(module):
+def connection(module):
     """What the task says of the connection."""
-    from gpuops.tasks.connection import Said
+    from gpuops.tasks.connection import ConnectionArguments
 
-    return Said(**{name: module.params[name] for name in CONNECTION})
+    return ConnectionArguments(**{name: module.params[name] for name in CONNECTION})
 
 
 def vm_of(params):

@@ -79,7 +79,7 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 OPTIONS = {
     "profile": {"type": "str"},
@@ -92,7 +92,7 @@ OPTIONS = {
 def ask(module):
     from gpuops.tasks.reads import gpu_capacity_info
 
-    return gpu_capacity_info(said(module), **{name: module.params[name] for name in OPTIONS})
+    return gpu_capacity_info(connection(module), **{name: module.params[name] for name in OPTIONS})
 
 
 def main():

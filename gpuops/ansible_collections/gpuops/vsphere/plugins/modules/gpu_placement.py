@@ -175,7 +175,7 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 VGPUS = {
     "profile": {"type": "str", "required": True},
@@ -218,7 +218,7 @@ def ask(module):
 
     params = module.params
     options = {name: params[name] for name in OPTIONS}
-    return gpu_placement(said(module), params["requests"], params["file"], options)
+    return gpu_placement(connection(module), params["requests"], params["file"], options)
 
 
 def main():

@@ -110,13 +110,13 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 
 def ask(module):
     from gpuops.tasks.reads import host_gpu_info
 
-    return host_gpu_info(said(module), host=module.params["host"], profile=module.params["profile"])
+    return host_gpu_info(connection(module), host=module.params["host"], profile=module.params["profile"])
 
 
 def main():

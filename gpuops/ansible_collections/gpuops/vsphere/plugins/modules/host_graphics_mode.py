@@ -109,7 +109,7 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
@@ -127,7 +127,7 @@ def ask(module):
     from gpuops.tasks.hosts import host_graphics_mode
 
     options = {name: module.params[name] for name in OPTIONS}
-    return host_graphics_mode(said(module), options, rebooting(module), apply=not module.check_mode)
+    return host_graphics_mode(connection(module), options, rebooting(module), apply=not module.check_mode)
 
 
 def main():

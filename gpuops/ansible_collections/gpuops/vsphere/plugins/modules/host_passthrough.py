@@ -106,7 +106,7 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 from ansible_collections.gpuops.vsphere.plugins.module_utils.rolling import ROLLING, rebooting
 
 OPTIONS = {
@@ -122,7 +122,7 @@ def ask(module):
 
     options = {name: module.params[name] for name in OPTIONS}
     options["on"] = module.params["state"] == "enabled"
-    return host_passthrough(said(module), options, rebooting(module), apply=not module.check_mode)
+    return host_passthrough(connection(module), options, rebooting(module), apply=not module.check_mode)
 
 
 def main():

@@ -119,7 +119,7 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 STATES = ["night", "day", "resumed", "restored", "status"]
 
@@ -129,7 +129,7 @@ def ask(module):
 
     params = module.params
     return rotation(
-        said(module),
+        connection(module),
         params["state"],
         policy=params["policy"],
         vms=tuple(params["vms"]),

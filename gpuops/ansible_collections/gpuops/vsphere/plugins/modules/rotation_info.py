@@ -94,7 +94,7 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 OPTIONS = {
     "policy": {"type": "path"},
@@ -106,7 +106,7 @@ OPTIONS = {
 def ask(module):
     from gpuops.tasks.rotation import rotation_info
 
-    return rotation_info(said(module), **{name: module.params[name] for name in OPTIONS})
+    return rotation_info(connection(module), **{name: module.params[name] for name in OPTIONS})
 
 
 def main():

@@ -125,14 +125,14 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, finish, said
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, connection, finish
 
 
 def ask(module):
-    from gpuops.tasks.cloning import vm_clone
+    from gpuops.tasks.vms import vm_clone
 
     options = {name: module.params[name] for name in CLONE}
-    return vm_clone(said(module), options, apply=not module.check_mode)
+    return vm_clone(connection(module), options, apply=not module.check_mode)
 
 
 def main():

@@ -234,17 +234,17 @@ diff:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.vsphere.plugins.module_utils.cloned import CLONE
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
 from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
 
 def ask(module):
-    from gpuops.tasks.changes import vm_gpu
+    from gpuops.tasks.vms import vm_gpu
 
     options = {"vm": vm_of(module.params), **{name: module.params[name] for name in OPTIONS}}
     present = module.params["state"] == "present"
     return vm_gpu(
-        said(module),
+        connection(module),
         present=present,
         options=options,
         apply=not module.check_mode,

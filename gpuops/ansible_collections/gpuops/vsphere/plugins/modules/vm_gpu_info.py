@@ -157,7 +157,7 @@ exit_code:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
 
 OPTIONS = {
     "host": {"type": "str"},
@@ -172,7 +172,7 @@ def ask(module):
 
     params = module.params
     return vm_gpu_info(
-        said(module),
+        connection(module),
         vm=vm_of(params),
         host=params["host"],
         profile=params["profile"],

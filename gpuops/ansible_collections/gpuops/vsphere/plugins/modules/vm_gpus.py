@@ -211,18 +211,18 @@ diff:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, finish, said, vm_of
+from ansible_collections.gpuops.vsphere.plugins.module_utils.door import CONNECTION, VM, connection, finish, vm_of
 from ansible_collections.gpuops.vsphere.plugins.module_utils.gpus import OPTIONS, STATE
 
 
 def ask(module):
-    from gpuops.tasks.changes import vm_gpus
+    from gpuops.tasks.vms import vm_gpus
 
     vms = [
         {"vm": vm_of(each), "present": each["state"] == "present", **{name: each[name] for name in OPTIONS}}
         for each in module.params["vms"]
     ]
-    return vm_gpus(said(module), vms, partial=module.params["partial"], apply=not module.check_mode)
+    return vm_gpus(connection(module), vms, partial=module.params["partial"], apply=not module.check_mode)
 
 
 def main():

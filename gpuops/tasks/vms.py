@@ -1,4 +1,7 @@
-"""Changes: tasks that give VMs GPUs or take them away. Check mode is the same plan, not done."""
+"""Tasks that give VMs GPUs, take them away, or make a VM from a template. The modules `vm_*` call them.
+
+Check mode makes the same plan and carries nothing out.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from gpuops.errors import UsageError
 from gpuops.plan.core.outcome import Verdict
-from gpuops.tasks.answer import Answer
-from gpuops.tasks.connection import Said, open_site
-from gpuops.tasks.outcome import BAD, answer_of, world_after
+from gpuops.tasks.connection import ConnectionArguments, open_site
+from gpuops.tasks.result import BAD, TaskResult, inventory_after, reasons_line, result_of
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory
     from gpuops.plan.core.outcome import Report
+    from gpuops.plan.vm.clone import Clone, Cloning, NewClone
     from gpuops.plan.vm.several import Change, Part
     from gpuops.report.plan_json import Document
 
 
 def vm_gpu(
-    said: Said, *, present: bool, options: Mapping[str, Any], apply: bool, after_clone: Mapping[str, Any] | None = None
-) -> Answer:
+    connection: ConnectionArguments,
+    *,
+    present: bool,
+    options: Mapping[str, Any],
+    apply: bool,
+    after_clone: Mapping[str, Any] | None = None,
+) -> TaskResult:
     """`options` are the fields of `Attach` and `Detach`, as the commands have them; None or False = not given.
 
     `after_clone` are the options of `vm_clone`: a VM that it has not made yet, because nothing is applied, is planned
@@ -30,21 +38,22 @@ def vm_gpu(
     """
     from gpuops.api import foresee, run
     from gpuops.report.vm_state import vm_state
-    from gpuops.tasks.cloning import clone_of
 
     request = _request(options, present=present)
     clone = clone_of(after_clone) if after_clone is not None and not apply else None
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         report = run(request, site, apply=apply) if clone is None else foresee(request, clone, site)
-        after = world_after(report, site, warnings)
-    answer = answer_of(report, type(request).__name__.lower(), after, warnings)
+        after = inventory_after(report, site, warnings)
+    answer = result_of(report, type(request).__name__.lower(), after, warnings)
     vm = report.before.find_vm(request.vm)
     answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
     return answer
 
 
-def vm_gpus(said: Said, vms: Sequence[Mapping[str, Any]], *, partial: bool, apply: bool) -> Answer:
+def vm_gpus(
+    connection: ConnectionArguments, vms: Sequence[Mapping[str, Any]], *, partial: bool, apply: bool
+) -> TaskResult:
     """Each of `vms` is `present` and the options of one VM; all of them by one login, one read and one plan.
 
     `partial`: those that can be done are done, and the others are named (exit code 4). Raises UsageError for options
@@ -57,12 +66,12 @@ def vm_gpus(said: Said, vms: Sequence[Mapping[str, Any]], *, partial: bool, appl
         _request({k: v for k, v in each.items() if k != "present"}, present=each["present"]) for each in vms
     )
     request = Together(changes, partial)
-    site, warnings = open_site(said)
+    site, warnings = open_site(connection)
     with site:
         report = run(request, site, apply=apply)
-        after = world_after(report, site, warnings)
+        after = inventory_after(report, site, warnings)
         now = site.clock()
-    answer = answer_of(report, "together", after, warnings)
+    answer = result_of(report, "together", after, warnings)
     parts = request.parts(report.before, catalog_of(report.before), now)
     answer.result["vms"] = [_share(part, report, after) for part in parts]
     return answer
@@ -100,3 +109,57 @@ def _request(options: Mapping[str, Any], *, present: bool) -> Change:
             f"{name} means nothing with state={'present' if present else 'absent'}", hint=f"it goes with state={other}"
         )
     return verb(**given)
+
+
+def vm_clone(connection: ConnectionArguments, options: Mapping[str, Any], *, apply: bool) -> TaskResult:
+    """`options` are the fields of `Clone`, with `memory` as people write it; None = not given. Raises GpuopsError."""
+    from gpuops.api import clone
+
+    request = clone_of(options)
+    site, warnings = open_site(connection)
+    with site:
+        found, seen = clone(request, site, apply=apply)
+    reasons = [each.line for each in found.rejections]
+    result: Document = {
+        "changed": found.new is not None and not reasons,
+        "there": found.new is None and found.there is not None,
+        "diff": [_difference(found.new, seen)] if found.new is not None else [],
+        "because": [] if found.new is not None or found.there is None else [f"{found.there.name} is there already"],
+        "reasons": reasons,
+        "vm": _clone_state(request, found, seen),
+        "clone": {name: value for name, value in options.items() if value is not None},
+    }
+    message = reasons_line(reasons, "refused, nothing changed") if reasons else ""
+    return TaskResult(result, 3 if reasons else 0, message, tuple(warnings))
+
+
+def clone_of(options: Mapping[str, Any]) -> Clone:
+    """The request that a task's options are. Raises UsageError for memory that is none."""
+    from gpuops.model.workload import memory_mib
+    from gpuops.plan.vm.clone import Clone
+
+    given = {name: value for name, value in options.items() if value is not None}
+    memory = given.pop("memory", None)
+    return Clone(**given, memory_mib=memory_mib(memory) if memory is not None else None)
+
+
+def _clone_state(request: Clone, found: Cloning, seen: Inventory) -> Document | None:
+    """The VM as it is, or as it will be; None where it will not."""
+    from gpuops.plan.vm.clone import FORESEEN
+    from gpuops.report.vm_state import vm_state
+
+    vm = found.there or seen.vms.get(f"{FORESEEN}{request.vm}")
+    return vm_state(vm, seen) if vm is not None else None
+
+
+def _difference(new: NewClone, seen: Inventory) -> Document:
+    """What of it can be told before it is there."""
+    after = {
+        "name": new.name,
+        "template": seen.vm(new.source).name,
+        "host": seen.hosts[new.host].name,
+        "power": "poweredOff",
+        "vcpus": new.vcpus,
+        "memory_mib": new.memory_mib,
+    }
+    return {"before_header": new.name, "after_header": new.name, "before": {}, "after": after}

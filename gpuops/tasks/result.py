@@ -1,7 +1,8 @@
-"""Outcome: what a run becomes for Ansible: changed, diff, every reason, and the plan as the JSON contract has it."""
+"""What a module of Ansible returns: changed, diff, every reason, and the plan as the JSON document shows it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuops.errors import NotConnected
@@ -9,17 +10,34 @@ from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.placement.project import project
 from gpuops.report.plan_json import Document, report_document
 from gpuops.report.vm_state import differences
-from gpuops.tasks.answer import Answer, reasons_line
 
 if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.model.inventory import Inventory
     from gpuops.plan.core.steps import Step
 
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """`result` is made of JSON's own types."""
+
+    result: Document
+    exit_code: int = 0
+    """As of the command line: anything but 0 fails the task."""
+    message: str = ""
+    """What a failed task says in one line."""
+    warnings: tuple[str, ...] = field(default=())
+
+
+def reasons_line(reasons: list[str], done: str) -> str:
+    """Every reason in one line: `refused, nothing changed: A; B`."""
+    return f"{done}: {'; '.join(reasons)}" if reasons else done
+
+
 BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
-def world_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
+def inventory_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
     """How the VMs are afterwards: read anew where something was done, foreseen in check mode."""
     if not report.applied:
         return _foreseen(report.plan.steps if report.plan.feasible else (), report.before)
@@ -34,7 +52,7 @@ def world_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
         return _foreseen(done, report.before)
 
 
-def answer_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> Answer:
+def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> TaskResult:
     """`kind` names the plan's document, as for the command line."""
     reasons = _reasons(report)
     result: Document = {
@@ -45,7 +63,7 @@ def answer_of(report: Report, kind: str, after: Inventory, warnings: list[str]) 
         "plan": report_document(report, kind),
     }
     message = reasons_line(reasons, _headline(report)) if report.exit_code else ""
-    return Answer(result, report.exit_code, message, (*warnings, *report.plan.warnings))
+    return TaskResult(result, report.exit_code, message, (*warnings, *report.plan.warnings))
 
 
 def _foreseen(steps: list[Step] | tuple[Step, ...], before: Inventory) -> Inventory:
