@@ -23,33 +23,13 @@ from gpuops.plan.core.given_up import vm_now
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.core.steps import (
-    PowerOffVm,
     PowerOnVm,
-    ReconfigureVm,
-    RelocateVm,
-    ResumeVm,
     RunInGuest,
-    SetAttribute,
-    SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
 )
 from gpuops.plan.placement.project import project
-
-_WORDS: Final[dict[type[Step], str]] = {
-    ReconfigureVm: "its change",
-    RelocateVm: "its move",
-    PowerOnVm: "its start",
-    ResumeVm: "its resume",
-    SuspendVm: "its suspend",
-    PowerOffVm: "its power-off",
-    ShutDownGuest: "its shutdown",
-    RunInGuest: "its checkpoint hook",
-    SetVmDrs: "its override of DRS",
-    SetAttribute: "its marker",
-}
-
 
 _BEFORE: Final[dict[type[Step], PowerState]] = {
     SuspendVm: PowerState.ON,
@@ -122,14 +102,12 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
         if task is not None and any(each.ref == task.ref for each in vm.tasks):
             alone = tuple(each for each in vm.tasks if each.ref != task.ref)
             inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
-            notes.append(
-                f"{vm.name}: {_WORDS[type(step)]} is in flight ({task.ref}): waited for first, planned as done"
-            )
+            notes.append(f"{vm.name}: its {step.noun} is in flight ({task.ref}): waited for first, planned as done")
         elif isinstance(step, RunInGuest) or _may_have_happened(step, vm):
-            notes.append(f"{vm.name}: {_WORDS[type(step)]} was not seen to end before the run was cut off")
+            notes.append(f"{vm.name}: its {step.noun} was not seen to end before the run was cut off")
         else:
             undone |= {step.vm} if _takes(step, vm) else set()
-            notes.append(f"{vm.name}: {_WORDS[type(step)]} did not happen before the run was cut off")
+            notes.append(f"{vm.name}: its {step.noun} did not happen before the run was cut off")
     return Foreseen(inventory, frozenset(undone), tuple(notes))
 
 

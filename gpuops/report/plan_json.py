@@ -12,17 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Rejection, Wave
 from gpuops.plan.core.steps import (
-    PowerOffVm,
-    PowerOnVm,
-    ReconfigureVm,
-    RelocateVm,
-    ResumeVm,
-    RunInGuest,
-    SetAttribute,
-    SetVmDrs,
-    ShutDownGuest,
     Step,
-    SuspendVm,
 )
 from gpuops.report.changes import changes, host_name, stages, title, vm_name
 
@@ -74,7 +64,7 @@ def _wave(wave: Wave, before: Inventory) -> Document:
 
 def _step(step: Step, before: Inventory) -> Document:
     return {
-        "kind": KINDS[type(step)],
+        "kind": step.kind,
         "title": title(step, before),
         "vm": {"ref": step.vm, "name": vm_name(step.vm, before)},
         "host": host_name(getattr(step, "host", None), before),
@@ -82,21 +72,6 @@ def _step(step: Step, before: Inventory) -> Document:
             {"what": change.what, "before": change.before, "after": change.after} for change in changes(step, before)
         ],
     }
-
-
-KINDS: Final[Mapping[type[Step], str]] = {
-    ReconfigureVm: "reconfigure",
-    RelocateVm: "relocate",
-    PowerOnVm: "power_on",
-    ResumeVm: "resume",
-    SuspendVm: "suspend",
-    PowerOffVm: "power_off",
-    ShutDownGuest: "shut_down_guest",
-    RunInGuest: "run_in_guest",
-    SetVmDrs: "set_vm_drs",
-    SetAttribute: "set_attribute",
-}
-"""What a kind of step is called in a document."""
 
 
 def rejection_document(rejection: Rejection) -> Document:
@@ -114,7 +89,7 @@ def rejection_document(rejection: Rejection) -> Document:
 
 def _outcome(outcome: Outcome, before: Inventory) -> Document:
     return {
-        "kind": KINDS[type(outcome.step)],
+        "kind": outcome.step.kind,
         "title": title(outcome.step, before),
         "vm": {"ref": outcome.step.vm, "name": vm_name(outcome.step.vm, before)},
         "verdict": outcome.verdict.value,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
 
 import pytest
 from rich.console import RenderableType
@@ -30,7 +29,7 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.report.plan_json import KINDS, error_document, report_document
+from gpuops.report.plan_json import error_document, report_document
 from gpuops.report.plan_text import plan_text, report_text, summary
 
 Render = Callable[[RenderableType], str]
@@ -193,7 +192,3 @@ def test_what_a_cut_off_run_had_begun_is_shown_before_the_plan(inventory: Invent
         "  done     suspend train  found done after the run was cut off",
         "  done     suspend ml-01",
     ]
-
-
-def test_every_kind_of_step_has_its_word() -> None:
-    assert set(KINDS) == set(get_args(Step))

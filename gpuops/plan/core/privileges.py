@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import (
+    COLD_MOVE,
     ConfigureGraphics,
     ConfigureMig,
     ConfigureModule,
@@ -20,23 +21,17 @@ from gpuops.plan.core.steps import (
     HostStep,
     PowerOffVm,
     PowerOnVm,
-    ReconfigureVm,
     RelocateVm,
     ResumeVm,
-    RunInGuest,
     SetAttribute,
     SetVmDrs,
     ShutDownGuest,
     Step,
     SuspendVm,
-    VmChange,
 )
 
 DEFINE_ATTRIBUTE: Final = "Global.ManageCustomFields"
 """To make a custom attribute, of vCenter as a whole (vSphere API reference, CustomFieldsManager.AddCustomFieldDef)."""
-
-GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
-"""To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
 
 EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
 """To change an override of DRS (vSphere API reference, ReconfigureComputeResource_Task)."""
@@ -44,7 +39,6 @@ EDIT_CLUSTER: Final = frozenset({"Host.Inventory.EditCluster"})
 ASSIGN_TO_POOL: Final = frozenset({"Resource.AssignVMToPool"})
 """On the resource pool that a VM comes into (vSphere API reference, RelocateVM_Task)."""
 
-COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
 HOT_MOVE: Final = COLD_MOVE | {"Resource.HotMigrate"}
 """Of a running VM: the call is declared with Resource.ColdMigrate whatever the VM does, and asks for the other besides
 (vSphere API reference, RelocateVM_Task)."""
@@ -54,7 +48,7 @@ def needed(steps: Iterable[Step]) -> Mapping[str, frozenset[str]]:
     """Privilege ids by the VM (managed object id) they are needed on."""
     found: dict[str, set[str]] = {}
     for step in steps:
-        found.setdefault(step.vm, set()).update(_of_step(step))
+        found.setdefault(step.vm, set()).update(step.privileges)
     return {vm: frozenset(privileges) for vm, privileges in found.items()}
 
 
@@ -125,41 +119,6 @@ def _of_cluster(step: Step, inventory: Inventory) -> frozenset[str]:
             return ASSIGN_TO_POOL
         case _:
             return frozenset()
-
-
-def _of_step(step: Step) -> tuple[str, ...]:
-    match step:
-        case ReconfigureVm():
-            return tuple(_of_change(step.change))
-        case RelocateVm():
-            return tuple(COLD_MOVE)
-        case PowerOnVm() | ResumeVm():
-            return ("VirtualMachine.Interact.PowerOn",)
-        case SuspendVm():
-            return ("VirtualMachine.Interact.Suspend",)
-        case PowerOffVm() | ShutDownGuest():
-            return ("VirtualMachine.Interact.PowerOff",)
-        case RunInGuest(ssh=ssh):
-            return GUEST_PRIVILEGES if ssh is None else ()
-        case SetVmDrs():
-            return ()  # of the cluster
-        case SetAttribute():
-            return ("Global.SetCustomField",)
-        case _:
-            assert_never(step)
-
-
-def _of_change(change: VmChange) -> Iterable[str]:
-    if change.add or change.remove:
-        yield "VirtualMachine.Config.AddRemoveDevice"
-    if change.replace_profile:
-        yield "VirtualMachine.Config.EditDevice"
-    if change.extra_config:
-        yield "VirtualMachine.Config.AdvancedConfig"
-    if change.memory_locked is not None or change.memory_reservation_mib is not None:
-        yield "VirtualMachine.Config.Resource"
-    if change.cpu_hot_add is not None or change.cores_per_numa_node is not None:
-        yield "VirtualMachine.Config.CPUCount"
 
 
 def needed_on_host(step: HostStep) -> frozenset[str]:

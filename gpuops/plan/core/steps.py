@@ -1,19 +1,28 @@
-"""Steps: the closed vocabulary of changes. A step is data; `execute` does it, `satisfied` asks whether it is done.
+"""The closed vocabulary of changes. A step is data; `execute` does it, `satisfied` asks whether it is done.
 
-To add a kind of step, add it to `Step`; mypy then names every match that must learn it.
+`kind` is what a step on a VM is called in documents, `noun` in sentences, and `privileges` what the login needs on the
+VM (the privilege of each method, and of each field of ConfigSpec, in the vSphere API reference). To add a kind of step,
+add it to `Step`; mypy then names every match that must learn it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import ClassVar, Final
 
 from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.ml_queue import SshDoor
 from gpuops.model.rolling import VsanMode
+
+GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
+"""To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""
+
+COLD_MOVE: Final = frozenset({"Resource.ColdMigrate"})
+"""The call is declared with it whatever the VM does; of a running one it asks for another besides (`privileges.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +84,44 @@ class VmChange:
     def empty(self) -> bool:
         return self == VmChange()
 
+    @property
+    def privileges(self) -> Iterator[str]:
+        """What the login needs for it on the VM."""
+        if self.add or self.remove:
+            yield "VirtualMachine.Config.AddRemoveDevice"
+        if self.replace_profile:
+            yield "VirtualMachine.Config.EditDevice"
+        if self.extra_config:
+            yield "VirtualMachine.Config.AdvancedConfig"
+        if self.memory_locked is not None or self.memory_reservation_mib is not None:
+            yield "VirtualMachine.Config.Resource"
+        if self.cpu_hot_add is not None or self.cores_per_numa_node is not None:
+            yield "VirtualMachine.Config.CPUCount"
+
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureVm:
     """Change a powered-off VM's GPU devices and what must go with them."""
 
+    kind: ClassVar[str] = "reconfigure"
+    noun: ClassVar[str] = "change"
+
     vm: str
     change: VmChange
+
+    @property
+    def privileges(self) -> Collection[str]:
+        """Those of each setting that is changed."""
+        return tuple(self.change.privileges)
 
 
 @dataclass(frozen=True, slots=True)
 class RelocateVm:
     """Move a VM to another host, as it is: cold when it is powered off or suspended, by vMotion when it runs."""
+
+    kind: ClassVar[str] = "relocate"
+    noun: ClassVar[str] = "move"
+    privileges: ClassVar[Collection[str]] = COLD_MOVE
 
     vm: str
     host: str
@@ -96,6 +131,10 @@ class RelocateVm:
 class PowerOnVm:
     """Power on a VM that is off. `host` None leaves the choice to vCenter."""
 
+    kind: ClassVar[str] = "power_on"
+    noun: ClassVar[str] = "start"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.PowerOn",)
+
     vm: str
     host: str | None = None
 
@@ -103,6 +142,10 @@ class PowerOnVm:
 @dataclass(frozen=True, slots=True)
 class ResumeVm:
     """Power on a suspended VM. Never a cold boot: on a VM that is off it is an error, not a power-on."""
+
+    kind: ClassVar[str] = "resume"
+    noun: ClassVar[str] = "resume"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.PowerOn",)
 
     vm: str
     host: str | None = None
@@ -112,6 +155,10 @@ class ResumeVm:
 class SuspendVm:
     """Suspend a running VM; its vGPU slots are free afterwards."""
 
+    kind: ClassVar[str] = "suspend"
+    noun: ClassVar[str] = "suspend"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.Suspend",)
+
     vm: str
 
 
@@ -119,12 +166,20 @@ class SuspendVm:
 class PowerOffVm:
     """Power a running VM off, hard. Never applied to a suspended one: that would discard the guest's state."""
 
+    kind: ClassVar[str] = "power_off"
+    noun: ClassVar[str] = "power-off"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.PowerOff",)
+
     vm: str
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDownGuest:
     """Ask a running guest to shut down; after `grace_s` seconds it is powered off if `then_off`."""
+
+    kind: ClassVar[str] = "shut_down_guest"
+    noun: ClassVar[str] = "shutdown"
+    privileges: ClassVar[Collection[str]] = ("VirtualMachine.Interact.PowerOff",)
 
     vm: str
     grace_s: int = 300
@@ -140,16 +195,28 @@ class RunInGuest:
     What it brings about is the guest's own: a snapshot never shows that it is done. Run twice, it does no harm.
     """
 
+    kind: ClassVar[str] = "run_in_guest"
+    noun: ClassVar[str] = "checkpoint hook"
+
     vm: str
     program: str
     arguments: str = ""
     limit_s: int = 300
     ssh: SshDoor | None = None
 
+    @property
+    def privileges(self) -> Collection[str]:
+        """None in vCenter where the program is run over SSH."""
+        return GUEST_PRIVILEGES if self.ssh is None else ()
+
 
 @dataclass(frozen=True, slots=True)
 class SetVmDrs:
     """Say what DRS does with a VM of a cluster, by an override of its own; CLUSTER takes the override away."""
+
+    kind: ClassVar[str] = "set_vm_drs"
+    noun: ClassVar[str] = "override of DRS"
+    privileges: ClassVar[Collection[str]] = ()  # those on the cluster: `privileges.py`
 
     vm: str
     drs: VmDrs
@@ -158,6 +225,10 @@ class SetVmDrs:
 @dataclass(frozen=True, slots=True)
 class SetAttribute:
     """Set a custom attribute of a VM; an empty value clears it."""
+
+    kind: ClassVar[str] = "set_attribute"
+    noun: ClassVar[str] = "marker"
+    privileges: ClassVar[Collection[str]] = ("Global.SetCustomField",)
 
     vm: str
     name: str
