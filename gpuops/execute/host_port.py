@@ -42,5 +42,6 @@ class Hosts(Protocol):
         ...
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-        """Those of these hosts that are connected and have booted at another moment than this, within the time."""
+        """Those of these hosts that are connected and have booted at another moment than this, within the time; with
+        them those that are gone from vCenter, which nobody waits for."""
         ...

@@ -155,7 +155,7 @@ def _of_outcome(outcome: HostOutcome, report: ChangeReport) -> Text:
 
 def _name(outcome: HostOutcome, report: ChangeReport) -> str:
     host = report.before.hosts.get(outcome.step.host)
-    return host.name if host is not None else outcome.step.host
+    return host.name if host is not None else report.names.get(outcome.step.host, outcome.step.host)
 
 
 def _summary(report: ChangeReport) -> str:

@@ -134,7 +134,7 @@ def test_a_host_whose_mig_mode_does_not_survive_its_boot_stops_the_change(start:
         assert report.exit_code == 0, outcome
     else:
         assert (report.exit_code, outcome.verdict) == (4, Verdict.FAILED)
-        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on" in outcome.reason
+        assert "MIG mode of 0000:3b:00.0 did not survive its boot: gpuops mig set on --host esx-01" in outcome.reason
 
 
 def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_change(start: Start) -> None:

@@ -79,3 +79,31 @@ def test_with_the_reply_of_what_was_sent(start: Start, monkeypatch: pytest.Monke
     monkeypatch.setattr(HostConnection, "submit", lost)
     require_a_line(bench.roll(ONE))
     assert len(sent) == 1
+
+
+@pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["alone", "beside one that still boots"])
+def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.MonkeyPatch, request_: Any) -> None:
+    """A host that boots is waited for, for an hour at the most; nobody waits for one that is gone."""
+    bench = start(cluster(2, []))
+    wait, waits = HostConnection.wait_for_boot, list[frozenset[str]]()
+
+    def waited(self: HostConnection, since: Any, timeout_s: float) -> frozenset[str]:
+        waits.append(wait(self, since, timeout_s))
+        return waits[-1]
+
+    def out_soon() -> None:
+        with bench.world.lock:
+            bench.world.clock.schedule(200, lambda: taken_out(bench))
+
+    monkeypatch.setattr(HostConnection, "wait_for_boot", waited)
+    bench.told = Telling("reboots", out_soon)
+    require_a_line(bench.roll(request_, max_hosts=2))
+    assert len(waits) < 40, "three a minute, and a boot takes ten"
+
+
+def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start) -> None:
+    bench = bench_of(start)
+    bench.told = Telling("reboots", lambda: taken_out(bench))
+    require_a_line(bench.roll(ONE))
+    report = bench.resume()
+    assert [each["host"]["name"] for each in change_document(report)["outcomes"]] == ["esx-01"]

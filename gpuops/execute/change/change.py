@@ -224,7 +224,7 @@ def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory, *, 
     if not left:
         turns.doer.journal.end(turns.doer.run)
     afterwards = (_next_move(turns, left, giving_up=giving_up),) if left else ()
-    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards)
+    return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
 
 
 def _next_move(turns: Turns, left: Sequence[HostOutcome], *, giving_up: bool) -> str:

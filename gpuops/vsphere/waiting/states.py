@@ -29,7 +29,7 @@ def wait_for_power(session: Session, vms: Collection[str], power: PowerState, ti
     A VM that is gone never will, and is not waited for.
     """
     objects = {ref: session.vm(ref) for ref in vms}
-    return _wait(session, objects, (POWER,), lambda _, values: values.get(POWER) == power.value, timeout_s)
+    return _wait(session, objects, (POWER,), lambda _, values: values.get(POWER) == power.value, timeout_s)[0]
 
 
 def wait_for_guest(session: Session, vm: str, timeout_s: float, *, address: bool) -> Guest:
@@ -49,13 +49,15 @@ def wait_for_guest(session: Session, vm: str, timeout_s: float, *, address: bool
 
 
 def wait_for_boot(session: Session, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
-    """Those of these hosts that are connected, and booted at another moment than the one given, within the time.
+    """Those of these hosts that are connected, and booted at another moment than the one given, within the time; with
+    them those that are gone from vCenter.
 
     RebootHost_Task ends when the reboot has begun; only the host's own boot time tells that it is over (vSphere API
     reference, HostSystem).
     """
     hosts = {ref: session.host(ref) for ref in since}
-    return _wait(session, hosts, BOOTED, lambda ref, values: _is_back(values, since[ref]), timeout_s)
+    back, gone = _wait(session, hosts, BOOTED, lambda ref, values: _is_back(values, since[ref]), timeout_s)
+    return back | gone
 
 
 def _is_back(values: Mapping[str, Any], before: datetime | None) -> bool:
@@ -70,9 +72,10 @@ def _wait(
     paths: Sequence[str],
     reaches: Callable[[str, Mapping[str, Any]], bool],
     timeout_s: float,
-) -> frozenset[str]:
-    """Those of these objects whose properties `reaches` accepts before the time is up; one that is gone never does."""
-    left, reached, left_s = set(objects), set[str](), max(timeout_s, 0.0)
+) -> tuple[frozenset[str], frozenset[str]]:
+    """(those of these objects whose properties `reaches` accepts before the time is up, those that are gone: they are
+    not waited for)."""
+    left, reached, gone, left_s = set(objects), set[str](), set[str](), max(timeout_s, 0.0)
     seen: dict[str, dict[str, Any]] = {ref: {} for ref in objects}
     updates = Updates(session)
     try:
@@ -87,6 +90,7 @@ def _wait(
                     values.update(each.values)
                     if each.gone:
                         left.discard(each.ref)
+                        gone.add(each.ref)
                     elif each.ref in left and reaches(each.ref, values):
                         left.discard(each.ref)
                         reached.add(each.ref)
@@ -94,4 +98,4 @@ def _wait(
                 break
     finally:
         updates.close()
-    return frozenset(reached)
+    return frozenset(reached), frozenset(gone)

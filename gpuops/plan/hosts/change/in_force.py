@@ -8,6 +8,7 @@ from typing import assert_never
 from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.host import Host, has_booted
 from gpuops.model.host_settings import GraphicsSettings, HostSettings
+from gpuops.plan.core.command_line import command, hosts_called
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,
@@ -51,7 +52,8 @@ def undivided(gpus: Collection[PciAddress], host: Host) -> str | None:
     """Which of the GPUs are not in MIG mode any more; None = all are. It does not survive a boot on every system."""
     modes = {gpu.address: gpu.vgpu_mode for gpu in host.gpus}
     lost = [str(address) for address in gpus if modes.get(address) is not VgpuMode.MULTI_INSTANCE]
-    return f"MIG mode of {', '.join(lost)} did not survive its boot: gpuops mig set on" if lost else None
+    again = command("mig set on", host=hosts_called(host.name))
+    return f"MIG mode of {', '.join(lost)} did not survive its boot: {again}" if lost else None
 
 
 def undriven(step: HostStep, gpus: Collection[PciAddress], host: Host) -> tuple[PciAddress, ...]:

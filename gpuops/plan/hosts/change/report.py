@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuops.model.inventory import Inventory
@@ -28,6 +29,8 @@ class ChangeReport:
     """What is left to do, in order."""
     taking_up: str = ""
     """What is to be done with a change that did not end: `goes on with` or `gives up`; empty = it is a new one."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By ref, the names of its hosts when it was begun: one may be gone from vCenter since."""
 
     @property
     def changed(self) -> bool:
