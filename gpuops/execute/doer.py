@@ -28,7 +28,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Verdict
-from gpuops.plan.core.step_checks import as_it_is_now, hindrance, satisfied
+from gpuops.plan.core.step_checks import as_it_is_now, objection, satisfied
 from gpuops.plan.core.steps import (
     PowerOffVm,
     PowerOnVm,
@@ -188,7 +188,7 @@ class Doer:
         """What speaks against the step on the latest look; None = nothing does."""
         guard = self._guard
         rule = guard.idle_rule(step, self.inventory) if guard is not None else None
-        reason = hindrance(step, self.planned, self.inventory, rule)
+        reason = objection(step, self.planned, self.inventory, rule)
         if reason is None and guard is not None:
             reason = guard.against(step, self.inventory, self.journal.clock(), self._ended, leaving, self._ahead)
         return reason

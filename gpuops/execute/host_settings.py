@@ -17,7 +17,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.privileges import needed_on_host
-from gpuops.plan.core.step_checks import host_hindrance, host_satisfied
+from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
 
@@ -93,7 +93,7 @@ class _Effect:
         host = self._look(step)
         if host_satisfied(step, host):
             return HostOutcome(step, Verdict.ALREADY)
-        reason = host_hindrance(step, host)
+        reason = host_objection(step, host)
         if reason is not None:
             return HostOutcome(step, Verdict.SKIPPED, reason)
         op_id = self._journal.intend(self._run, step, self._inventory)

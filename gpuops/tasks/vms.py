@@ -60,12 +60,12 @@ def vm_gpus(
     that mean nothing, before anything is read, and for a VM that is named twice.
     """
     from gpuops.api import catalog_of, run
-    from gpuops.plan.vm.several import Together
+    from gpuops.plan.vm.several import SeveralVms
 
     changes = tuple(
         _request({k: v for k, v in each.items() if k != "present"}, present=each["present"]) for each in vms
     )
-    request = Together(changes, partial)
+    request = SeveralVms(changes, partial)
     site, warnings = open_site(connection)
     with site:
         report = run(request, site, apply=apply)

@@ -22,7 +22,7 @@ from gpuops.execute.step_json import dump_step
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
-from gpuops.plan.core.step_checks import host_hindrance, host_satisfied
+from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import EnterMaintenance, HostStep, HostTask, RebootHost
 from gpuops.plan.hosts.change.in_force import task_satisfied
 
@@ -160,7 +160,7 @@ class HostDoer:
             return GONE
         if host_satisfied(step, host):
             return None
-        reason = host_hindrance(step, host) or self.objection()
+        reason = host_objection(step, host) or self.objection()
         if reason is not None:
             return reason
         op_id, error = self.journal.intend(self.run, step, self.inventory), None

@@ -1,4 +1,4 @@
-"""Question: the room in all places, or in those that are meant; now, and after a night's suspends."""
+"""The room in all places, or in those that are meant; now, and after a night's suspends. `gpuops capacity` asks."""
 
 from __future__ import annotations
 

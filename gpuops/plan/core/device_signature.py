@@ -1,4 +1,4 @@
-"""Devices: passthrough devices of VMs, had or wanted, compared by what they are and not by the key they got."""
+"""Passthrough devices of VMs, had or wanted, compared by what they are and not by the key they got."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Whether a step is already done, and why it must not be sent now, on facts read just before it is sent.
 
 A plan is minutes old when its last step is sent. `satisfied` says whether a step is done, before every effect and after
-it; `hindrance` whether it still may be done: that the VM is the one that was planned for, that a desktop that is to be
+it; `objection` whether it still may be done: that the VM is the one that was planned for, that a desktop that is to be
 suspended is idle, and that the step would not destroy what a guest holds in a suspended state. `host_satisfied` and
-`host_hindrance` say the same of steps on hosts. The executor calls them.
+`host_objection` say the same of steps on hosts. The executor calls them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ POWER_UNKNOWN: Final = "its power state cannot be read: a power-off might discar
 STATE_KEPT: Final = "is suspended: {} would discard what its guest holds"
 
 
-def hindrance(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
+def objection(step: Step, planned: Inventory, now: Inventory, idle: IdleRule | None = None) -> str | None:
     """Why this step must not be sent now; None = nothing speaks against it.
 
     `idle` says when the VM of the step is idle: without such a rule no VM is suspended.
@@ -177,7 +177,7 @@ def host_satisfied(step: HostStep, host: Host) -> bool:
             assert_never(step)
 
 
-def host_hindrance(step: HostStep, host: Host) -> str | None:
+def host_objection(step: HostStep, host: Host) -> str | None:
     """Why the step must not be sent now; None = nothing speaks against it.
 
     The calls replace a whole string or configuration: what somebody else wrote meanwhile would be lost.

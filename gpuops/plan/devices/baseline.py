@@ -1,4 +1,4 @@
-"""Baseline: what a VM's settings were before gpuops changed them, kept with the VM in one extraConfig key.
+"""What a VM's settings were before gpuops changed them, kept with the VM in one extraConfig key.
 
 Problem: detach must restore exactly what attach changed, perhaps months later and from another machine.
 Choice: the values travel with the VM (`gpuops.baseline`, JSON) and are written in the same reconfigure that changes

@@ -1,4 +1,4 @@
-"""MMIO: how much 64-bit address space a VM needs for its GPUs, by the larger of two published rules.
+"""How much 64-bit address space a VM needs for its GPUs, by the larger of two published rules.
 
 * VMware, Dell: twice the memory of all passthrough GPUs of the VM, rounded up to a power of two before it is doubled.
 * NVIDIA AI Enterprise docs, "vGPU (C-Series)": a figure per GPU model (`mmio_gib` of the catalogue), added up and

@@ -1,4 +1,4 @@
-"""Asked: what the options of `attach` mean on this snapshot: which devices the VM is to have.
+"""What the options of `attach` mean on this snapshot: which devices the VM is to have.
 
 Each function answers with a `Goal`, or with every reason why the VM or the host cannot have it.
 """

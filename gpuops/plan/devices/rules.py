@@ -1,4 +1,4 @@
-"""Device rules: what a VM must be, and what it may carry, for the passthrough devices it is to have.
+"""What a VM must be, and what it may carry, for the passthrough devices it is to have.
 
 Each rule looks at the VM as it will be and yields what it finds: a `Rejection` blocks, a line of text warns.
 """

@@ -1,4 +1,4 @@
-"""Settings: the one reconfigure that brings a VM its devices and all that must go with them.
+"""The one reconfigure that brings a VM its devices and all that must go with them.
 
 Sources: VMware vSphere docs: full memory reservation for every passthrough device, 64-bit MMIO for large BARs, and
 vNUMA only while CPU hot-add is off; `numa.nodeAffinity` of vSphere Resource Management.

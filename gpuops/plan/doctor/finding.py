@@ -1,4 +1,4 @@
-"""Finding: one thing that stands in the way, why, and the next move."""
+"""One thing that stands in the way, why, and the next move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes: the command that brings into force what waits for a host's reboot, where there is one."""
+"""The command that brings into force what waits for a host's reboot, where there is one."""
 
 from __future__ import annotations
 

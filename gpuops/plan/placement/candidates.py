@@ -1,4 +1,4 @@
-"""Feasible: the places on a host where a VM can go, each with its GPUs, and every reason against the others.
+"""The places on a host where a VM can go, each with its GPUs, and every reason against the others.
 
 `select.py` calls it for each host. What the host itself would choose is one place. Where the plan may choose the GPU,
 each GPU with room is one more, and the VM would be bound (pinned) to it.

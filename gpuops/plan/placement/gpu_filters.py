@@ -1,4 +1,4 @@
-"""Feasible: whether a GPU has a slot for a vGPU, or a host can give a PCI device whole; and in which order hosts
+"""Whether a GPU has a slot for a vGPU, or a host can give a PCI device whole; and in which order hosts
 choose.
 
 `seating.py`, `candidates.py`, `explain.py` and `fleet/states.py` call it.

@@ -1,4 +1,4 @@
-"""Headroom: what HA of a cluster keeps free for the failure of a host, and refuses a power-on over.
+"""What HA of a cluster keeps free for the failure of a host, and refuses a power-on over.
 
 Sources: VMware vSphere Availability, "vSphere HA Admission Control"; vSphere API, ClusterDasAdmissionControlPolicy and
 InsufficientFailoverResourcesFault. HA counts reserved memory and CPU, not GPUs: whether another host had GPUs for

@@ -1,4 +1,4 @@
-"""Feasible: why a host cannot take a VM, whatever its GPUs say. The cheapest question comes first.
+"""Why a host cannot take a VM, whatever its GPUs say. The cheapest question comes first.
 
 `candidates.py`, `multi_node.py` and `fleet/choice.py` call it; `HOST_FILTERS` is the list, with a reason for its order.
 """

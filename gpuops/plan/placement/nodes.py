@@ -1,4 +1,4 @@
-"""Feasible: which NUMA nodes of a host have the cores and the memory for a VM beside their GPUs.
+"""Which NUMA nodes of a host have the cores and the memory for a VM beside their GPUs.
 
 `candidates.py`, `multi_node.py`, `explain.py` and the fleet index call it.
 

@@ -45,13 +45,13 @@ def stranded(desktops: Sequence[Vm], inventory: Inventory, catalog: Catalog, roo
         return [Rejection(vm.name, "its host is not known") for vm in desktops]
     world = around(host, inventory)
     for vm in desktops:
-        world = project(taking(vm), world)
+        world = project(suspend_or_shut_down(vm), world)
     refusals: list[Rejection] = []
     for vm in [vm for part in return_order(desktops, world, catalog) for vm in part]:
         reasons = room.refusals(world.vm(vm.ref), world.hosts[host.ref], world)
         refusals += reasons
         if not reasons:
-            world = project(bringing_back(world.vm(vm.ref)), world, catalog)
+            world = project(resume_or_power_on(world.vm(vm.ref)), world, catalog)
     return refusals
 
 
@@ -109,13 +109,13 @@ def role_of(vm: Vm) -> Role:
     return Role.SHUT_DOWN if vm.has_passthrough else Role.DESKTOP
 
 
-def taking(vm: Vm) -> SuspendVm | ShutDownGuest:
+def suspend_or_shut_down(vm: Vm) -> SuspendVm | ShutDownGuest:
     """What makes a running desktop give up its GPUs."""
     if role_of(vm) is Role.DESKTOP:
         return SuspendVm(vm.ref)
     return ShutDownGuest(vm.ref, GUEST_GRACE_S, then_off=False)
 
 
-def bringing_back(vm: Vm) -> ResumeVm | PowerOnVm:
+def resume_or_power_on(vm: Vm) -> ResumeVm | PowerOnVm:
     """What brings a desktop back to the host where it is registered now: HA or a person may have moved it."""
     return ResumeVm(vm.ref, vm.host) if vm.power is PowerState.SUSPENDED else PowerOnVm(vm.ref, vm.host)

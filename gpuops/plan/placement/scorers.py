@@ -1,4 +1,4 @@
-"""Rank: which of the feasible places is best. The first difference decides, in the order of `SCORERS`.
+"""Which of the feasible places is best. The first difference decides, in the order of `SCORERS`.
 
 `select.py` calls them. A new rule is a function here, a line in `SCORERS` with the reason for its position, and cases.
 """

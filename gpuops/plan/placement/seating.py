@@ -1,4 +1,4 @@
-"""Feasible: which GPU each device of a VM gets on one host, as that host is expected to choose at power-on.
+"""Which GPU each device of a VM gets on one host, as that host is expected to choose at power-on.
 
 `candidates.py`, `select.py`, `multi_node.py` and other plans call it. A seat is the GPU of one device.
 """

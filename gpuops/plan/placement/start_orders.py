@@ -1,4 +1,4 @@
-"""Orders: whether VMs that start on one host, each when it likes, all find their vGPUs, whoever comes first.
+"""Whether VMs that start on one host, each when it likes, all find their vGPUs, whoever comes first.
 
 Problem: the host puts a vGPU on the first GPU that has room for it, and where on a GPU the vGPUs lie vCenter does not
 tell, so each start may end in several ways, and each order in others.

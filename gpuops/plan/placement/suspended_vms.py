@@ -1,4 +1,4 @@
-"""Claims: a suspended VM comes back, to the host it is on, and needs its GPUs and its memory there then.
+"""A suspended VM comes back, to the host it is on, and needs its GPUs and its memory there then.
 
 vCenter reserves nothing for it: its slots are free for whoever starts first (vSphere API, VirtualMachine.SuspendVM_Task
 and PowerOnVM_Task; a suspended VM holds no device). Whoever gives them away finds out in the morning.

@@ -1,4 +1,4 @@
-"""Reach: the hosts that a workload may go to, whatever room they have, and why the others are none of them."""
+"""The hosts that a workload may go to, whatever room they have, and why the others are none of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuops.plan.placement.ha_headroom import Headroom
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class EligibleHosts:
     """The hosts to look at, and why each of the others is none of them."""
 
     hosts: tuple[str, ...]
@@ -35,9 +35,9 @@ def scope_of(workload: Workload) -> Scope:
     return Scope(workload.cluster, workload.host, workload.tag)
 
 
-def reach_of(
+def eligible_hosts(
     workload: Workload, vm: Vm, apart_from: Sequence[tuple[str, str]], inventory: Inventory, catalog: Catalog
-) -> Reach:
+) -> EligibleHosts:
     """Where the workload may go. `apart_from` are (host ref, name) of those it must share no host with."""
     scope, headroom = scope_of(workload), Headroom(vm, inventory)
     hosts: list[str] = []
@@ -58,7 +58,7 @@ def reach_of(
             hosts.append(host.ref)
     if len(elsewhere) == len(gpu_hosts(inventory)):
         refused.append(scope.nowhere(workload.name, inventory))
-    return Reach(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
+    return EligibleHosts(tuple(hosts), tuple(elsewhere), tuple(dict.fromkeys(refused)))
 
 
 def _here(workload: Workload, apart_from: Sequence[tuple[str, str]], host: Host) -> Iterator[Rejection]:

@@ -17,7 +17,7 @@ from gpuops.plan.placement.fleet.site_demand import Asked, add_counts, count_sha
 from gpuops.plan.placement.project import take
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.eligible_hosts import scope_of
-from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, Trial
+from gpuops.plan.queue.one_workload import Neighbours, Placed, Refusal, WorkloadQuestion
 from gpuops.plan.queue.suggestions import nearest
 from gpuops.plan.queue.workload_vm import choices_of_devices, framebuffer_mib, running, vm_of
 
@@ -136,10 +136,12 @@ class Queue:
         )
         return f"without affinity {unit[0].affinity} they fit: {hosts}"
 
-    def trial(self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()) -> Trial:
+    def trial(
+        self, workload: Workload, *, only: str | None = None, without: frozenset[str] = frozenset()
+    ) -> WorkloadQuestion:
         """The question where this one goes, in the room that the workloads so far leave."""
         known = (self.inventory, self.catalog, self.neighbours, self.explain, self.pin, self.coming)
-        return Trial(workload, *known, only, without)
+        return WorkloadQuestion(workload, *known, only, without)
 
     def having(self, placed: Sequence[Placed], inventory: Inventory) -> Queue:
         """With these placed too, who look at no other; `inventory` is the snapshot in which they run."""

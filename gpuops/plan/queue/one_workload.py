@@ -30,7 +30,7 @@ from gpuops.plan.placement.host_filters import refusals
 from gpuops.plan.placement.multi_node import place_near
 from gpuops.plan.placement.seating import seat
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
-from gpuops.plan.queue.eligible_hosts import Reach, reach_of, scope_of
+from gpuops.plan.queue.eligible_hosts import EligibleHosts, eligible_hosts, scope_of
 from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, running, vm_of
 
 
@@ -83,7 +83,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WorkloadQuestion:
     """The question. `only` and `without` narrow it to a host, or away from hosts that were tried."""
 
     workload: Workload
@@ -110,19 +110,19 @@ class Trial:
         for devices in choices_known:
             assert not isinstance(devices, Rejection)
             vm = vm_of(self.workload, devices)
-            reach, wanted = self._asked(vm, devices)
+            eligible, wanted = self._asked(vm, devices)
             found = place_near(wanted, self.inventory, self.catalog) if wanted.hosts else ()
             if isinstance(found, Placement):
                 vm = vm_of(self.workload, devices, found.host.version)
                 if self.workload.device_group is not None:
                     found = as_device_group(vm, found, self.inventory, self.catalog)
-                told = self._choices(wanted, reach, found.choices)
+                told = self._choices(wanted, eligible, found.choices)
                 return Placed(self.workload, vm, found, self.warnings(vm, found), (*choices, *told))
-            rejections += (*reach.refused, *found)
+            rejections += (*eligible.refused, *found)
             if self.every_reason:
                 meant = scope_of(self.workload).hosts(self.inventory)
-                rejections += on_their_gpus(vm, reach, meant, self.inventory, self.catalog)
-            choices += self._choices(wanted, reach, tuple(map(_against, found)))
+                rejections += on_their_gpus(vm, eligible, meant, self.inventory, self.catalog)
+            choices += self._choices(wanted, eligible, tuple(map(_against, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
     def _besides_devices(self) -> tuple[Rejection, ...]:
@@ -130,14 +130,14 @@ class Trial:
             return ()
         vm = vm_of(self.workload)
         # That nobody offers the group is said already.
-        reach, _ = replace(self, workload=replace(self.workload, device_group=None))._asked(vm, ())
-        return without_devices(vm, reach, self.inventory)
+        eligible, _ = replace(self, workload=replace(self.workload, device_group=None))._asked(vm, ())
+        return without_devices(vm, eligible, self.inventory)
 
-    def _asked(self, vm: Vm, devices: Devices) -> tuple[Reach, Wanted]:
+    def _asked(self, vm: Vm, devices: Devices) -> tuple[EligibleHosts, Wanted]:
         apart = self.neighbours.apart.get(self.workload.anti_affinity or "", ())
         beside = self.neighbours.spread.get(self.workload.spread or "", ())
-        reach = reach_of(self.workload, vm, apart, self.inventory, self.catalog)
-        hosts = tuple(ref for ref in reach.hosts if self.only in (None, ref) and ref not in self.without)
+        eligible = eligible_hosts(self.workload, vm, apart, self.inventory, self.catalog)
+        hosts = tuple(ref for ref in eligible.hosts if self.only in (None, ref) and ref not in self.without)
         wanted = Wanted(
             vm,
             demands_of(devices, {}),
@@ -150,7 +150,7 @@ class Trial:
             chooses_gpu=True,
             coming=self.coming,
         )
-        return reach, wanted
+        return eligible, wanted
 
     def warnings(self, vm: Vm, placement: Placement) -> tuple[str, ...]:
         """What is worth a line about the VM in this place."""
@@ -174,11 +174,11 @@ class Trial:
             *warn_of_displaced(there, placement.host, self.inventory, self.catalog),
         )
 
-    def _choices(self, wanted: Wanted, reach: Reach, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    def _choices(self, wanted: Wanted, eligible: EligibleHosts, found: tuple[Choice, ...]) -> tuple[Choice, ...]:
         """Every host and every GPU looked at; none where nobody asked why."""
         if not self.explain:
             return ()
-        told = (*found, *map(_against, (*reach.refused, *reach.elsewhere)))
+        told = (*found, *map(_against, (*eligible.refused, *eligible.elsewhere)))
         subjects = {choice.subject for choice in told}
         gpus = [
             line
@@ -217,22 +217,22 @@ def _and(
     return known if word is None else {**known, word: (*known.get(word, ()), there)}
 
 
-def relaxed(trial: Trial, workload: Workload) -> Trial:
+def relaxed(trial: WorkloadQuestion, workload: Workload) -> WorkloadQuestion:
     """The same question about a workload that asks for less, and nobody asks why."""
     return replace(trial, workload=workload, explain=False, every_reason=False)
 
 
-def without_devices(vm: Vm, reach: Reach, inventory: Inventory) -> tuple[Rejection, ...]:
+def without_devices(vm: Vm, eligible: EligibleHosts, inventory: Inventory) -> tuple[Rejection, ...]:
     """Why no host that is meant would take the VM even without a GPU; () = one would."""
-    if not reach.hosts:
-        return reach.refused
-    wanted = Wanted(vm, (), reach.hosts)
-    against = [refusals(wanted, inventory.hosts[ref], inventory) for ref in reach.hosts]
-    return (*reach.refused, *(reason for each in against for reason in each)) if all(against) else ()
+    if not eligible.hosts:
+        return eligible.refused
+    wanted = Wanted(vm, (), eligible.hosts)
+    against = [refusals(wanted, inventory.hosts[ref], inventory) for ref in eligible.hosts]
+    return (*eligible.refused, *(reason for each in against for reason in each)) if all(against) else ()
 
 
 def on_their_gpus(
-    vm: Vm, reach: Reach, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
+    vm: Vm, eligible: EligibleHosts, hosts: tuple[Host, ...], inventory: Inventory, catalog: Catalog
 ) -> Iterator[Rejection]:
     """What hosts that are refused for something else lack too, and their GPUs. `hosts` are those that are meant."""
     demands = demands_of(vm.devices or (), {})
@@ -244,9 +244,9 @@ def on_their_gpus(
         # Without a number it is no want of size: what a host without such profiles lacks beside them helps nobody.
         if any(reason.needed is None for reason in refused):
             continue
-        if host.ref not in reach.hosts:
+        if host.ref not in eligible.hosts:
             yield from refused  # nobody has asked it yet
-        if host.ref not in reach.hosts or refused:
+        if host.ref not in eligible.hosts or refused:
             yield from seat(vm, demands, host, inventory, catalog).rejections
 
 

@@ -1,4 +1,4 @@
-"""Steering: how the host is brought to give each new VM the GPU that its place counts on.
+"""How the host is brought to give each new VM the GPU that its place counts on.
 
 Problem: the host chooses the GPU of a vGPU at power-on, by its assignment policy and by what runs then, so the same VMs
 started in another order may end on other GPUs, and the last one on none.

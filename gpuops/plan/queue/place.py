@@ -1,4 +1,4 @@
-"""Place: where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
+"""Where VMs that do not exist yet would go, one after another, each in the room that the earlier ones leave.
 
 Order: priority, then those that name their GPUs, then size (GPU memory, memory, vCPUs), then name. Workloads of one
 affinity are one unit: placed in turn with its largest, all on one host or none. Nothing is ever written: the answer is
@@ -31,7 +31,7 @@ from gpuops.plan.queue.one_by_one import Queue
 from gpuops.plan.queue.one_workload import Placed, Refusal
 from gpuops.plan.queue.pinning import steered
 from gpuops.plan.queue.start_check import in_turn
-from gpuops.plan.queue.suggestions import MakingRoom
+from gpuops.plan.queue.suggestions import RoomByMoves
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Place:
             queue = queue.with_all(self.workloads)
         placed = tuple(answer for answer in queue.answers if isinstance(answer, Placed))
         known = {each.workload.name: each for each in steered(placed, waiting, self.pin, inventory, catalog)}
-        room = MakingRoom(queue.inventory, inventory)
+        room = RoomByMoves(queue.inventory, inventory)
         answers = tuple(
             replace(answer, moves=room.after_moves(queue.trial(answer.workload)))
             if isinstance(answer, Refusal) and answer.workload.affinity is None

@@ -1,4 +1,4 @@
-"""Rehearsal: what may go wrong when the finished plan is played on the snapshot as it is, whatever was found before.
+"""What may go wrong when the finished plan is done on the snapshot as it is, whatever was found before.
 
 New VMs are started as listed; suspended ones come back after them, in any order, for nobody decides who logs in first.
 """

@@ -23,7 +23,7 @@ from gpuops.plan.core.scope import Scope
 from gpuops.plan.devices.requested import groups_of, profile_meant
 from gpuops.plan.placement.project import project
 from gpuops.plan.queue.eligible_hosts import scope_of
-from gpuops.plan.queue.one_workload import Placed, Trial, relaxed
+from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion, relaxed
 from gpuops.plan.queue.workload_vm import unknown_profiles, vm_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Wish:
         return _Wish(workload, (*self.words, words))
 
 
-def nearest(trial: Trial, against: Sequence[Rejection]) -> str:
+def nearest(trial: WorkloadQuestion, against: Sequence[Rejection]) -> str:
     """The first smaller wish that has a place now, and where; empty when none has. `against` is why it has none."""
     asked = _Wish(trial.workload)
     named = tuple(_named_nearly(asked, trial))
@@ -59,11 +59,11 @@ def nearest(trial: Trial, against: Sequence[Rejection]) -> str:
     return found
 
 
-def _first_of(wishes: Iterable[_Wish], trial: Trial) -> str:
+def _first_of(wishes: Iterable[_Wish], trial: WorkloadQuestion) -> str:
     return next((answer for wish in wishes if (answer := _fits(wish, trial))), "")
 
 
-def _fits(wish: _Wish, trial: Trial) -> str:
+def _fits(wish: _Wish, trial: WorkloadQuestion) -> str:
     answer = relaxed(trial, wish.workload).answer()
     if not isinstance(answer, Placed):
         return ""
@@ -99,7 +99,7 @@ def _there(needed: int, against: Iterable[Rejection]) -> int:
     return max((int(each) for each in found if isinstance(each, int | float)), default=0)
 
 
-def _named_nearly(asked: _Wish, trial: Trial) -> Iterator[_Wish]:
+def _named_nearly(asked: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
     """Profiles whose names are nearly the one asked for, where that one means nothing; of a name that is like none the
     smallest there are."""
     workload, inventory = asked.workload, trial.inventory
@@ -111,7 +111,7 @@ def _named_nearly(asked: _Wish, trial: Trial) -> Iterator[_Wish]:
             yield asked.less(f"as {name}, of the smallest there are,", _with_profile(workload, unknown, name))
 
 
-def _smallest(trial: Trial) -> list[str]:
+def _smallest(trial: WorkloadQuestion) -> list[str]:
     sizes = {name: known.framebuffer_mib for name in trial.inventory.offered_profiles if (known := parse(name))}
     return sorted(sizes, key=lambda name: (sizes[name], name))
 
@@ -138,7 +138,7 @@ def _elsewhere(base: _Wish) -> Iterator[_Wish]:
         yield base.less(f"without anti-affinity {workload.anti_affinity}", replace(workload, anti_affinity=None))
 
 
-def _others(base: _Wish, trial: Trial) -> Iterator[_Wish]:
+def _others(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
     """As many GPUs of another kind, where the very ones were named."""
     workload = base.workload
     if workload.label is not None:
@@ -156,7 +156,7 @@ def _others(base: _Wish, trial: Trial) -> Iterator[_Wish]:
             yield base.less(f"as device group {name}", replace(workload, device_group=name))
 
 
-def _fewest_less(base: _Wish, trial: Trial) -> str:
+def _fewest_less(base: _Wish, trial: WorkloadQuestion) -> str:
     """As many of its GPUs as find a place, else the largest of smaller profiles that does."""
     workload = base.workload
     if workload.more:
@@ -174,7 +174,7 @@ def _fewest_less(base: _Wish, trial: Trial) -> str:
     return _last_that_fits(counts, trial) or _first_of(_smaller_profiles(base, trial), trial)
 
 
-def _last_that_fits(rising: Sequence[_Wish], trial: Trial) -> str:
+def _last_that_fits(rising: Sequence[_Wish], trial: WorkloadQuestion) -> str:
     """Of wishes of which each is more than the one before: what fits one, fits all before it."""
     best, low, high = "", 0, len(rising)
     while low < high:
@@ -190,7 +190,7 @@ def _last_that_fits(rising: Sequence[_Wish], trial: Trial) -> str:
     return best
 
 
-def _smaller_profiles(base: _Wish, trial: Trial) -> Iterator[_Wish]:
+def _smaller_profiles(base: _Wish, trial: WorkloadQuestion) -> Iterator[_Wish]:
     """Profiles of the same GPU and series with less memory, the largest first."""
     asked = parse(offered(base.workload, trial))
     if asked is None:
@@ -208,7 +208,7 @@ def _smaller_profiles(base: _Wish, trial: Trial) -> Iterator[_Wish]:
         yield base.less(f"as {name}", replace(base.workload, profile=name))
 
 
-def offered(workload: Workload, trial: Trial) -> str:
+def offered(workload: Workload, trial: WorkloadQuestion) -> str:
     """The ESXi name of the one profile it asks for; empty = it asks for none that means anything, or for several."""
     if workload.profile is None or workload.more or unknown_profiles(workload, trial.inventory, trial.catalog):
         return ""
@@ -221,7 +221,7 @@ _MOST_GPUS: Final = 64
 
 
 @dataclass(frozen=True)
-class MakingRoom:
+class RoomByMoves:
     """In the snapshot `world`, in which all run that have a place or are kept one; in `now` those that really run."""
 
     world: Inventory
@@ -229,7 +229,7 @@ class MakingRoom:
     _known: dict[tuple[str, str | None], tuple[PlannedMove, ...]] = field(default_factory=dict)
     """By profile and cluster: many refused requests are alike."""
 
-    def after_moves(self, trial: Trial) -> str:
+    def after_moves(self, trial: WorkloadQuestion) -> str:
         """The moves and where the workload fits then; empty when no such moves are known."""
         profile = offered(trial.workload, trial)
         world = self.world

@@ -1,4 +1,4 @@
-"""Hypothetical VMs: a workload as the VM it would be, so that the rules for VMs answer for it too."""
+"""A workload as the VM it would be, so that the rules for VMs answer for it too."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute
-from gpuops.plan.placement.return_order import bringing_back, return_order
+from gpuops.plan.placement.return_order import resume_or_power_on, return_order
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.elsewhere import hidden, may_still_change, noted, unsure
@@ -147,7 +147,7 @@ def _without(vms: Iterable[Vm], early: Collection[str]) -> list[Vm]:
 
 
 def _resume(desktops: Sequence[Vm]) -> tuple[ResumeVm | PowerOnVm, ...]:
-    return tuple(bringing_back(vm) for vm in desktops)
+    return tuple(resume_or_power_on(vm) for vm in desktops)
 
 
 def is_returned(original: Original, inventory: Inventory) -> bool:

@@ -12,7 +12,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import taking
+from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 
 _NONE_AT_ALL: Final = -(10**6)
@@ -70,7 +70,7 @@ def make_room(
 
 def _taken(desktops: Iterable[Vm], world: Inventory) -> Inventory:
     for desktop in desktops:
-        world = project(taking(desktop), world)
+        world = project(suspend_or_shut_down(desktop), world)
     return world
 
 

@@ -1,7 +1,7 @@
 """Rotation, the guard: what is asked once more just before each step that takes something.
 
 A plan is minutes old when its last step is sent, hours old in a large night or behind a question that nobody answered.
-`hindrance` asks whether the step still makes sense for its VM; this asks whether the night may go on taking at all:
+`objection` asks whether the step still makes sense for its VM; this asks whether the night may go on taking at all:
 that the window is still open by clocks that agree, that not too much has failed, that of the desktop everything still
 holds that the plan required, and that the queue still means the ML VM. It never speaks against the morning.
 """
@@ -19,7 +19,7 @@ from gpuops.model.rotation import IdleRule, Policy, Pool, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.placement.return_order import taking
+from gpuops.plan.placement.return_order import suspend_or_shut_down
 from gpuops.plan.rotation.breaker import Setbacks, tripped
 from gpuops.plan.rotation.clocks import apart
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
@@ -168,7 +168,7 @@ def _starts_an_ml_vm(step: Step) -> bool:
 
 def _otherwise(step: Step, vm: Vm) -> str | None:
     """Whether the desktop would be taken by another step than the one that was planned."""
-    return None if type(taking(vm)) is type(step) else "its devices have changed since the plan was made"
+    return None if type(suspend_or_shut_down(vm)) is type(step) else "its devices have changed since the plan was made"
 
 
 def _is_suspended(vm: Vm | None) -> bool:

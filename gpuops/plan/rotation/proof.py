@@ -18,7 +18,7 @@ from gpuops.model.vgpu import VgpuProfile
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import bringing_back, return_order, stranded, taking
+from gpuops.plan.placement.return_order import resume_or_power_on, return_order, stranded, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 
 _GB = 1024
@@ -69,10 +69,10 @@ def _prove(host: Host, desktops: list[Vm], inventory: Inventory, catalog: Catalo
     refusals = [each for number in instants for each in stranded(desktops[:number], inventory, catalog, room)]
     world = around(host, inventory)
     for vm in desktops:
-        world = project(taking(vm), world)
+        world = project(suspend_or_shut_down(vm), world)
     order = [vm for part in return_order(desktops, world, catalog) for vm in part]
     for vm in order:
-        world = project(bringing_back(world.vm(vm.ref)), world, catalog)
+        world = project(resume_or_power_on(world.vm(vm.ref)), world, catalog)
     seats = {vm.ref: tuple(_seats(vm, order, world, catalog)) for vm in order}
     comebacks = tuple(Comeback(vm, seats[vm.ref]) for vm in order)
     return HostProof(host, comebacks, len(instants), tuple(dict.fromkeys(refusals)))

@@ -12,7 +12,7 @@ from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.placement.return_order import role_of, taking
+from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down
 from gpuops.plan.rotation.bounds import Bounds
 from gpuops.plan.rotation.desktops import Survey
 from gpuops.plan.rotation.queue import Served
@@ -94,7 +94,7 @@ class Prospect:
     def _waves(self) -> Iterator[Wave]:
         yield Wave("mark what is taken", tuple(self._marks()))
         for stage in self.served.stages:
-            taken: list[Step] = [taking(vm) for start in stage for vm in start.desktops]
+            taken: list[Step] = [suspend_or_shut_down(vm) for start in stage for vm in start.desktops]
             yield Wave("shut down idle desktops", tuple(step for step in taken if isinstance(step, ShutDownGuest)))
             yield Wave("suspend idle desktops", tuple(step for step in taken if isinstance(step, SuspendVm)))
             moves = (RelocateVm(start.vm.ref, start.host.ref) for start in stage if start.moves)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm
 from gpuops.plan.placement.project import project
-from gpuops.plan.placement.return_order import size_mib, taking
+from gpuops.plan.placement.return_order import size_mib, suspend_or_shut_down
 from gpuops.plan.placement.room import Room, around
 from gpuops.plan.rotation.start import Start
 
@@ -94,7 +94,7 @@ def _suspended(stage: Stage, world: Inventory) -> Inventory:
     """The host when the desktops of a stage are suspended and its VMs have moved there."""
     for start in stage:
         for desktop in start.desktops:
-            world = project(taking(desktop), world)
+            world = project(suspend_or_shut_down(desktop), world)
     for start in stage:
         if start.moves:
             world = project(RelocateVm(start.vm.ref, start.host.ref), world)

@@ -1,4 +1,4 @@
-"""Attach: give a VM a vGPU, several, a whole GPU, or a device group; at once, whole, or not at all.
+"""Give a VM a vGPU, several, a whole GPU, or a device group; at once, whole, or not at all.
 
 Every reason against it is found before anything is planned, and all of them are said together. Then the devices, the
 place, and one reconfigure, with the stop, the move and the start that were allowed around it. `gpuops attach`, the
@@ -38,7 +38,7 @@ from gpuops.plan.placement.project import project
 from gpuops.plan.placement.select import place
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of, pins_of
 from gpuops.plan.vm.power import POWER_HELP, MoveMode, PowerPolicy, power_blockers, power_moves, state_blockers
-from gpuops.plan.vm.target_hosts import able_instead, elsewhere, hosts_for, move_blockers, others_with_gpus, unread
+from gpuops.plan.vm.target_hosts import able_elsewhere, able_instead, hosts_for, move_blockers, others_with_gpus, unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Attach:
         if not isinstance(goal, Goal):
             there = self._whole_elsewhere(vm, old, hosts, inventory)
             return refuse(*blockers, *power_blockers(vm, self.power), *goal, *there)
-        ask = Ask(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
+        ask = ResolvedAttach(vm, goal, hosts, self.numa, self.pin, self.power, inventory, catalog)
         against = (*self._other_devices(vm, goal, old), *broken_groups(vm, goal))
         if not against and is_there(ask):
             return left_as_it_is(ask, blockers)
@@ -191,7 +191,7 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ResolvedAttach:
     """What is asked of a snapshot: a VM, the devices it is to have, where it may be, and how far gpuops may go."""
 
     vm: Vm
@@ -210,7 +210,7 @@ class Ask:
         return Wanted(self.vm, demands, hosts, self.numa, self.pin, grouped=grouped)
 
 
-def is_there(ask: Ask) -> bool:
+def is_there(ask: ResolvedAttach) -> bool:
     """Whether the VM has all of it already, on a host where it may be. One that runs proves its settings by running."""
     host = next((host for host in ask.hosts if host.ref == ask.vm.host), None)
     if host is None or not ask.goal.unchanged:
@@ -221,7 +221,7 @@ def is_there(ask: Ask) -> bool:
     return ask.vm.power is PowerState.ON or change_of(settings).empty
 
 
-def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
+def left_as_it_is(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
     """Nothing to change; at most the VM is started, where it is to run."""
     because = (f"{ask.vm.name} has {gpu_names(ask.vm)} already",)
     if ask.power is not PowerPolicy.ON or ask.vm.power is PowerState.ON:
@@ -235,7 +235,7 @@ def left_as_it_is(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     return Plan((start,), because=because, warnings=placement.doubts, choices=placement.choices)
 
 
-def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
+def planned(ask: ResolvedAttach, blockers: tuple[Rejection, ...]) -> Plan:
     """The plan that brings the VM its devices, or every reason against it."""
     host = next(iter(ask.hosts), None)
     ask, kept_free = _with_headroom(ask)
@@ -252,7 +252,7 @@ def planned(ask: Ask, blockers: tuple[Rejection, ...]) -> Plan:
     return _waves(ask, Fitting(ask.vm, goal, placement, ask.numa, ask.catalog), warnings)
 
 
-def _with_headroom(ask: Ask) -> tuple[Ask, tuple[Rejection, ...]]:
+def _with_headroom(ask: ResolvedAttach) -> tuple[ResolvedAttach, tuple[Rejection, ...]]:
     """The same with only the hosts on which HA lets the VM start, and what it says of the others."""
     headroom = Headroom(ask.vm, ask.inventory)
     refused = {host.ref: found for host in ask.hosts if (found := headroom.refusal(host)) is not None}
@@ -260,7 +260,7 @@ def _with_headroom(ask: Ask) -> tuple[Ask, tuple[Rejection, ...]]:
     return replace(ask, hosts=hosts), tuple(dict.fromkeys(refused.values()))
 
 
-def _wished(ask: Ask, host: Host | None) -> tuple[Step, ...]:
+def _wished(ask: ResolvedAttach, host: Host | None) -> tuple[Step, ...]:
     """The steps that would be taken on that host if nothing spoke against it."""
     if host is None:
         return ()
@@ -283,7 +283,7 @@ def _edit(fitting: Fitting) -> tuple[Wave, ...]:
     return () if change.empty else (Wave(f"reconfigure {vm.name}", (ReconfigureVm(vm.ref, change),)),)
 
 
-def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
+def _waves(ask: ResolvedAttach, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
     vm, placement = ask.vm, fitting.placement
     power = power_moves(vm, ask.power, placement.host.ref)
     move = _move(fitting)
@@ -303,11 +303,11 @@ def _waves(ask: Ask, fitting: Fitting, warnings: tuple[str, ...]) -> Plan:
     )
 
 
-def _case(ask: Ask, host: Host | None) -> Case:
+def _case(ask: ResolvedAttach, host: Host | None) -> Case:
     return Case(ask.vm, ask.goal.devices, ask.goal.device_group is not None, host, ask.catalog)
 
 
-def _is_bound(ask: Ask, host: Host) -> bool:
+def _is_bound(ask: ResolvedAttach, host: Host) -> bool:
     """Whether the VM is bound to as few NUMA nodes of the host as hold it, and its pinned vGPUs are on them."""
     there = (ask.vm.extra_config or {}).get(AFFINITY_KEY, "").split(",")
     nodes = [node for node in host.numa_nodes if str(node.id) in there]
@@ -321,15 +321,15 @@ def _is_bound(ask: Ask, host: Host) -> bool:
     return all(gpu is not None and gpu.numa_node in {node.id for node in nodes} for gpu in pinned)
 
 
-def _elsewhere(ask: Ask) -> Iterator[Rejection]:
+def _elsewhere(ask: ResolvedAttach) -> Iterator[Rejection]:
     """What else could be done, where only the VM's own host was looked at."""
     if [host.ref for host in ask.hosts] == [ask.vm.host]:
-        found = elsewhere(ask.wanted, ask.inventory, ask.catalog)
+        found = able_elsewhere(ask.wanted, ask.inventory, ask.catalog)
         if found is not None:
             yield found
 
 
-def _competitors(ask: Ask, fitting: Fitting) -> Iterator[str]:
+def _competitors(ask: ResolvedAttach, fitting: Fitting) -> Iterator[str]:
     after = ask.inventory.with_vm(replace(ask.vm, host=fitting.placement.host.ref))
     vm = project(ReconfigureVm(ask.vm.ref, change_of(fitting)), after).vm(ask.vm.ref)
     yield from warn_of_displaced(vm, fitting.placement.host, after, ask.catalog)

@@ -1,4 +1,4 @@
-"""Clone: a VM made from a template, if there is none of its name yet; for a playbook that gives it GPUs next.
+"""A VM made from a template, if there is none of its name yet; for a playbook that gives it GPUs next.
 
 Only what gpuops needs to begin with: name, host, folder, datastore, cores and memory. Networks, disks and the guest's
 own settings are the template's.

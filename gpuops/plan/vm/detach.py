@@ -1,4 +1,4 @@
-"""Detach: take from a VM exactly the devices that are meant, and restore what attach changed when the last one goes."""
+"""Take from a VM exactly the devices that are meant, and restore what attach changed when the last one goes."""
 
 from __future__ import annotations
 

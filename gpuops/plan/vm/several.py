@@ -1,4 +1,4 @@
-"""Together: several VMs in one plan: each planned on what the ones before it leave, by one look at vCenter.
+"""Several VMs in one plan: each planned on what the ones before it leave, by one look at vCenter.
 
 Why not one run for each: 200 of them log in 200 times, read everything 200 times, and wait for one another.
 """
@@ -32,7 +32,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class SeveralVms:
     """Attachments and detachments, at most one a VM, in the order in which they find their room.
 
     With `partial` those that can be done are done, and the others named (exit code 4); without it nothing is done

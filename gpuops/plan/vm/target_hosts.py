@@ -1,4 +1,4 @@
-"""Hosts: where a VM may go, as the options of a request say, and where else it could."""
+"""Where a VM may go, as the options of a request say, and where else it could."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _unseen(vm: Vm) -> Rejection:
     return Rejection(vm.name, "the host it is registered on cannot be read", hint=hint)
 
 
-def elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
+def able_elsewhere(wanted: Wanted, inventory: Inventory, catalog: Catalog) -> Rejection | None:
     """The hosts that could take the VM where its own cannot: what to do instead."""
     own = inventory.host_of(wanted.vm)
     others = others_with_gpus(wanted.vm, inventory)

@@ -13,7 +13,7 @@ from gpuops.plan.core.step_checks import satisfied
 from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from gpuops.plan.vm.power import PowerPolicy
-from gpuops.plan.vm.several import Change, Together
+from gpuops.plan.vm.several import Change, SeveralVms
 from tests.plan.case import carried_out
 from tests.plan.snapshots import SNAPSHOTS, TAKEN_AT, catalog
 
@@ -29,7 +29,7 @@ def lab() -> Inventory:
 
 
 def plan(lab: Inventory, *requests: Change, partial: bool = False) -> Plan:
-    return Together(requests, partial).plan(lab, catalog(), TAKEN_AT)
+    return SeveralVms(requests, partial).plan(lab, catalog(), TAKEN_AT)
 
 
 def test_vms_that_are_off_are_reconfigured_in_one_wave(lab: Inventory) -> None:
@@ -37,7 +37,7 @@ def test_vms_that_are_off_are_reconfigured_in_one_wave(lab: Inventory) -> None:
     found = plan(lab, *requests)
     (wave,) = found.waves
     assert (wave.title, len(wave.steps), found.disruptive) == ("reconfigure 10 VMs", 10, False)
-    alone = [Together((each,)).plan(lab, catalog(), TAKEN_AT).steps for each in requests]
+    alone = [SeveralVms((each,)).plan(lab, catalog(), TAKEN_AT).steps for each in requests]
     assert list(wave.steps) == [step for steps in alone for step in steps], "the same steps as one by one"
     after = carried_out(found, lab)
     assert all(satisfied(step, after) for step in wave.steps)
@@ -77,7 +77,7 @@ def test_a_name_that_means_nothing_is_one_reason_among_others(lab: Inventory) ->
     assert len(partly.unmet) == 2
     nothing = plan(lab, requests[1], partial=True)
     assert (len(nothing.rejections), nothing.unmet) == (1, ()), "refused, not partly done"
-    together = Together(requests)
+    together = SeveralVms(requests)
     assert (together.vm_details(lab), together.config_targets(lab)) == ((), ())
 
 

@@ -1,4 +1,4 @@
-"""In force: whether a host that was rebooted is what the change was to make of it, with its GPUs and their driver."""
+"""Whether a host that was rebooted is what the change was to make of it, with its GPUs and their driver."""
 
 from __future__ import annotations
 

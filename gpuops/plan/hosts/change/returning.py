@@ -1,4 +1,4 @@
-"""Returning: the VMs of a host that is back, in an order in which all of them find their GPUs again."""
+"""The VMs of a host that is back, in an order in which all of them find their GPUs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roll: the preflight of a rolling change: which hosts in which order, a few at a time, and where each VM goes."""
+"""The preflight of a rolling change: which hosts in which order, a few at a time, and where each VM goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Custody: who may set the module options of hosts back, to be said before they are changed.
+"""Who may set the module options of hosts back, to be said before they are changed.
 
 Sources: VMware vSphere docs, Host Profiles (kernel module settings are part of a profile; remediation applies it, and a
 stateless host takes it at every boot) and vSphere Configuration Profiles (remediation makes hosts like the cluster's

@@ -23,7 +23,7 @@ from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_o
 from gpuops.plan.queue.batch.model import BatchModel, HostGpus
 from gpuops.plan.queue.batch.problem import HostPattern
 from gpuops.plan.queue.batch.request_kinds import Device, RequestKind
-from gpuops.plan.queue.one_workload import Placed, Trial
+from gpuops.plan.queue.one_workload import Placed, WorkloadQuestion
 from gpuops.plan.queue.workload_vm import running
 
 
@@ -126,7 +126,7 @@ class _Admission:
             return None
         placement = replace(placement_found, pins={**placement_found.pins, **pins})
         choice = Choice(placement.host.name, chosen=True, reason="the solver's choice for all requests", feasible=True)
-        warnings = Trial(workload, alone, self.catalog).warnings(vm, placement)
+        warnings = WorkloadQuestion(workload, alone, self.catalog).warnings(vm, placement)
         return Placed(workload, vm, placement, warnings, (choice,))
 
     def _kept_free(self, proposal: ProposedVm, workload: Workload, alone: Inventory) -> bool:

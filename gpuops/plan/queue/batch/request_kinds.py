@@ -18,7 +18,7 @@ from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.nodes import free_cores
-from gpuops.plan.queue.eligible_hosts import reach_of
+from gpuops.plan.queue.eligible_hosts import eligible_hosts
 from gpuops.plan.queue.workload_vm import Devices, choices_of_devices, framebuffer_mib, vm_of
 
 _NO_VM: Final = Vm(ref="", name="")
@@ -104,7 +104,7 @@ def _kind(group: Sequence[Workload], inventory: Inventory, catalog: Catalog) -> 
     gpu_mib = framebuffer_mib(devices, catalog)
     if device is None or not gpu_mib:
         return None
-    reachable = reach_of(first, vm_of(first, devices), (), inventory, catalog)
+    reachable = eligible_hosts(first, vm_of(first, devices), (), inventory, catalog)
     ordered = tuple(sorted(group, key=lambda workload: workload.name))
     return RequestKind(ordered, devices, device, gpu_mib, frozenset(reachable.hosts))
 

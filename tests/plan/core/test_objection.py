@@ -17,5 +17,5 @@ def test_a_desktop_is_resumed_where_it_is_registered_now() -> None:
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), moved) == ResumeVm("vm-1", "host-2")
     unknown = seen.with_vm(replace(seen.vm("vm-1"), host=None))
     assert as_it_is_now(ResumeVm("vm-1", "host-1"), unknown) == ResumeVm("vm-1", "host-1")
-    assert as_it_is_now(ResumeVm("vm-0", "host-1"), seen) == ResumeVm("vm-0", "host-1"), "gone: said by `hindrance`"
+    assert as_it_is_now(ResumeVm("vm-0", "host-1"), seen) == ResumeVm("vm-0", "host-1"), "gone: said by `objection`"
     assert as_it_is_now(PowerOnVm("vm-91", "host-2"), seen) == PowerOnVm("vm-91", "host-2"), "where it has room"
