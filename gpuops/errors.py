@@ -61,6 +61,10 @@ class GpuopsError(Exception):
         """Message and hint as one line, for a journal or a report that keeps one text for both."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
+    def then_finish(self, command: str) -> None:
+        """Adds to the hint that this command finishes what was begun."""
+        self.hint = f"{self.hint}; then finish what was begun: {command}".removeprefix("; ")
+
 
 class UsageError(GpuopsError):
     """The request cannot be read as meant."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 from gpuops.errors import Refused
 from gpuops.execute.journal import Journal, Run
@@ -22,6 +23,9 @@ class Half(StrEnum):
 
 
 HALVES = tuple(Half)
+RESUME: Final = "gpuops rotate resume"
+CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"
+"""What ends a night or a morning that was cut off."""
 
 
 def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | None, tuple[Run, ...]]:
@@ -45,5 +49,5 @@ def morning_first(half: Half, left_open: Sequence[Run]) -> None:
         what = "morning" if cut_off.kind == Half.DAY else "restore"
         raise Refused(
             f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",
-            hint="gpuops rotate resume finishes it, or gpuops rotate day",
+            hint=CUT_OFF_HINT,
         )

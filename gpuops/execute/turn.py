@@ -10,7 +10,7 @@ from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateD
 from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.given_up import note_who_is_back
-from gpuops.execute.half import HALVES, Half, left_open_runs, morning_first
+from gpuops.execute.half import HALVES, RESUME, Half, left_open_runs, morning_first
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.leases import NO_LEASE, Leases, Under
@@ -206,10 +206,12 @@ class Turn:
         try:
             outcomes = execute(plan, doer, self._limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
-            lost.hint = f"{lost.hint}; then finish what was begun: gpuops rotate resume".removeprefix("; ")
+            lost.then_finish(RESUME)
             raise
         except Refused as refused:  # a right that was withdrawn half way: by then something has been done
-            raise PartlyDone(refused.message, hint="then finish what was begun: gpuops rotate resume") from refused
+            partly = PartlyDone(refused.message)
+            partly.then_finish(RESUME)
+            raise partly from refused
         if self.leases is not None:
             self.leases.must_be_ours()
         after = self._close_returned(report, journal)

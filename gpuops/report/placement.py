@@ -161,16 +161,12 @@ def _grouped(rejections: Iterable[Rejection], name: str) -> Iterator[tuple[str, 
     for rejection in rejections:
         # Who holds each of many GPUs is in the document and in --explain: here it would tell them apart.
         short = replace(rejection, rule=rejection.rule.partition("; held by ")[0])
-        groups.setdefault(_reason(short), []).append(rejection)
+        groups.setdefault(short.reason, []).append(rejection)
     for short_reason, alike in groups.items():
-        reason = _reason(alike[0]) if len(alike) == 1 else short_reason
+        reason = alike[0].reason if len(alike) == 1 else short_reason
         subjects = [rejection.subject for rejection in alike if rejection.subject != name]
         where = f"{_some(subjects)}: " if subjects else ""
         yield f"{where}{reason}", alike[0].hint
-
-
-def _reason(rejection: Rejection) -> str:
-    return str(rejection).removeprefix(f"{rejection.subject}: ")
 
 
 def _some(subjects: Sequence[str]) -> str:

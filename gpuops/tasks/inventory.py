@@ -44,9 +44,7 @@ def machines(connection: ConnectionArguments, *, policy: str | None = None) -> t
         _unique(vm.name, vm.ref, names): {
             **_facts(vm_state(vm, seen)),
             "gpu_vm": f"moid:{vm.ref}",
-            "gpu_models": sorted(
-                {model for device in vm.devices or () if (model := _model(device, vm, seen, catalog))}
-            ),
+            "gpu_models": _models(vm, seen, catalog),
             "gpu_numa_nodes": nodes.get(vm.ref, []),
             "gpu_role": roles.get(vm.ref),
             **_idleness(vm, night),

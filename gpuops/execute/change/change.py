@@ -205,7 +205,7 @@ def _gone_on_with(turns: Turns) -> ChangeReport:
     try:
         outcomes = _rounds_left(turns)
     except NotConnected as lost:
-        lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
+        lost.then_finish("gpuops change resume")
         raise
     return _ended(turns, outcomes, turns.doer.inventory, giving_up=False)
 

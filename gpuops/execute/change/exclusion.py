@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.execute.change.order import KIND
+from gpuops.execute.half import CUT_OFF_HINT
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
@@ -40,7 +41,7 @@ def no_rotation_open(journal: Journal | None) -> None:
         raise Refused(
             f"the {runs[-1].kind.removeprefix('rotate ')} that began at {runs[-1].started:%Y-%m-%d %H:%M %Z} "
             "did not end",
-            hint="gpuops rotate resume finishes it, or gpuops rotate day",
+            hint=CUT_OFF_HINT,
         )
 
 

@@ -111,7 +111,7 @@ def gone_on_with(
     try:
         outcomes = _Hops(run, site, journal, lease).all(hops)
     except NotConnected as lost:
-        lost.hint = f"{lost.hint}; then finish what was begun: gpuops change resume".removeprefix("; ")
+        lost.then_finish("gpuops change resume")
         raise
     journal.end(run)
     return replace(report, outcomes=tuple(outcomes), applied=True)

@@ -35,10 +35,15 @@ class Rejection:
     """What a smaller VM would need less of; None = its size is not the reason."""
 
     def __str__(self) -> str:
-        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.subject}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The rule with its numbers, for a text that names the subject already."""
         if self.needed is None and self.available is None:
-            return f"{self.subject}: {self.rule}"
-        return f"{self.subject}: {self.rule}: needs {self.needed}{unit}, {self.available} there"
+            return self.rule
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{self.rule}: needs {self.needed}{unit}, {self.available} there"
 
     @property
     def line(self) -> str:

@@ -74,7 +74,8 @@ def _judge_whole_gpu(
 
 def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
     if isinstance(answer, Rejection):
-        return Choice(subject, chosen=False, reason=str(answer).removeprefix(f"{subject}: "))
+        reason = answer.reason if answer.subject == subject else str(answer)
+        return Choice(subject, chosen=False, reason=reason)
     doubt = f", but {answer.removeprefix(f'{subject}: ')}" if answer else ""
     return Choice(subject, chosen=False, reason=f"{room}{doubt}", feasible=True)
 

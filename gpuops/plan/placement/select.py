@@ -171,4 +171,4 @@ def _why_worse(other: _RankedCandidate, best: _RankedCandidate) -> str:
 
 
 def _refused_choice(rejection: Rejection) -> Choice:
-    return Choice(rejection.subject, chosen=False, reason=str(rejection).removeprefix(f"{rejection.subject}: "))
+    return Choice(rejection.subject, chosen=False, reason=rejection.reason)

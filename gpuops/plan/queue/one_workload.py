@@ -208,7 +208,7 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
 
 
 def _against(rejection: Rejection) -> Choice:
-    return Choice(rejection.subject, chosen=False, reason=str(rejection).removeprefix(f"{rejection.subject}: "))
+    return Choice(rejection.subject, chosen=False, reason=rejection.reason)
 
 
 def _and(
