@@ -57,7 +57,9 @@ def commit() -> str:
             ["git", *arguments], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "gpuops", "tests")
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", "gpuops", "tests", f":!{FILE.relative_to(ROOT)}"
+    )
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
 
 
