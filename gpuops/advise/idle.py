@@ -1,4 +1,4 @@
-"""Is a desktop idle? One verdict with its numbers; what cannot be read is never called idle."""
+"""Decides whether a desktop is idle, with the figures of the decision; what cannot be read is never called idle."""
 
 from __future__ import annotations
 

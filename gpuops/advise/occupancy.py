@@ -1,4 +1,4 @@
-"""Occupancy: which vGPUs run on each GPU of a host, as far as vCenter tells.
+"""Which vGPUs run on each GPU of a host, as far as vCenter tells.
 
 vCenter lists the VMs on a GPU, not which vGPU of a VM is where (vSphere API, HostGraphicsInfo.vm). What cannot be told
 is counted wherever it may be: a GPU may be thought fuller than it is, never emptier.

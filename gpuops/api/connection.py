@@ -110,8 +110,7 @@ def _usable(journal_url: str) -> str:
 
 
 def _simulated(where: Simulated, closing: ExitStack) -> Target:
-    from gpuops.model.secret import Secret
-    from gpuops.model.target import Target
+    from gpuops.model.target import Secret, Target
     from gpuops.sim.server import start
 
     server = closing.enter_context(start(where.scenario))

@@ -9,11 +9,11 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
-    from gpuops.model.given_up import Thing
     from gpuops.model.host import Host
+    from gpuops.model.host_settings import Rolling
     from gpuops.model.inventory import Inventory
+    from gpuops.model.journal import Thing
     from gpuops.model.role import RoleState, RoleWish
-    from gpuops.model.rolling import Rolling
     from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.core.scope import Scope
     from gpuops.plan.doctor.examination import Examination

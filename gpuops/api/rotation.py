@@ -12,7 +12,7 @@ from gpuops.plan.core.outcome import Report
 
 if TYPE_CHECKING:
     from gpuops.errors import PolicyError
-    from gpuops.model.audit import Audit
+    from gpuops.model.journal import Audit
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.rotation.foresight import Foresight

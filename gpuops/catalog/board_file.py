@@ -1,4 +1,4 @@
-"""One board file -> `Board` with its profiles.
+"""Reads one board file into a `Board` with its profiles; `catalog.load` calls it.
 
 A board's profiles are regular: those of one size share their counts and starts whatever the series, those of one series
 share limits and marks, and each is named by the board's name and a tail. So a file says each of these once, and under
@@ -23,7 +23,7 @@ BOARDS: Final = Path(__file__).parent / "gpus"
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class _ProfileNames:
     """How the board's profiles are called."""
 
     key: str
@@ -45,7 +45,7 @@ class _Names:
 def board(key: str) -> Board:
     """The board of that file. Raises UsageError where the file cannot be read as meant."""
     fields = read(BOARDS / f"{key}.yaml")
-    names = _Names(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
+    names = _ProfileNames(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
     family = fields.maybe_text("mig")
     mig = geometry(family) if family else None
     profiles = tuple(_profiles(fields, names, mig))
@@ -91,7 +91,7 @@ def _pci_id(row: Fields) -> PciId:
     )
 
 
-def _profiles(fields: Fields, names: _Names, mig: MigGeometry | None) -> Iterator[VgpuProfile]:
+def _profiles(fields: Fields, names: _ProfileNames, mig: MigGeometry | None) -> Iterator[VgpuProfile]:
     own = fields.mapping("exceptions")
     for kind, section in ((ProfileKind.TIME_SLICED, "time_sliced"), (ProfileKind.MIG_BACKED, "mig_backed")):
         by_series = fields.mapping(f"{section}_series")
@@ -108,7 +108,7 @@ def _profiles(fields: Fields, names: _Names, mig: MigGeometry | None) -> Iterato
 
 
 def _profile(
-    tail: str, series: Series, kind: ProfileKind, facts: dict[str, Any], names: _Names, mig: MigGeometry | None
+    tail: str, series: Series, kind: ProfileKind, facts: dict[str, Any], names: _ProfileNames, mig: MigGeometry | None
 ) -> VgpuProfile:
     fields = Fields(facts, f"{names.key}.yaml: {tail}")
     mig_profile = fields.maybe_text("instance")

@@ -1,4 +1,4 @@
-"""One MIG family file -> `MigGeometry`."""
+"""Reads one MIG family file into a `MigGeometry`."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def abandon(
     from gpuops.api import change_abandon
     from gpuops.cli.opening import open_site
     from gpuops.errors import UsageError
-    from gpuops.model.given_up import Thing
+    from gpuops.model.journal import Thing
 
     if (host is None) == (vm is None):
         raise UsageError("name either a host or a VM", hint="--host NAME, or --vm NAME")

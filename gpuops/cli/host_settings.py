@@ -20,7 +20,7 @@ from gpuops.plan.hosts.scheduler.change import SetScheduler
 
 if TYPE_CHECKING:
     from gpuops.api import HostShell
-    from gpuops.model.rolling import Rolling
+    from gpuops.model.host_settings import Rolling
     from gpuops.plan.hosts.host_plan import HostRequest
 
 

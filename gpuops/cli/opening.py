@@ -74,7 +74,7 @@ def remember(common: CommonOptions, inventory: Inventory) -> None:
 
 def _flags(common: CommonOptions) -> Flags:
     from gpuops.config.layers import Flags
-    from gpuops.model.secret import Secret
+    from gpuops.model.target import Secret
 
     if common.password_stdin and common.password_file is not None:
         raise UsageError("--password-stdin and --password-file exclude each other", hint="give one of them")

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from gpuops.cli import completion, output
 from gpuops.cli.output import OutputFormat
 from gpuops.errors import UsageError
-from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.core.command_line import Names, Option
 
 if TYPE_CHECKING:

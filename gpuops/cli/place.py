@@ -11,7 +11,7 @@ import typer
 from gpuops.cli import output
 from gpuops.cli.options import CommonOptions, Fixed, spread
 from gpuops.errors import UsageError
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.queue.place import Place
 

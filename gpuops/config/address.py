@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gpuops.errors import TargetError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 
 from gpuops.config.address import Address
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", "f", "n"})

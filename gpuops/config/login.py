@@ -17,8 +17,7 @@ from typing import Final
 from gpuops.config.file import read_bytes
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
-from gpuops.model.secret import Secret
-from gpuops.model.target import GuestLogin, Target
+from gpuops.model.target import GuestLogin, Secret, Target
 
 
 def login(where: Destination, environ: Mapping[str, str], ask: Callable[[str], str] | None) -> Target:

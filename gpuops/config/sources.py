@@ -19,7 +19,7 @@ from gpuops.config.file import NOT_PARSED, parse_json, read_text
 from gpuops.config.journal_url import holds_password
 from gpuops.config.layers import Flags, Layer, flag_layer, govc_layer, gpuops_layer, merged, vmware_layer
 from gpuops.errors import NotTrusted, Refused, TargetError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.config.targets import Configuration, NamedTarget

@@ -16,8 +16,8 @@ from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.originals import Originals
 from gpuops.execute.site import Site
-from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.inventory import Inventory
+from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, state_of

@@ -1,1 +1,1 @@
-"""A shell on a host, for what only the host's own nvidia-smi can. SSH, the host's key checked; asyncssh is an extra."""
+"""Commands on hosts and in guests over SSH, with the host's key checked; asyncssh is an optional dependency."""

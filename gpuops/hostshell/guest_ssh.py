@@ -1,4 +1,4 @@
-"""Programs in guests over SSH: checkpoint hooks of ML VMs whose guests VMware Tools do not let us into.
+"""Runs programs in guests over SSH: checkpoint hooks of ML VMs whose policy names SSH in place of VMware Tools.
 
 Each is a connection of its own on a thread of its own, ended when its time is up: a guest that does not answer holds up
 no other one, and no desktop. Nothing of what a program prints is read; its exit code alone counts.

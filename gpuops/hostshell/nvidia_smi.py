@@ -1,4 +1,4 @@
-"""nvidia-smi on a host: MIG mode of its GPUs, read and switched. Implements `HostShell` over SSH.
+"""Reads and switches the MIG mode of a host's GPUs by nvidia-smi over SSH; implements `HostShell` of `execute`.
 
 Source: NVIDIA nvidia-smi manual (`--query-gpu`, CSV; `-mig`): addresses have a domain of eight digits, a GPU without
 MIG says `[N/A]`, and a mode that waits for a reset of the GPU is pending.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuops.errors import Refused, UsageError
-from gpuops.hostshell.ssh import Reply, Ssh
+from gpuops.hostshell.ssh import CommandResult, Ssh
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import SmiState
 
@@ -69,7 +69,7 @@ def _unreadable(line: str, host: str) -> Refused:
     return Refused(f"{host}: nvidia-smi answers what this gpuops cannot read: {_cut(line, 80)!r}")
 
 
-def _first(reply: Reply) -> str:
+def _first(reply: CommandResult) -> str:
     """The first line of what it said."""
     said = (line.strip() for line in (*reply.stderr.splitlines(), *reply.stdout.splitlines()) if line.strip())
     return _cut(next(said, ""))

@@ -1,4 +1,4 @@
-"""SSH: one command on one host or guest, its key known beforehand; by keys or an agent, never a password.
+"""Runs one command on a host or guest over SSH, whose key is known beforehand; by keys or an agent, never a password.
 
 A host that is not in the known-hosts file is refused, not learned: whoever answers would be root's shell for us.
 """
@@ -29,7 +29,7 @@ _UNSENDABLE: Final = re.compile("[\x00\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CommandResult:
     """What a command wrote, and how it ended."""
 
     stdout: str
@@ -53,7 +53,7 @@ class Ssh:
     key_named_by: str = "--ssh-key"
     """and another key."""
 
-    def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> Reply:
+    def run(self, host: str, command: str, *, limit_s: float = COMMAND_S, heard: bool = True) -> CommandResult:
         """The reply to a command; not `heard`: its exit status alone, whatever it writes.
 
         Raises Refused where the host cannot be entered or the command cannot be sent, and OutcomeUnknown where it broke
@@ -126,7 +126,9 @@ class Ssh:
             hint = f"name a private key without a passphrase, or leave it to an agent: {self.key_named_by}"
             raise Refused(f"{self.key}: no private key can be read from it ({error})", hint=hint) from error
 
-    async def _run(self, asyncssh: Any, host: str, command: str, known: Path, limit_s: float, heard: bool) -> Reply:
+    async def _run(
+        self, asyncssh: Any, host: str, command: str, known: Path, limit_s: float, heard: bool
+    ) -> CommandResult:
         began_s = asyncio.get_running_loop().time()
         connection = await asyncio.wait_for(
             asyncssh.connect(
@@ -181,7 +183,7 @@ class _TooMuch(Exception):
     """More was written than any answer is long."""
 
 
-async def _said(asyncssh: Any, connection: Any, command: str, heard: bool) -> Reply | None:
+async def _said(asyncssh: Any, connection: Any, command: str, heard: bool) -> CommandResult | None:
     """What the command wrote, if it is heard; None = it ended without an exit status. Raises _TooMuch."""
     nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), asyncssh.DEVNULL)
     process = await connection.create_process(command, encoding=None, **({} if heard else nowhere))
@@ -192,7 +194,7 @@ async def _said(asyncssh: Any, connection: Any, command: str, heard: bool) -> Re
         await process.wait_closed()
     finally:
         process.close()
-    return None if process.exit_status is None else Reply(stdout, stderr, process.exit_status)
+    return None if process.exit_status is None else CommandResult(stdout, stderr, process.exit_status)
 
 
 async def _text(stream: Any) -> str:

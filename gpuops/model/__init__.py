@@ -1,1 +1,1 @@
-"""Nouns: frozen values without I/O, clock or wire. `None` always means unknown, never off, free or zero."""
+"""Frozen values without I/O or clock, shared by all packages. `None` always means unknown, never off, free or zero."""

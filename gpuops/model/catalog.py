@@ -1,4 +1,4 @@
-"""Catalogue types: boards with their profiles and geometry, found by profile name or PCI id in one look-up.
+"""The types of the catalogue: boards with their profiles and geometry, found by profile name or PCI id.
 
 The host's own list is the authority: a profile it offers and the catalogue lacks is attached with fewer checks.
 """

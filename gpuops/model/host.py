@@ -1,4 +1,4 @@
-"""Hosts and clusters as one snapshot shows them."""
+"""Hosts, their NUMA nodes, clusters and datastores as one snapshot shows them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from gpuops.model.device_group import DeviceGroup
-from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host_settings import HostSettings
-from gpuops.model.numa import NumaNode
+from gpuops.model.host_settings import DeviceGroup, HostSettings
+from gpuops.model.vm import VmDrs
 
 _GRAPHICS: Final = ("config.graphicsInfo", "config.sharedPassthruGpuTypes", "config.sharedGpuCapabilities")
+
+
+class NumaPolicy(StrEnum):
+    """How much a request insists that CPU, memory and GPU share a NUMA node."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node of a host (vSphere API, HostNumaNode): logical CPUs, memory, and the PCI devices beside it."""
+
+    id: int
+    logical_cpus: int
+    memory_mib: int
+    devices: tuple[PciAddress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Settings of a host that no bulk read shows: what is installed, and what its NVIDIA kernel module is told."""
+"""Settings of a host that no bulk read shows, its vendor device groups, and how hosts are rebooted in turn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from gpuops.model.device_group import DeviceGroup
 from gpuops.model.gpu import PciAddress
+from gpuops.model.window import Window
 
 UNASKED: Final = "nvidia-smi: "
 """What begins the reason in `unread` why a host's own nvidia-smi did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroupMember:
+    """One component device of a vendor device group, in the group's order."""
+
+    kind: str
+    """`nvidiaVgpu`, `pciPassthru`, `sriovNic` or `dvx` (vSphere API, VendorDeviceGroupInfo)."""
+    sequence_id: int
+    profile: str | None = None
+    vendor_id: int | None = None
+    device_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """A vendor device group a host offers, e.g. `Nvidia:2@grid_a100d-80c%NVLink`."""
+
+    name: str
+    members: tuple[DeviceGroupMember, ...]
 
 
 class SharedType(StrEnum):
@@ -128,3 +148,34 @@ class HostSettings:
         if self.module_options is None or self.loaded_options is None:
             return None
         return self.module_options != self.loaded_options
+
+
+class Displacement(StrEnum):
+    """What may be done to a VM that runs on a host that goes down. It comes back to it afterwards."""
+
+    MOVE = "move"
+    """By vMotion alone: a host with a VM that cannot be moved is refused."""
+    SHUT_DOWN = "shut-down"
+    """One that cannot be moved is shut down by its guest, and started again."""
+    POWER_OFF = "power-off"
+    """One whose guest does not shut down in time is powered off."""
+
+
+class VsanMode(StrEnum):
+    """What vSAN does with the data of a host that enters maintenance mode (vSphere API, VsanHostDecommissionMode)."""
+
+    ENSURE = "ensureObjectAccessibility"
+    EVACUATE = "evacuateAllData"
+    NO_ACTION = "noAction"
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """How the hosts of a change are rebooted."""
+
+    max_hosts: int = 1
+    """So many are down at once at the most."""
+    window: Window | None = None
+    """Only while it is open is a host taken out of service; None = at any time. Its name is how it was written."""
+    vms: Displacement = Displacement.MOVE
+    vsan_mode: VsanMode = VsanMode.ENSURE

@@ -1,4 +1,4 @@
-"""Inventory: one immutable snapshot of a vCenter, the only thing plans decide on."""
+"""One immutable snapshot of a vCenter, on which plans decide."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Final
 
 from gpuops.errors import HostNotFound, VmAmbiguous, VmNotFound
-from gpuops.model.drs import VmDrs
 from gpuops.model.host import Cluster, Datastore, Host
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Vm, VmDrs
 
 _INDEXES: Final = frozenset({"offered_profiles", "_vms_by_name", "_vms_by_uuid", "vms_by_host"})
 """What is worked out of a snapshot on first use, and would not be true of a changed one."""

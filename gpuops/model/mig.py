@@ -1,4 +1,4 @@
-"""MIG: which GPU instances a GPU can hold beside each other, and where they may start.
+"""Which MIG GPU instances a GPU can hold at the same time, and where they may start.
 
 Starts and sizes are counted in memory slices: an eighth of the memory on the A100/H100 class, a quarter on A30, 8 GB on
 RTX PRO 6000. A set of instances is legal when its placements do not overlap, at most one of them owns the media engines
@@ -8,7 +8,7 @@ Where an instance starts matters: 3g at 0 leaves room for three single slices, 3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,7 +65,7 @@ class MigGeometry:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class InstancePlacement:
     """A GPU instance at its place."""
 
     profile: InstanceProfile
@@ -77,12 +77,12 @@ class Placement:
         return self.start + self.profile.memory_slices
 
 
-def overlap(one: Placement, other: Placement) -> bool:
+def overlap(one: InstancePlacement, other: InstancePlacement) -> bool:
     """Whether two instances would claim the same memory slice."""
     return one.start < other.end and other.start < one.end
 
 
-def fits(placements: Sequence[Placement], geometry: MigGeometry) -> bool:
+def fits(placements: Sequence[InstancePlacement], geometry: MigGeometry) -> bool:
     """Whether these instances can exist on one GPU at once, at these places."""
     return (
         len(placements) <= geometry.max_instances
@@ -93,12 +93,12 @@ def fits(placements: Sequence[Placement], geometry: MigGeometry) -> bool:
     )
 
 
-def free_starts(profile: InstanceProfile, taken: Sequence[Placement], geometry: MigGeometry) -> tuple[int, ...]:
+def free_starts(profile: InstanceProfile, taken: Sequence[InstancePlacement], geometry: MigGeometry) -> tuple[int, ...]:
     """Every start at which one more instance of `profile` can be created beside the taken ones."""
-    return tuple(start for start in profile.starts if fits((*taken, Placement(profile, start)), geometry))
+    return tuple(start for start in profile.starts if fits((*taken, InstancePlacement(profile, start)), geometry))
 
 
-def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> Iterator[tuple[Placement, ...]]:
+def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> Iterator[tuple[InstancePlacement, ...]]:
     """Every legal way to place exactly these instances, each once; nothing when they do not fit together."""
     # Equal kinds side by side, so that swapping two of them is not counted as another arrangement.
     ordered = sorted(wanted, key=lambda profile: (-profile.memory_slices, profile.name))
@@ -106,8 +106,8 @@ def arrangements(wanted: Sequence[InstanceProfile], geometry: MigGeometry) -> It
 
 
 def _arrange(
-    rest: Sequence[InstanceProfile], placed: tuple[Placement, ...], geometry: MigGeometry
-) -> Iterator[tuple[Placement, ...]]:
+    rest: Sequence[InstanceProfile], placed: tuple[InstancePlacement, ...], geometry: MigGeometry
+) -> Iterator[tuple[InstancePlacement, ...]]:
     if not rest:
         yield placed
         return
@@ -115,22 +115,4 @@ def _arrange(
     twin = placed[-1] if placed and placed[-1].profile == profile else None
     for start in free_starts(profile, placed, geometry):
         if twin is None or start > twin.start:
-            yield from _arrange(rest[1:], (*placed, Placement(profile, start)), geometry)
-
-
-def maximal_sets(geometry: MigGeometry, kinds: Iterable[InstanceProfile]) -> frozenset[tuple[str, ...]]:
-    """Every set of instances of these kinds that some placement leaves no room to add to, as sorted names."""
-    kinds = tuple(kinds)
-    found: set[tuple[str, ...]] = set()
-    seen: set[frozenset[Placement]] = set()
-    open_sets: list[tuple[Placement, ...]] = [()]
-    while open_sets:
-        placed = open_sets.pop()
-        larger = [(*placed, Placement(kind, start)) for kind in kinds for start in free_starts(kind, placed, geometry)]
-        if not larger:
-            found.add(tuple(sorted(placement.profile.name for placement in placed)))
-        for candidate in larger:
-            if (key := frozenset(candidate)) not in seen:
-                seen.add(key)
-                open_sets.append(candidate)
-    return frozenset(found)
+            yield from _arrange(rest[1:], (*placed, InstancePlacement(profile, start)), geometry)

@@ -1,4 +1,4 @@
-"""ML queue: which ML VMs wait for the night, in which order, and how each of them is stopped."""
+"""The ML VMs that wait for the night, in which order, and how each of them is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profile names: what the parts of one say, and which offered name a person means.
+"""Parses names of vGPU profiles, and finds which offered name a person means.
 
 Hosts offer the driver's name in lower case with `_` for blanks: `GRID A100-3-20C` is `grid_a100-3-20c`. The brand is a
 property of the GPU (`grid_` up to Turing and on A100/A800, `nvidia_` on all later boards), so people leave it out.

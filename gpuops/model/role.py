@@ -1,4 +1,4 @@
-"""Role: a named set of privileges in vCenter, as it should be and as it is."""
+"""Roles of vCenter, named sets of privileges: as a file wants them and as vCenter has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation: what a policy says about desktops, ML VMs and the night, and what must be put back in the morning."""
+"""What a rotation policy says about desktops, ML VMs and the night, and what must be put back in the morning."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpuops.errors import UsageError
-from gpuops.model.drs import VmDrs
 from gpuops.model.ml_queue import MlStop, QueuedVm
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Vm, VmDrs
 from gpuops.model.window import Night, Window, moments
 
 RETURN_FLOOR: Final = timedelta(minutes=45)

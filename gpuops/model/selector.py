@@ -1,4 +1,4 @@
-"""Selector: which VMs a policy means, by where they are, what they are called, what they carry and what is on them."""
+"""Which VMs a policy means: by folder, name, attributes, tags and the profile of their vGPU."""
 
 from __future__ import annotations
 

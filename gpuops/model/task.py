@@ -1,4 +1,4 @@
-"""Tasks in vCenter, as the doer and the wire speak of them."""
+"""Tasks in vCenter, as `execute` and `vsphere` refer to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vGPU profiles: what one named slice of a GPU is, and how many of them a GPU holds."""
+"""vGPU profiles: the size of one, and how many of them a GPU holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Window: when a night may take GPUs and by when every desktop is back, in absolute time whatever the clocks do.
+"""When a night may take GPUs and by when every desktop is back, in absolute time also when clocks change.
 
 A policy speaks in local clock times. Where clocks change, a night is never longer than it was meant:
 

@@ -1,4 +1,4 @@
-"""Workloads: VMs that do not exist yet, as somebody asks for a place for them."""
+"""VMs that do not exist yet, for which a request asks for a place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?) ?(?P<unit>[MGT])(?:i?B)?", re.IGNORECASE)
 _MIB: Final = {"M": 1, "G": 1024, "T": 1024 * 1024}

@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, PowerState, VgpuDevice, Vm
+from gpuops.model.vm import (
+    DirectPathDevice,
+    DynamicDevice,
+    GpuDevice,
+    OtherPassthrough,
+    PowerState,
+    VgpuDevice,
+    Vm,
+    VmDrs,
+)
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.steps import (
     NewDevice,

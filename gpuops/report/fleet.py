@@ -13,9 +13,8 @@ from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.device_signature import is_gpu

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gpuops.model.audit import Audit, Chain
+from gpuops.model.journal import Audit, AuditedChain
 from gpuops.plan.rotation.lease import Lease, told
 from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
@@ -203,7 +203,7 @@ def audit_document(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _chain_line(chain: Chain) -> str:
+def _chain_line(chain: AuditedChain) -> str:
     between = f" from {_minute(chain.first)} to {_minute(chain.last)}" if chain.first and chain.last else ""
     good = f"{chain.good:,} record{'' if chain.good == 1 else 's'}{between}"
     if chain.bad:

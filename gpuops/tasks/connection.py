@@ -18,7 +18,7 @@ from gpuops.config.layers import Flags
 from gpuops.config.sources import SERVED, SIMULATED, Destination, Simulated, resolve
 from gpuops.config.targets import Configuration, read_configuration
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 if TYPE_CHECKING:
     from gpuops.api import Site

@@ -18,8 +18,8 @@ from gpuops.tasks.connection import ConnectionArguments, open_site
 from gpuops.tasks.result import TaskResult, reasons_line
 
 if TYPE_CHECKING:
+    from gpuops.model.host_settings import Rolling
     from gpuops.model.inventory import Inventory
-    from gpuops.model.rolling import Rolling
     from gpuops.plan.core.steps import HostStep
     from gpuops.plan.hosts.change.report import ChangeReport
     from gpuops.plan.hosts.host_plan import HostReport, HostRequest
@@ -32,7 +32,7 @@ OPTIONS: Final = ("reboot", "max_hosts", "window", "vms", "vsan_mode")
 
 def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
     """How hosts are rebooted; None = they are not. Raises UsageError for what means nothing then."""
-    from gpuops.model.rolling import Displacement, Rolling, VsanMode
+    from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 
     given = {name: options[name] for name in OPTIONS if options.get(name) is not None}
     if given.pop("reboot", None) is None:
@@ -49,7 +49,7 @@ def rolling_of(options: Mapping[str, Any]) -> Rolling | None:
 
 def refuse_outside_window(options: Mapping[str, Any], now: datetime) -> None:
     """Raises Refused while the task's window is closed, UsageError for text that is none."""
-    from gpuops.model.rolling import Rolling
+    from gpuops.model.host_settings import Rolling
     from gpuops.plan.hosts.change.roll import shut
 
     if options.get("window") is None:

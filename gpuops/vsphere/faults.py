@@ -1,6 +1,6 @@
-"""Faults: what vCenter refuses with, as the errors of gpuops. One table, most specific fault first.
+"""Translates faults of vCenter into errors of gpuops by one table, the most specific fault first.
 
-`translate` is the only place where a vim or vmodl fault becomes an error of ours; the fault itself stays its cause.
+`translate` is the only place where a vim or vmodl fault becomes an error of gpuops; the fault stays its cause.
 Fault names and fields: vSphere API reference (Web Services), fault types.
 """
 

@@ -20,9 +20,8 @@ import yaml
 import gpuops
 from gpuops.config.requests_file import RequestSection
 from gpuops.model.gpu import AssignmentPolicy
-from gpuops.model.host_settings import SharedType, SizeMode
-from gpuops.model.numa import NumaPolicy
-from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.model.host import NumaPolicy
+from gpuops.model.host_settings import Displacement, Rolling, SharedType, SizeMode, VsanMode
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.capacity.question import CapacityRequest
 from gpuops.plan.hosts.graphics.mode import SetMode

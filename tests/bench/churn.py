@@ -15,9 +15,8 @@ from statistics import mean
 from typing import Final
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.project import release, take

@@ -15,8 +15,8 @@ from statistics import median
 from typing import Final
 
 from gpuops.model.gpu import VgpuMode
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import VgpuDevice
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.fleet.index import FleetIndex

@@ -17,8 +17,8 @@ from typing import Final
 
 from gpuops.advise.occupancy import gpu_states
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import Defragmentation
 from gpuops.plan.placement.project import release, take

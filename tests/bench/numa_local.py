@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.wanted import PinPolicy
 from gpuops.plan.queue.one_workload import Placed

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ReconfigureVm, Step
 from gpuops.plan.queue.one_workload import Placed, recipe
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid

@@ -11,9 +11,10 @@ import pytest
 
 from gpuops.catalog import load
 from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu
-from gpuops.model.mig import InstanceProfile, Placement, Variant, fits, maximal_sets, overlap
+from gpuops.model.mig import InstancePlacement, InstanceProfile, Variant, fits, overlap
 from gpuops.model.profile_name import parse
 from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
+from tests.model.mig_sets import maximal_sets
 
 CATALOG = load(everything=True)
 BOARDS = CATALOG.boards
@@ -288,20 +289,20 @@ def test_each_kind_of_instance_fits_as_often_as_documented(family: str) -> None:
     geometry = GEOMETRIES[family]
     for kind in geometry.profiles:
         assert all(start + kind.memory_slices <= geometry.memory_slices for start in kind.starts), kind.name
-        side_by_side: list[Placement] = []
+        side_by_side: list[InstancePlacement] = []
         for start in kind.starts:
-            if fits([*side_by_side, Placement(kind, start)], geometry):
-                side_by_side.append(Placement(kind, start))
+            if fits([*side_by_side, InstancePlacement(kind, start)], geometry):
+                side_by_side.append(InstancePlacement(kind, start))
         assert len(side_by_side) == kind.max_count, kind.name
 
 
 @pytest.mark.parametrize("family", sorted(GEOMETRIES))
 def test_placements_that_do_not_overlap_never_exceed_the_compute_slices(family: str) -> None:
     geometry = GEOMETRIES[family]
-    places = [Placement(kind, start) for kind in plain_kinds(family) for start in kind.starts]
+    places = [InstancePlacement(kind, start) for kind in plain_kinds(family) for start in kind.starts]
     most = 0
 
-    def grow(chosen: list[Placement], rest: list[Placement]) -> None:
+    def grow(chosen: list[InstancePlacement], rest: list[InstancePlacement]) -> None:
         nonlocal most
         most = max(most, sum(place.profile.compute_slices for place in chosen))
         for index, place in enumerate(rest):

@@ -6,7 +6,7 @@ import pytest
 
 from gpuops.config.address import Address
 from gpuops.errors import TargetError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 
 @pytest.mark.parametrize(

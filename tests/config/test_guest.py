@@ -8,8 +8,7 @@ import pytest
 
 from gpuops.config.login import guest_login
 from gpuops.errors import TargetError
-from gpuops.model.secret import Secret
-from gpuops.model.target import GuestLogin
+from gpuops.model.target import GuestLogin, Secret
 
 
 def test_nobody_is_named_so_there_is_none() -> None:

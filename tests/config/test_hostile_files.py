@@ -24,8 +24,7 @@ from gpuops.config.role_file import load_roles
 from gpuops.config.snapshot import load
 from gpuops.config.sources import resolve
 from gpuops.config.targets import Configuration, read_configuration
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.happenings import fault_file
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build

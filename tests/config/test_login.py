@@ -11,8 +11,7 @@ from gpuops.config.address import Address
 from gpuops.config.login import login
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 
 THERE = Destination(
     label="prod",

@@ -16,7 +16,7 @@ from gpuops.config.address import Address
 from gpuops.config.login import find_password, read_password_file
 from gpuops.config.sources import Destination
 from gpuops.errors import LoginRefused, TargetError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 THERE = Destination(label="prod", address=Address("vc.example.com"), username="me", name="prod")
 

@@ -17,11 +17,10 @@ from pydantic import BaseModel
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.config.sections.policy_file import PolicyFile
 from gpuops.errors import PolicyError
-from gpuops.model.drs import VmDrs
 from gpuops.model.ml_queue import Checkpoint, GuestCommand, QueuedVm, SshDoor
 from gpuops.model.rotation import Limits, Marker, Role, marker_value, parse_marker
 from gpuops.model.selector import Mark
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Vm, VmDrs
 
 OPTIONAL = re.compile(r"^( *)# ((?: {2})*(?:- )?[a-z_]+:(?: .*)?)$", re.MULTILINE)
 """What the template shows as a comment that is YAML without its `#`."""

@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.config.requests_file import RequestSection, load_requests, parse_csv, parse_requests, request_of
 from gpuops.errors import PolicyError, UsageError
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.model.workload import Workload, memory_mib
 
 TEMPLATE = Path(__file__).parents[2] / "templates" / "requests.yaml"

@@ -12,7 +12,7 @@ from gpuops.config.layers import Flags
 from gpuops.config.sources import Destination, Simulated, journal_url, label, resolve
 from gpuops.config.targets import Configuration, NamedTarget
 from gpuops.errors import TargetError, UsageError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 
 PROD = NamedTarget(host="prod.example.com", username="of-target", ca_file=Path("target.pem"), proxy="target:1")
 CONFIGURATION = Configuration(default="prod", targets={"prod": PROD, "lab": NamedTarget(host="sim:lab")})

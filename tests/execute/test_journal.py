@@ -20,9 +20,9 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
-from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import LATE, Original, Role
+from gpuops.model.vm import VmDrs
 from gpuops.plan.core.steps import (
     NewDirectPath,
     NewDynamic,

@@ -19,8 +19,7 @@ from gpuops.execute.patience import FIRST_S, Patience
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from gpuops.vsphere.transport.network import connection_error

@@ -17,10 +17,9 @@ from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.execute.change import change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
-from gpuops.hostshell.ssh import MOST_BYTES, Reply, Ssh
+from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import SmiState
-from gpuops.model.rolling import Displacement, Rolling
+from gpuops.model.host_settings import Displacement, Rolling, SmiState
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig
@@ -116,7 +115,7 @@ def test_a_host_that_never_ends_its_answer_is_not_read_on(enter: Callable[[Answe
 
 def test_what_fits_into_the_most_is_read_whole(enter: Callable[[Answer], ShellHost]) -> None:
     host = enter(lambda command: ("x" * MOST_BYTES, 0))
-    assert host.ssh.run(NAME, QUERY) == Reply("x" * MOST_BYTES, "", 0)
+    assert host.ssh.run(NAME, QUERY) == CommandResult("x" * MOST_BYTES, "", 0)
 
 
 class Bench:

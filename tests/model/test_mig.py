@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.model.mig import (
+    InstancePlacement,
     InstanceProfile,
     MigGeometry,
-    Placement,
     Variant,
     arrangements,
     fits,
     free_starts,
-    maximal_sets,
     overlap,
 )
 from gpuops.model.vgpu import Verified
+from tests.model.mig_sets import maximal_sets
 
 
 def kind(
@@ -38,27 +38,27 @@ SEVEN = kind("7g", 7, 8, (0,))
 A100 = MigGeometry("a100", 7, 7, 8, (ONE, ONE_MEDIA, ONE_DOUBLE, TWO, THREE, FOUR, SEVEN), Verified.DOC)
 
 placements = st.sampled_from(A100.profiles).flatmap(
-    lambda profile: st.sampled_from(profile.starts).map(lambda start: Placement(profile, start))
+    lambda profile: st.sampled_from(profile.starts).map(lambda start: InstancePlacement(profile, start))
 )
 wishes = st.lists(st.sampled_from(A100.profiles), max_size=9)
 
 
-def grow(wanted: Sequence[InstanceProfile], pick: int) -> list[Placement]:
+def grow(wanted: Sequence[InstanceProfile], pick: int) -> list[InstancePlacement]:
     """A legal set: each wish placed at one of its free starts, or left out when it has none."""
-    taken: list[Placement] = []
+    taken: list[InstancePlacement] = []
     for profile in wanted:
         if free := free_starts(profile, taken, A100):
-            taken.append(Placement(profile, free[pick % len(free)]))
+            taken.append(InstancePlacement(profile, free[pick % len(free)]))
     return taken
 
 
 def test_where_the_three_slice_instance_starts_decides_what_is_left() -> None:
-    assert free_starts(ONE, [Placement(THREE, 0)], A100) == (4, 5, 6)
-    assert free_starts(ONE, [Placement(THREE, 4)], A100) == (0, 1, 2, 3)
+    assert free_starts(ONE, [InstancePlacement(THREE, 0)], A100) == (4, 5, 6)
+    assert free_starts(ONE, [InstancePlacement(THREE, 4)], A100) == (0, 1, 2, 3)
 
 
 def test_the_media_engines_are_owned_once() -> None:
-    taken = [Placement(ONE_MEDIA, 0)]
+    taken = [InstancePlacement(ONE_MEDIA, 0)]
     assert free_starts(ONE_MEDIA, taken, A100) == ()
     assert free_starts(ONE, taken, A100) == (1, 2, 3, 4, 5, 6)
     all_media = kind("1g+me.all", 1, 1, range(7), Variant.ALL_MEDIA)
@@ -66,19 +66,19 @@ def test_the_media_engines_are_owned_once() -> None:
 
 
 def test_a_start_that_is_not_offered_does_not_fit() -> None:
-    assert fits([Placement(TWO, 2)], A100)
-    assert not fits([Placement(TWO, 1)], A100)
-    assert not fits([Placement(THREE, 2)], A100)
+    assert fits([InstancePlacement(TWO, 2)], A100)
+    assert not fits([InstancePlacement(TWO, 1)], A100)
+    assert not fits([InstancePlacement(THREE, 2)], A100)
 
 
 def test_no_more_instances_than_the_gpu_has_slots() -> None:
     crowded = MigGeometry("small", 2, 7, 8, A100.profiles, Verified.DOC)
-    assert fits([Placement(ONE, 0), Placement(ONE, 1)], crowded)
-    assert not fits([Placement(ONE, 0), Placement(ONE, 1), Placement(ONE, 2)], crowded)
+    assert fits([InstancePlacement(ONE, 0), InstancePlacement(ONE, 1)], crowded)
+    assert not fits([InstancePlacement(ONE, 0), InstancePlacement(ONE, 1), InstancePlacement(ONE, 2)], crowded)
 
 
 def test_no_more_compute_slices_than_the_gpu_has() -> None:
-    assert not fits([Placement(FOUR, 0), Placement(kind("4g.odd", 4, 4, (4,)), 4)], A100)
+    assert not fits([InstancePlacement(FOUR, 0), InstancePlacement(kind("4g.odd", 4, 4, (4,)), 4)], A100)
 
 
 def test_an_instance_is_found_by_name() -> None:
@@ -89,20 +89,20 @@ def test_an_instance_is_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "clash"),
     [
-        (Placement(THREE, 0), Placement(THREE, 4), False),
-        (Placement(FOUR, 0), Placement(ONE, 3), True),
-        (Placement(ONE, 3), Placement(FOUR, 0), True),
-        (Placement(TWO, 2), Placement(TWO, 2), True),
-        (Placement(SEVEN, 0), Placement(ONE, 6), True),
-        (Placement(ONE, 1), Placement(TWO, 2), False),
+        (InstancePlacement(THREE, 0), InstancePlacement(THREE, 4), False),
+        (InstancePlacement(FOUR, 0), InstancePlacement(ONE, 3), True),
+        (InstancePlacement(ONE, 3), InstancePlacement(FOUR, 0), True),
+        (InstancePlacement(TWO, 2), InstancePlacement(TWO, 2), True),
+        (InstancePlacement(SEVEN, 0), InstancePlacement(ONE, 6), True),
+        (InstancePlacement(ONE, 1), InstancePlacement(TWO, 2), False),
     ],
 )
-def test_overlap(one: Placement, other: Placement, clash: bool) -> None:
+def test_overlap(one: InstancePlacement, other: InstancePlacement, clash: bool) -> None:
     assert overlap(one, other) is clash
 
 
 def test_arrangements_are_all_legal_ones_each_once() -> None:
-    assert list(arrangements([THREE, THREE], A100)) == [(Placement(THREE, 0), Placement(THREE, 4))]
+    assert list(arrangements([THREE, THREE], A100)) == [(InstancePlacement(THREE, 0), InstancePlacement(THREE, 4))]
     assert len(list(arrangements([THREE, ONE], A100))) == 3 + 4
     assert len(list(arrangements([ONE, ONE], A100))) == 7 * 6 / 2
     assert list(arrangements([FOUR, FOUR], A100)) == []
@@ -122,7 +122,7 @@ def test_the_sets_nothing_can_be_added_to() -> None:
 
 
 @given(placements, placements)
-def test_overlap_is_sharing_a_slice(one: Placement, other: Placement) -> None:
+def test_overlap_is_sharing_a_slice(one: InstancePlacement, other: InstancePlacement) -> None:
     shared = set(range(one.start, one.end)) & set(range(other.start, other.end))
     assert overlap(one, other) == overlap(other, one) == bool(shared)
 
@@ -144,11 +144,11 @@ def test_free_starts_are_the_ones_that_fit_and_no_others(
     taken = grow(wanted, pick)
     free = free_starts(profile, taken, A100)
     for start in range(A100.memory_slices):
-        assert fits([*taken, Placement(profile, start)], A100) == (start in free)
+        assert fits([*taken, InstancePlacement(profile, start)], A100) == (start in free)
 
 
 @given(st.lists(placements, max_size=8))
-def test_on_this_class_non_overlapping_placements_never_run_out_of_compute(several: list[Placement]) -> None:
+def test_on_this_class_non_overlapping_placements_never_run_out_of_compute(several: list[InstancePlacement]) -> None:
     alone = all(not overlap(one, other) for index, one in enumerate(several) for other in several[:index])
     if alone:
         assert sum(placement.profile.compute_slices for placement in several) <= A100.compute_slices

@@ -11,8 +11,7 @@ from dataclasses import asdict
 
 import pytest
 
-from gpuops.model.secret import Secret
-from gpuops.model.target import GuestLogin, Target
+from gpuops.model.target import GuestLogin, Secret, Target
 
 CANARY = "Cn4ry&<é\"'>"
 SECRET = Secret(CANARY)

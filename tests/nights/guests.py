@@ -8,8 +8,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
-from gpuops.model.secret import Secret
-from gpuops.model.target import GuestLogin
+from gpuops.model.target import GuestLogin, Secret
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.core.steps import RunInGuest
 from gpuops.sim.core.call import Call

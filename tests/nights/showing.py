@@ -12,9 +12,8 @@ from functools import cache
 from typing import Any, Final
 
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, OfferedProfile
+from gpuops.model.host import Cluster, Datastore, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import DynamicDevice, Firmware, GpuDevice, PowerState, RunningTask, VgpuDevice, Vm
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.objects.host_system import HostSystem

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from gpuops.execute.port import Vcenter
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler

@@ -29,8 +29,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.vsphere.connection import Connection
 from tests.nights.wire import Watched
 

@@ -27,8 +27,7 @@ from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.plan.rotation.hung import SILENT
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.config.address import Address
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from tests.peers.processes import Endpoint
 from tests.wire.mutated_replies import fuzz_both, fuzz_reader, recorded
 

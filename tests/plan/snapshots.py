@@ -22,19 +22,18 @@ from typing import Any, Final
 
 from gpuops.catalog import load
 from gpuops.model.catalog import Catalog
-from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import AssignmentPolicy, GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import (
     Cluster,
     ConfigTarget,
     DeviceBinding,
     Host,
+    NumaNode,
     OfferedProfile,
     PassthroughTarget,
 )
-from gpuops.model.host_settings import Custody, HostSettings, SoftwarePackage
+from gpuops.model.host_settings import Custody, DeviceGroup, DeviceGroupMember, HostSettings, SoftwarePackage
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import (
     DirectPathDevice,
     DynamicDevice,

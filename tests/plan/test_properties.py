@@ -12,10 +12,9 @@ from gpuops.advise.capacity import free_slots
 from gpuops.advise.occupancy import gpu_states
 from gpuops.errors import GpuopsError
 from gpuops.model.gpu import VgpuMode
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
 from gpuops.model.mig import arrangements
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import Firmware, PowerState, Vm
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm

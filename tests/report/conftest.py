@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from gpuops.model.gpu import GraphicsType, Passthrough, PciAddress, PhysicalGpu, VgpuMode
-from gpuops.model.host import Cluster, DeviceBinding, Host, OfferedProfile
+from gpuops.model.host import Cluster, DeviceBinding, Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
 
 A100 = (0x10DE, 0x20F1)

@@ -9,7 +9,7 @@ import pytest
 
 from gpuops.config.sources import Destination
 from gpuops.errors import GpuopsError, NotTrusted, Refused, TargetError, UsageError
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 from gpuops.tasks.connection import ConnectionArguments, open_site, reach
 
 CONFIGURATION = """

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import VcenterUnreachable
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.vsphere.transport import exchange, network, reply, stub
 
 TARGET = Target("vc", "me", Secret("pw"))
@@ -57,7 +56,7 @@ def answering(send: Callable[[socket.socket], None]) -> Iterator[http.client.HTT
         thread.join()
 
 
-def ask(connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024) -> exchange.Reply:
+def ask(connection: http.client.HTTPConnection, within_s: float = 30.0, largest: int = 1024) -> exchange.HttpReply:
     return exchange.exchange(connection, "POST", "/sdk", until=time.monotonic() + within_s, body=b"x", largest=largest)
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World

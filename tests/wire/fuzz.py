@@ -28,8 +28,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, ProtocolError
 from gpuops.model.inventory import Inventory
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.transport import network
@@ -154,13 +153,13 @@ def _tags(target: Target) -> Decoder:
     from gpuops.vsphere.reading import collect, tags
     from gpuops.vsphere.session import Session
     from gpuops.vsphere.transport import automation
-    from gpuops.vsphere.transport.exchange import Reply, exchange
+    from gpuops.vsphere.transport.exchange import HttpReply, exchange
 
     with Session(target) as session:
         inventory: Inventory = collect.inventory(session)
         bodies: list[bytes] = []
 
-        def kept(*arguments: Any, **more: Any) -> Reply:
+        def kept(*arguments: Any, **more: Any) -> HttpReply:
             reply = exchange(*arguments, **more)
             bodies.append(reply.body)
             return reply
@@ -179,10 +178,10 @@ def _tags(target: Target) -> Decoder:
         number, _, changed = case.partition(b"\n")
         left = iter([changed if place == int(number) else body for place, body in enumerate(bodies)])
 
-        def answered(*_: Any, body: bytes, **__: Any) -> Reply:
+        def answered(*_: Any, body: bytes, **__: Any) -> HttpReply:
             identity = json.loads(body)["id"].encode()
             told = next(left, b"{}")
-            return Reply(200, "OK", told.replace(b'"id": "', b'"id": "' + identity + b'", "was": "', 1), ())
+            return HttpReply(200, "OK", told.replace(b'"id": "', b'"id": "' + identity + b'", "was": "', 1), ())
 
         spoken: Any = Spoken()
         with pytest.MonkeyPatch.context() as patched, contextlib.suppress(GpuopsError):

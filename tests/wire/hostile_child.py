@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from gpuops.cli.failure import guarded
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 
 MEMORY_BYTES = 256 * 1024 * 1024
 CPU_S = 5

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from gpuops.execute.change import change
 from gpuops.execute.site import Site
-from gpuops.model.rolling import Rolling
+from gpuops.model.host_settings import Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler

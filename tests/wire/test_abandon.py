@@ -11,8 +11,8 @@ from gpuops.api import change_abandon, change_status, doctor
 from gpuops.errors import GpuopsError, Refused
 from gpuops.execute.change.exclusion import no_change_open
 from gpuops.execute.site import Site
-from gpuops.model.given_up import Thing
-from gpuops.model.rolling import Displacement
+from gpuops.model.host_settings import Displacement
+from gpuops.model.journal import Thing
 from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope

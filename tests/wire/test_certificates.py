@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import GpuopsError, NotTrusted
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire.handler import Incoming, Outgoing

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.config.date_text import parse_window
 from gpuops.execute.change import change
-from gpuops.model.host_settings import SharedType
-from gpuops.model.rolling import Displacement, Rolling
+from gpuops.model.host_settings import Displacement, Rolling, SharedType
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.hosts.change.report import ChangeReport

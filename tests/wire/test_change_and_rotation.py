@@ -14,7 +14,7 @@ from gpuops.execute.change.order import KIND, Order, dump_order
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease import take
 from gpuops.execute.nonces import Nonces
-from gpuops.model.rolling import Displacement, Rolling
+from gpuops.model.host_settings import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler

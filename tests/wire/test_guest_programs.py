@@ -16,8 +16,7 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError, StepFailed
 from gpuops.model.rotation import Policy
-from gpuops.model.secret import Secret
-from gpuops.model.target import GuestLogin
+from gpuops.model.target import GuestLogin, Secret
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest, Step
 from gpuops.sim.server import SimServer

@@ -13,8 +13,7 @@ from xml.parsers.expat import ExpatError
 import pytest
 
 from gpuops.errors import NotConnected, ProtocolError
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.transport.reply import elements

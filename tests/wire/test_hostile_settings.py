@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, NotConnected
 from gpuops.model.inventory import Inventory
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.plan.core.steps import ConfigureGraphics, ReconfigureVm, VmChange
 from gpuops.plan.rotation.setup import NewVm
 from gpuops.vsphere.connection import Connection

@@ -18,7 +18,7 @@ from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import automation
-from gpuops.vsphere.transport.exchange import Reply
+from gpuops.vsphere.transport.exchange import HttpReply
 
 NAN = b'{"jsonrpc": "2.0", "id": "%s", "result": {"output": NaN}}'
 ANSWER = b'{"jsonrpc": "2.0", "id": "%%s", "result": {"output": %b}}'
@@ -120,8 +120,8 @@ def test_a_redirect_is_refused_before_anything_is_sent_elsewhere(
 ) -> None:
     inventory = collect.inventory(session)
 
-    def elsewhere(*_: Any, **__: Any) -> Reply:
-        return Reply(302, "Found", b"", ())
+    def elsewhere(*_: Any, **__: Any) -> HttpReply:
+        return HttpReply(302, "Found", b"", ())
 
     monkeypatch.setattr(automation, "exchange", elsewhere)
     with pytest.raises(ProtocolError, match="redirect"):

@@ -9,8 +9,7 @@ import pytest
 
 from gpuops.cli.failure import guarded
 from gpuops.model.inventory import Inventory
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.report.fleet import fleet
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session

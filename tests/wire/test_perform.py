@@ -10,7 +10,7 @@ import pytest
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, Refused, StepFailed
 from gpuops.model.gpu import PciAddress
-from gpuops.model.secret import Secret
+from gpuops.model.target import Secret
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, Vm
 from gpuops.plan.core.steps import (

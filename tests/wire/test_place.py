@@ -10,8 +10,8 @@ import pytest
 
 from gpuops.api import place, run
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy

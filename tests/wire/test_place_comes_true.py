@@ -13,7 +13,7 @@ from pyVmomi import vim
 
 from gpuops.config.requests_file import load_requests
 from gpuops.execute.site import catalog_of
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.core.steps import PowerOnVm, ReconfigureVm, ResumeVm, Step
 from gpuops.plan.placement.wanted import PinPolicy

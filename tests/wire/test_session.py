@@ -18,8 +18,7 @@ from pytest_mock import MockerFixture
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Phase, Rule

@@ -14,8 +14,7 @@ import pytest
 from gpuops.errors import LoginRefused, NotTrusted, ProtocolError, Refused
 from gpuops.execute.site import catalog_of
 from gpuops.model.inventory import Inventory
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.model.workload import Workload
 from gpuops.plan.queue.place import Place
 from gpuops.sim.scenario.build import build

@@ -19,9 +19,8 @@ from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import GpuopsError
 from gpuops.execute.change import change
-from gpuops.model.host_settings import SharedType
-from gpuops.model.numa import NumaPolicy
-from gpuops.model.rolling import Displacement, Rolling
+from gpuops.model.host import NumaPolicy
+from gpuops.model.host_settings import Displacement, Rolling, SharedType
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.doctor.finding import Severity

@@ -13,8 +13,8 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy
 from gpuops.errors import ProtocolError
 from gpuops.model.gpu import VgpuMode
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, OtherPassthrough, VgpuDevice
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.plan import Request

@@ -19,8 +19,8 @@ from gpuops.execute.given_up import note_who_is_back
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lock import rotating
 from gpuops.execute.site import Site
-from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.inventory import Inventory
+from gpuops.model.journal import GivenUp, Thing
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, host_now, state_of
 
 Agreed = Callable[[Abandonment], None]

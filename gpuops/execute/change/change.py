@@ -21,8 +21,8 @@ from gpuops.execute.lease import Held, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Site, catalog_of
+from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
-from gpuops.model.rolling import Rolling
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection

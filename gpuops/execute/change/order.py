@@ -11,7 +11,7 @@ from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged, UsageError
 from gpuops.execute.step_json import dump_step, load_step
 from gpuops.model.gpu import PciAddress
-from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.core.steps import HostStep
 
 KIND: Final = "change"

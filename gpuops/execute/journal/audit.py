@@ -15,10 +15,9 @@ from gpuops.execute.journal.book_json import FOLD, dump_book
 from gpuops.execute.journal.database import schema_of
 from gpuops.execute.journal.postgresql import open_database
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
-from gpuops.execute.journal.sql import Broken, head_of, rows_of
-from gpuops.execute.journal.sql import Chain as Links
+from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
 from gpuops.execute.journal.sqlite import FILE_NAME, file_database
-from gpuops.model.audit import Audit, Chain
+from gpuops.model.journal import Audit, AuditedChain
 
 
 def verify(state_dir: Path, url: str, head: str = "") -> Audit:
@@ -76,8 +75,8 @@ def _vcenters(connection: Connection) -> list[str]:
     return sorted(vcenter for vcenter in found if isinstance(vcenter, str))  # a torn page may hold anything
 
 
-def _chain(connection: Connection, vcenter: str) -> Chain:
-    links, book = Links(vcenter), Book(vcenter)
+def _chain(connection: Connection, vcenter: str) -> AuditedChain:
+    links, book = Chain(vcenter), Book(vcenter)
     good: list[Record] = []
     head, bad = f"0:{GENESIS}", ""
     try:
@@ -91,7 +90,7 @@ def _chain(connection: Connection, vcenter: str) -> Chain:
     except Broken as broken:
         bad = str(broken)
     first, last = (good[0].at, good[-1].at) if good else (None, None)
-    return Chain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
+    return AuditedChain(vcenter, good[-1].seq if good else 0, first, last, head, bad)
 
 
 def _take_in(book: Book, record: Record) -> None:

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.model.drs import VmDrs
-from gpuops.model.given_up import GivenUp, Thing
+from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
+from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)

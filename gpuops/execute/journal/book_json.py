@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from gpuops.execute.journal.book import DURATIONS_KEPT, Book, DurationKey, Intended, IntentState, OpenRun, Run, Saved
 from gpuops.execute.journal.record import Record
-from gpuops.model.drs import VmDrs
-from gpuops.model.given_up import GivenUp, Thing
+from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
+from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.breaker import Setbacks
 
 FOLD: Final = 11

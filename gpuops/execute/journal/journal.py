@@ -20,8 +20,8 @@ from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.lock import LockHold
 from gpuops.execute.step_json import Recorded, dump_step, load_step
-from gpuops.model.given_up import GivenUp
 from gpuops.model.inventory import Inventory
+from gpuops.model.journal import GivenUp
 from gpuops.plan.core.steps import Step
 from gpuops.plan.rotation.breaker import Setbacks
 

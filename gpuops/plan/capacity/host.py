@@ -14,9 +14,8 @@ from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.advise.room import Rooms
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Vm
 from gpuops.plan.capacity.place import (

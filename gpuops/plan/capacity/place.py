@@ -13,9 +13,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from gpuops.advise.capacity import Slots, best, total
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.placement.nodes import free_cores, free_memory_mib, surely_free_memory_mib
 

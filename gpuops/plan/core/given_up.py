@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from gpuops.model.given_up import GivenUp, Thing
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
+from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.vm import PowerState, Vm
 
 REMEMBERED: Final = timedelta(days=30)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final
 
-from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import GraphicsSettings
+from gpuops.model.host_settings import GraphicsSettings, VsanMode
 from gpuops.model.ml_queue import SshDoor
-from gpuops.model.rolling import VsanMode
+from gpuops.model.vm import VmDrs
 
 GUEST_PRIVILEGES: Final = ("VirtualMachine.GuestOperations.Execute", "VirtualMachine.GuestOperations.Query")
 """To start a program, and to see its end (vSphere API reference, GuestProcessManager)."""

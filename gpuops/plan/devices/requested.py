@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from gpuops.errors import ProfileUnknown, Refused, UsageError
 from gpuops.model.catalog import Catalog
-from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
+from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import resolve
 from gpuops.model.vm import GpuDevice, Vm

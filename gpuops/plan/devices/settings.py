@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.model.vm import Vm
 from gpuops.plan.core.device_signature import signatures
 from gpuops.plan.core.steps import NewDevice, NewVgpu, VmChange

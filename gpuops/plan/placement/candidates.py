@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from gpuops.advise.occupancy import gpu_states, may_run
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.placement.gpu_filters import judge_slot
 from gpuops.plan.placement.host_filters import refusals

@@ -13,9 +13,8 @@ from gpuops.advise.occupancy import GpuState, gpu_states, may_run
 from gpuops.advise.room import room_for
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import judge_device, judge_slot

@@ -20,9 +20,8 @@ from typing import Final, assert_never
 from gpuops.advise.capacity import free_slots
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode, NumaPolicy
 from gpuops.model.vm import Vm
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.gpu_filters import matches_type

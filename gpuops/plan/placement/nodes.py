@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Rejection, Shortage
 

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Cluster, DeviceBinding, Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm
+from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, PowerState, VgpuDevice, Vm, VmDrs
 from gpuops.plan.core.steps import (
     NewDevice,
     NewDirectPath,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.plan.core.plan import Choice, Rejection
 from gpuops.plan.placement.candidates import (
     Candidate,

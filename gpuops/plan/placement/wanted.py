@@ -10,8 +10,7 @@ from typing import Final, assert_never
 
 from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu

@@ -13,9 +13,8 @@ from enum import StrEnum
 from typing import assert_never
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Choice, Rejection

@@ -18,8 +18,8 @@ from typing import Annotated
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.workload import Workload
 from gpuops.plan.core.command_line import Option, word
 from gpuops.plan.devices.settings import nodes_of, trade_off

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.profile_name import near, parse
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload

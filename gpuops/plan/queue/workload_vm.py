@@ -9,8 +9,8 @@ from typing import assert_never
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, GpuDevice, PowerState, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection

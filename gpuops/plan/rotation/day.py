@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import MorningOrder, Original, Policy, Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave

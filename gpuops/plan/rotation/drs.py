@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuops.model.drs import VmDrs
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import DrsOverride, Policy, Role, parse_marker
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Vm, VmDrs
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import SetVmDrs
 from gpuops.plan.rotation.ours import Ours

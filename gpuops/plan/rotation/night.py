@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.drs import VmDrs
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Original, Policy, Role
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project

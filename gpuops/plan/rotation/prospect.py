@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from gpuops.model.drs import VmDrs
 from gpuops.model.rotation import Policy, Role, marker_value
-from gpuops.model.vm import Vm
+from gpuops.model.vm import Vm, VmDrs
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.return_order import role_of, suspend_or_shut_down

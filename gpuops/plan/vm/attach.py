@@ -16,9 +16,8 @@ from typing import Annotated
 from gpuops.errors import ProfileUnknown, UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import GpuDevice, PowerState, Vm
 from gpuops.plan.core.command_line import Names, Option, VmName, word
 from gpuops.plan.core.device_signature import gpu_names, option_of, signature

@@ -30,7 +30,7 @@ _LONGEST_PATH: Final = 24_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Parent:
     """A folder, datacenter, vApp, cluster or standalone compute resource: a name with a parent."""
 
     ref: str
@@ -40,7 +40,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
+class _TaskState:
     ref: str
     running: RunningTask | None
 
@@ -55,7 +55,7 @@ _OF_VMS: Final = {
 }
 """What a look at some VMs reads."""
 
-_Record = _Place | ThinHost | ThinVm | Datastore | _Task
+_Record = _Parent | ThinHost | ThinVm | Datastore | _TaskState
 
 
 def inventory(session: Session) -> Inventory:
@@ -76,7 +76,7 @@ def inventory(session: Session) -> Inventory:
             },
             _decode,
         )
-        places = {each.ref: each for each in thin if isinstance(each, _Place)}
+        places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         hosts = _hosts(reader, [each for each in thin if isinstance(each, ThinHost)], places)
         vms = _vms(_custom_fields(reader, session), thin, places)
         gpu_hosts = {host.ref for host in hosts.values() if host.gpus}
@@ -102,7 +102,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     """
     with reading(session) as reader:
         thin = reader.these(_OF_VMS, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
-        places = {each.ref: each for each in thin if isinstance(each, _Place)}
+        places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         fresh = _vms(_custom_fields(reader, session), thin, places)
         detailed = _detailed(reader, session.api_version, fresh.values())
         known = {ref: _tagged_as(inventory.vms.get(ref), vm) for ref, vm in detailed.items()}
@@ -158,7 +158,7 @@ def _decode(found: Found) -> _Record:
         case "VirtualMachine":
             return thin_vm(found)
         case "Task":
-            return _Task(found.ref, running_task(found))
+            return _TaskState(found.ref, running_task(found))
         case "Datastore":
             return Datastore(
                 found.ref,
@@ -171,10 +171,10 @@ def _decode(found: Found) -> _Record:
             cluster = decode_cluster(found, name) if found.type == "ClusterComputeResource" else None
             # a vApp's parent is a resource pool; a vApp inside another one has no folder
             parent = text(found.properties.get("parentFolder")) or text(found.properties.get("parent"))
-            return _Place(found.ref, name, parent, cluster)
+            return _Parent(found.ref, name, parent, cluster)
 
 
-def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Place]) -> dict[str, Host]:
+def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Parent]) -> dict[str, Host]:
     devices = _pci_devices(reader, thin)
     hosts = {}
     for each in thin:
@@ -191,7 +191,7 @@ def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[Ph
     return dict(found)
 
 
-def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str, _Place]) -> dict[str, Vm]:
+def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str, _Parent]) -> dict[str, Vm]:
     parents = {each.vm.ref: each.parent for each in thin if isinstance(each, ThinVm)}
     folders: dict[str | None, str] = {}
     return {
@@ -206,7 +206,7 @@ def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str
 
 def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, Vm]:
     """VMs with their custom attributes by name, and the tasks that run on them."""
-    running = {each.ref: each.running for each in thin if isinstance(each, _Task)}
+    running = {each.ref: each.running for each in thin if isinstance(each, _TaskState)}
     return {
         each.vm.ref: replace(
             each.vm,
@@ -218,12 +218,12 @@ def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, V
     }
 
 
-def _folder_path(ref: str | None, places: Mapping[str, _Place], known: dict[str | None, str]) -> str:
+def _folder_path(ref: str | None, places: Mapping[str, _Parent], known: dict[str | None, str]) -> str:
     """The inventory path of a folder; the root folder and what this login cannot see have none.
 
     Raises ProtocolError for folders that are within themselves, or deeper or longer than a vCenter's.
     """
-    below: list[_Place] = []
+    below: list[_Parent] = []
     while ref not in known:
         place = places.get(ref or "")
         if place is None:

@@ -1,7 +1,7 @@
-"""Config targets: what hosts offer for static and dynamic DirectPath I/O and as device groups, asked host by host.
+"""Reads what hosts offer for static and dynamic DirectPath I/O and as device groups.
 
-The one question that no bulk read answers (EnvironmentBrowser.QueryConfigTarget), so only hosts that a plan may use
-are asked, several at a time.
+No bulk read tells this: EnvironmentBrowser.QueryConfigTarget is called for each host that a plan may use, several at a
+time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import GpuopsError, NotConnected, UsageError
-from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host import ConfigTarget, DynamicTarget, Host, PassthroughTarget
+from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember
 
 if TYPE_CHECKING:
     from gpuops.model.inventory import Inventory

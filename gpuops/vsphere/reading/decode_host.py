@@ -16,8 +16,16 @@ from gpuops.model.gpu import (
     PhysicalGpu,
     VgpuMode,
 )
-from gpuops.model.host import AdmissionControl, Cluster, DeviceBinding, DrsRule, Host, OfferedProfile, RuleKind
-from gpuops.model.numa import NumaNode
+from gpuops.model.host import (
+    AdmissionControl,
+    Cluster,
+    DeviceBinding,
+    DrsRule,
+    Host,
+    NumaNode,
+    OfferedProfile,
+    RuleKind,
+)
 from gpuops.vsphere.reading.reader import Found
 from gpuops.vsphere.transport.xml_values import (
     child,

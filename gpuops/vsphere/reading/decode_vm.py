@@ -1,4 +1,4 @@
-"""Virtual machines, out of the XML of a bulk read: the thin facts of all, and the devices of those that matter."""
+"""Decodes VMs of a bulk read: a few properties of every VM, and the devices of those on hosts with GPUs."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuops.errors import GpuopsError, NotConnected, ProtocolError
-from gpuops.model.device_group import DeviceGroup
 from gpuops.model.host import Host
 from gpuops.model.host_settings import (
     Custody,
+    DeviceGroup,
     GraphicsDevice,
     GraphicsSettings,
     HostSettings,

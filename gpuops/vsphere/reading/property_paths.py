@@ -1,6 +1,6 @@
-"""Paths: the leaf properties a snapshot is made of, per type and API version.
+"""The property paths that `collect` reads, per managed object type and API version.
 
-Never `config`, `hardware` or `summary` whole: of a host that is 119 kB, of which a snapshot needs a twentieth.
+`config`, `hardware` and `summary` are never read whole: of a host they are 119 kB, and a snapshot needs a twentieth.
 A path that the negotiated version does not have would fail the whole read (InvalidProperty), so it is left out.
 """
 

@@ -1,7 +1,7 @@
-"""Reader: bulk reads of properties, in our session but not through pyVmomi.
+"""Bulk reads of properties with RetrievePropertiesEx, parsed by lxml and not by pyVmomi; `collect` calls it.
 
-RetrievePropertiesEx with one container view over everything, in pages, on a connection of its own. Each page is parsed
-by lxml and let go before the next is asked for. Measured beside pyVmomi's deserialiser in tests/bench.
+One container view holds all objects; its pages come over a connection of their own, and each is parsed and released
+before the next is requested. Measured beside pyVmomi's deserialiser in tests/bench.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tags of VMs and hosts, through the vSphere Automation API: the one thing SOAP does not tell before vSphere 9.1.
+"""Reads tags of VMs and hosts through the vSphere Automation API; SOAP does not offer them before vSphere 9.1.
 
 `vmware-vcenter` speaks to the JSON-RPC endpoint /api; it is imported when tags are asked for, and only its session and
 tagging bindings, for the whole of it takes longer to load than to answer.

@@ -1,4 +1,4 @@
-"""Which API version to speak: the newest that both this vCenter and pyVmomi know."""
+"""Chooses the API version of a session: the newest that both this vCenter and pyVmomi know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Automation: the transport of the vSphere Automation SDK, a `requests` session whose every call is one of `exchange`.
+"""The `requests` session of the vSphere Automation SDK for `tags`; every call goes through `exchange`.
 
 By itself `requests` follows redirects, with the login in their headers, unpacks what a server packed and reads for as
 long as something comes; and it lets the environment override even `verify=False`. So it only carries the SDK's calls

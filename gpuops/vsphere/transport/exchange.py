@@ -1,8 +1,8 @@
-"""Exchange: one HTTP request and its whole reply, within bytes and within seconds, whatever the server does.
+"""Sends one HTTP request and receives its whole reply within a limit of bytes and of seconds.
 
 A socket's timeout is for one read: a server that sends a byte now and then never meets it. Here each read gets what is
 left until the deadline, from the status line to the last byte, and every byte counts: headers and chunk trailers too.
-No reply is followed elsewhere, and none is unpacked: we ask for none that is packed.
+No redirect is followed and no reply is decompressed: none is requested compressed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNPACKED: Final = frozenset({"", "identity"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """A reply received whole."""
 
     status: int
@@ -49,7 +49,7 @@ def exchange(
     body: bytes | None = None,
     headers: Mapping[str, str] | None = None,
     largest: int = LARGEST_REPLY,
-) -> Reply:
+) -> HttpReply:
     """The reply, received before `until` on the monotonic clock.
 
     Raises TimeoutError (EndlessReply for one that goes on and on), Unreadable for one larger than `largest` bytes or
@@ -70,7 +70,7 @@ def exchange(
         if clock.passed_s() < until:
             raise  # silence, not a drip
         raise network.EndlessReply(until - began) from late
-    return Reply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
+    return HttpReply(response.status, response.reason, received, tuple(response.headers.get_all("Set-Cookie") or ()))
 
 
 def unpacked(encoding: str) -> None:

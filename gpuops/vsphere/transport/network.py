@@ -1,7 +1,7 @@
-"""Door: the way to a vCenter's socket, and what it means when the way is barred.
+"""Opens connections to a vCenter with verified TLS, and translates connection errors into errors of gpuops.
 
-Every connection gets an SSLContext of our own that nobody else shares. A pin comes beside verification, not in its
-place, and is compared at the end of the handshake: whoever uses the context (http.client, urllib3) cannot go round it.
+Every connection gets an SSLContext of its own. A pinned certificate is compared in addition to verification, at the end
+of the handshake, so that every user of the context (http.client, urllib3) is subject to it.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def proxy_of(target: Target) -> tuple[str, int] | None:
 
 
 def connection_error(target: Target, error: BaseException) -> GpuopsError:
-    """The error that says why the door stayed shut."""
+    """The error that says why the connection failed."""
     match error:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
             return VcenterUnreachable(

@@ -1,4 +1,4 @@
-"""Reply: what XML must be before a parser may have it, and lxml's reading of it.
+"""Checks replies before any parser reads them, and parses them with lxml.
 
 SOAP forbids document types, and with them go entities, external ones too (SOAP 1.1, section 3). The checks are on
 bytes, so the parser is told the encoding: one that a reply declares could write "<!DOCTYPE" in other bytes.

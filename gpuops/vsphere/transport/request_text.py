@@ -1,4 +1,4 @@
-"""Written: text on its way into a request. What is sent is read by the other end as the text it was, or not sent.
+"""Writes text and object ids into requests, so that vCenter reads exactly the text that was meant.
 
 XML 1.0 has no way to write most control characters, and a parser reads a bare carriage return as a line feed (sections
 2.2 and 2.11). Escaping "&", "<" and ">" is not enough: pyVmomi and the standard library write the rest as it is.

@@ -1,7 +1,7 @@
-"""Stub: pyVmomi's typed calls over our own transport; each is sent once, and its reply is read by a guarded parser.
+"""pyVmomi's typed calls over `exchange`: each is sent once, and its reply is parsed within limits.
 
-pyVmomi serialises the call and knows the types; connections, limits and the parser's settings are ours. Its own stubs
-are not used: one submits a call again when the reply is lost, the other parses whatever comes, as it comes.
+pyVmomi serialises the call and knows the types; connections, limits and the parser's settings are set here. Its own
+stubs are not used: one submits a call again when the reply is lost, the other parses any reply without limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyVmomi import SoapAdapter, VmomiSupport
 from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.exchange import Reply, exchange
+from gpuops.vsphere.transport.exchange import HttpReply, exchange
 from gpuops.vsphere.transport.reply import ENCODING, MOST_TYPED, checked_typed, typed_limit
 from gpuops.vsphere.transport.request_text import REFERENCE, checked_request, unwritable_surrogate
 
@@ -83,7 +83,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         for connection, _ in idle:
             connection.close()
 
-    def _exchange(self, request: bytes) -> Reply:
+    def _exchange(self, request: bytes) -> HttpReply:
         headers = {"Content-Type": "text/xml; charset=UTF-8", "SOAPAction": self.versionId, "Cookie": self.cookie}
         connection = self._connection()
         try:

@@ -1,4 +1,4 @@
-"""Wire: single SOAP calls written by hand, over one connection, answered with lxml elements.
+"""Single SOAP calls without pyVmomi over one connection; the answers are lxml elements. `session` and `reader` use it.
 
 Logging in and reading need no typed values, and pyVmomi, which has them, takes 100 ms to import: longer than a small
 inventory takes to read. So whatever only reads goes this way, and pyVmomi is imported when something is to change.

@@ -1,4 +1,4 @@
-"""Elements: values out of vCenter's XML. What is missing or ill-formed is None, unknown; nothing here raises."""
+"""Reads values from elements of vCenter's XML. What is missing or ill-formed is None, unknown; nothing here raises."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""TaskWatch: the ends of many tasks, by one property filter over all of them.
+"""Waits for the ends of many tasks by one property filter over all of them.
 
-200 tasks then cost about ten requests beyond those that started them, where a look at each would cost hundreds.
+200 tasks cost about ten requests beyond those that started them; one read of each task would cost hundreds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Updates: what changes of chosen objects, told by vCenter; one collector of our own, one filter.
+"""Property changes of chosen objects, by one PropertyCollector with one filter; `tasks` and `states` wait by it.
 
-`WaitForUpdatesEx` in slices, so that a silent vCenter never holds us longer than asked. When the session ends, or the
-collector's place in the stream is lost, collector and filter are made anew and tell everything again: a reader of
-updates must take the same news twice. pyVim's WaitForTask is not used: it has no deadline, and no end when cancelled.
+`WaitForUpdatesEx` is called in slices, so that a silent vCenter never delays the caller longer than asked. When the
+session ends, or the collector's version is lost, collector and filter are made anew and report everything again: a
+reader of updates must accept the same news twice. pyVim's WaitForTask is not used: it has no deadline, and no end when
+cancelled.
 """
 
 from __future__ import annotations

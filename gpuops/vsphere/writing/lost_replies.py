@@ -1,4 +1,4 @@
-"""Adoption: for a change whose reply was lost, its task among those vCenter shows, and who made a VM run."""
+"""Finds the task of a change whose reply was lost among those vCenter shows, and who started a running VM."""
 
 from __future__ import annotations
 

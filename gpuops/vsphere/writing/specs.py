@@ -1,4 +1,4 @@
-"""Specs: a planned change as the vmomi values vCenter takes. Pure: nothing is sent here.
+"""Makes the vmomi specs of planned changes for `steps`; nothing is sent here.
 
 pyVmomi leaves out, silently, every field that is newer than the negotiated API version; so a change that needs such a
 field is refused here, by name, rather than half applied there.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import Refused
-from gpuops.model.drs import VmDrs
+from gpuops.model.vm import VmDrs
 from gpuops.plan.core.steps import NewDevice, NewDirectPath, NewDynamic, NewVgpu, VmChange
 from gpuops.plan.core.versions import unsupported
 

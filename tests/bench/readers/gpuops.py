@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import lxml.etree  # noqa: F401 - gpuops imports it where it is used first; here imports are over before the count begins
 
 from gpuops.model.host import Host
-from gpuops.model.secret import Secret
-from gpuops.model.target import Target
+from gpuops.model.target import Secret, Target
 from gpuops.model.vm import Vm
 from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host

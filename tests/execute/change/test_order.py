@@ -9,8 +9,7 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.change.moves import Hop, dump_hops, load_hops
 from gpuops.execute.change.order import Order, dump_order, load_order
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings
-from gpuops.model.rolling import Displacement, Rolling, VsanMode
+from gpuops.model.host_settings import Displacement, GraphicsDevice, GraphicsSettings, Rolling, VsanMode
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
 
 GPU = PciAddress.parse("0000:3b:00.0")

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.placement.fleet.index import FleetIndex
 from gpuops.plan.placement.fleet.site_demand import count_shapes

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gpuops.model.gpu import AssignmentPolicy, VgpuMode
-from gpuops.model.numa import NumaPolicy
+from gpuops.model.host import NumaPolicy
 from gpuops.model.vm import PowerState, Vm
 from gpuops.model.workload import Vgpus, Workload
 from gpuops.plan.placement.suspended_vms import SuspendedPolicy

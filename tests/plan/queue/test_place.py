@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import PowerState
 from gpuops.model.workload import Workload
 from gpuops.plan.placement.nodes import AFFINITY_KEY

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from gpuops.execute.site import catalog_of
-from gpuops.model.drs import VmDrs
 from gpuops.model.gpu import PciAddress
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import DirectPath, IdleRule, Policy, Pool
 from gpuops.model.selector import Mark, Selector
-from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice
+from gpuops.model.vm import DirectPathDevice, PowerState, RunningTask, VgpuDevice, VmDrs
 from gpuops.model.window import Window
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import (

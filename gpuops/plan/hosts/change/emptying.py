@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
+from gpuops.model.host_settings import Displacement
 from gpuops.model.inventory import Inventory
-from gpuops.model.rolling import Displacement
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.device_signature import is_gpu
 from gpuops.plan.core.plan import Rejection

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
-from gpuops.model.rolling import Rolling
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.hosts.change.roll import Roll

@@ -10,8 +10,8 @@ from typing import Final
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
+from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
-from gpuops.model.rolling import Rolling
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep

@@ -20,9 +20,8 @@ import numpy as np
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import AssignmentPolicy, PciAddress, VgpuMode
-from gpuops.model.host import Host, OfferedProfile
+from gpuops.model.host import Host, NumaNode, OfferedProfile
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaNode
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.fleet.geometry import NO_LIMIT
 from gpuops.plan.placement.fleet.site_demand import SiteDemand

@@ -20,9 +20,8 @@ from math import gcd
 from gpuops.advise.occupancy import GpuState, gpu_states
 from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PciAddress
-from gpuops.model.host import Host
+from gpuops.model.host import Host, NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import Vm
 from gpuops.plan.placement.gpu_filters import holders, matches_type
 from gpuops.plan.placement.host_filters import refusals

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.model.catalog import Catalog
+from gpuops.model.host import NumaPolicy
 from gpuops.model.inventory import Inventory
-from gpuops.model.numa import NumaPolicy
 from gpuops.model.vm import DynamicDevice, VgpuDevice, Vm
 from gpuops.model.workload import Workload
 from gpuops.plan.core.plan import Rejection

@@ -12,8 +12,8 @@ from gpuops.config.date_text import parse_window
 from gpuops.errors import UsageError
 from gpuops.execute.site import catalog_of
 from gpuops.model.host import AdmissionControl
+from gpuops.model.host_settings import Displacement, Rolling
 from gpuops.model.inventory import Inventory
-from gpuops.model.rolling import Displacement, Rolling
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import ConfigureModule
 from gpuops.plan.hosts.change.emptying import Leaving

@@ -11,10 +11,9 @@ import pytest
 from gpuops.catalog import load
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
-from gpuops.model.device_group import DeviceGroup, DeviceGroupMember
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, Passthrough, PciAddress, PhysicalGpu
 from gpuops.model.host import DeviceBinding, Host
-from gpuops.model.host_settings import HostSettings, PassthroughState
+from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember, HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
 from gpuops.plan.core.steps import ConfigurePassthrough, PassthroughChange

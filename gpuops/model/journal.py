@@ -1,13 +1,14 @@
-"""What an audit of a journal found: how far the chain of its records can be trusted."""
+"""What a journal tells: how far its records can be trusted, and which hosts and VMs were given up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class AuditedChain:
     """The records of one vCenter. Those before `bad` are as gpuops wrote them, in their order and without a gap."""
 
     vcenter: str
@@ -28,10 +29,35 @@ class Audit:
 
     journal: str
     """The file, or the database without its password."""
-    chains: tuple[Chain, ...]
+    chains: tuple[AuditedChain, ...]
     damage: str = ""
     """What is wrong with the database itself, or with a head that was asked for; empty = nothing."""
 
     @property
     def whole(self) -> bool:
         return not self.damage and not any(chain.bad for chain in self.chains)
+
+
+class Thing(StrEnum):
+    """What was given up."""
+
+    HOST = "host"
+    VM = "VM"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """One host or VM that was given up."""
+
+    thing: Thing
+    ref: str
+    """Managed object id, as it was then."""
+    uuid: str | None
+    """Of the host's hardware, or the VM's instance uuid; None = not known."""
+    name: str
+    of: str
+    """The change (`scheduler set`) or the night (`night 2026-11-14`) that waited for it."""
+    at: datetime
+    """When it was given up, by the clock of the journal."""
+    runs: bool = True
+    """Of a VM, whether it ran before: then it is back when it runs, else when it does not."""

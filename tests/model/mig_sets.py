@@ -1,0 +1,27 @@
+"""Sets of GPU instances that tests compare with the tables of NVIDIA's documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuops.model.mig import InstancePlacement, InstanceProfile, MigGeometry, free_starts
+
+
+def maximal_sets(geometry: MigGeometry, kinds: Iterable[InstanceProfile]) -> frozenset[tuple[str, ...]]:
+    """Every set of instances of these kinds that some placement leaves no room to add to, as sorted names."""
+    kinds = tuple(kinds)
+    found: set[tuple[str, ...]] = set()
+    seen: set[frozenset[InstancePlacement]] = set()
+    open_sets: list[tuple[InstancePlacement, ...]] = [()]
+    while open_sets:
+        placed = open_sets.pop()
+        larger = [
+            (*placed, InstancePlacement(kind, start)) for kind in kinds for start in free_starts(kind, placed, geometry)
+        ]
+        if not larger:
+            found.add(tuple(sorted(placement.profile.name for placement in placed)))
+        for candidate in larger:
+            if (key := frozenset(candidate)) not in seen:
+                seen.add(key)
+                open_sets.append(candidate)
+    return frozenset(found)
