@@ -40,7 +40,7 @@ class _Parent:
 
 
 @dataclass(frozen=True, slots=True)
-class _TaskState:
+class _RecentTask:
     ref: str
     running: RunningTask | None
 
@@ -55,7 +55,7 @@ _OF_VMS: Final = {
 }
 """What a look at some VMs reads."""
 
-_Record = _Parent | ThinHost | ThinVm | Datastore | _TaskState
+_Record = _Parent | ThinHost | ThinVm | Datastore | _RecentTask
 
 
 def inventory(session: Session) -> Inventory:
@@ -158,7 +158,7 @@ def _decode(found: Found) -> _Record:
         case "VirtualMachine":
             return thin_vm(found)
         case "Task":
-            return _TaskState(found.ref, running_task(found))
+            return _RecentTask(found.ref, running_task(found))
         case "Datastore":
             return Datastore(
                 found.ref,
@@ -206,7 +206,7 @@ def _vms(fields: Mapping[int, str], thin: Iterable[_Record], places: Mapping[str
 
 def _read_vms(fields: Mapping[int, str], thin: Iterable[_Record]) -> dict[str, Vm]:
     """VMs with their custom attributes by name, and the tasks that run on them."""
-    running = {each.ref: each.running for each in thin if isinstance(each, _TaskState)}
+    running = {each.ref: each.running for each in thin if isinstance(each, _RecentTask)}
     return {
         each.vm.ref: replace(
             each.vm,
