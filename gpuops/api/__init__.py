@@ -1,10 +1,10 @@
-"""The corridor: connect to a vCenter, run a request, rotate. Every entrance uses it; nothing else does.
+"""The functions of gpuops for programs: connect to a vCenter, run a request, rotate. `cli` and `tasks` call them alone.
 
     with connect(where) as site:
         report = run(Attach(vm="ml-07", profile="a100-3-20c"), site, apply=False)
 
-`apply=False` (--dry-run, Ansible's check mode) merely stops before the doer. `consent` is called with the report so far
-just before anything is changed; what it raises ends the run with nothing changed.
+`apply=False` (--dry-run, Ansible's check mode) stops before anything is carried out. `consent` is called with the
+report so far just before anything is changed; what it raises ends the run with nothing changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hosts: their settings, changes host by host, what is wrong with them, and roles."""
+"""The functions about hosts: their settings, rolling changes, what is wrong with them; and vCenter's roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation: night and day, what they have taken, and what they need."""
+"""The functions about rotations: night and day, what they have suspended and started, and what they need."""
 
 from __future__ import annotations
 

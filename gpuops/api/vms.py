@@ -1,4 +1,4 @@
-"""VMs: requests about them, and where they would go."""
+"""The functions about VMs: attach, detach, clone, place, capacity, and moves that free GPUs."""
 
 from __future__ import annotations
 
