@@ -29,6 +29,7 @@ from tests.nights.doings import (
     chosen_as,
     effects,
     is_desktop,
+    let_go,
     not_back,
     told_late,
 )
@@ -64,7 +65,7 @@ from tests.nights.promises import (
 )
 from tests.nights.several import Several
 from tests.nights.truths import TRUTHS
-from tests.nights.worlds import CLOSES, EVENING
+from tests.nights.worlds import CLOSES, DAY, EVENING
 
 DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
@@ -90,7 +91,7 @@ def desktops_back(night: Played) -> Iterator[str]:
     ours = {entry.moid for entry in effects(night, SUSPEND)} | night.left_over
     report = night.last
     named = _named(night)
-    for moid in sorted(not_back(list(night.world.ledger)) - named - night.given_up):
+    for moid in sorted(not_back(list(night.world.ledger)) - named - let_go(night) - night.given_up):
         vm: Any = night.world.find(moid)
         yield f"I1: {night.names.get(moid)} is {vm.state.power if vm else 'gone'}, and the morning does not name it"
     for moid in sorted(named - ours - night.doubtful - night.strays):
@@ -307,7 +308,7 @@ def inside_the_window(night: Played) -> Iterator[str]:
     for entry in effects(night, SUSPEND, START):
         taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
         asked = night.asked.get(entry.operation_id, entry.at)
-        if taking and not EVENING <= asked <= CLOSES:
+        if taking and (asked - EVENING) % DAY > CLOSES - EVENING:
             yield f"I20: {entry.method} on {entry.name} at {asked:%H:%M}"
 
 

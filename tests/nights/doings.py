@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
+from gpuops.execute.half import Half
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.night import Played
+from tests.nights.worlds import DAY, EVENING
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
 OLD_VALUES: Final = "reads.frozen"
 """Of the happenings of the simulator, the one after which a VM is shown for a while as it was."""
+GONE: Final = "is gone from vCenter"
 POWERS: Final = (SUSPEND, START, OFF)
 
 
@@ -44,6 +47,19 @@ def not_back(ledger: Sequence[Entry]) -> set[str]:
         elif entry.after.get("power") == Power.ON:
             away.discard(entry.moid)
     return away
+
+
+def let_go(night: Played) -> set[str]:
+    """The desktops (refs) that are gone from vCenter, and that mornings before the last night named: it closes them."""
+    by_name = {name: moid for moid, name in night.names.items()}
+    last = max((moment for half, _, moment in night.calls if half == Half.NIGHT), default=EVENING)
+    return {
+        by_name.get(each.subject, each.subject)
+        for report, _ in night.told
+        if last - report.before.taken_at > DAY / 2
+        for each in report.plan.unmet
+        if each.rule == GONE
+    }
 
 
 def told_late(night: Played) -> timedelta:

@@ -36,7 +36,7 @@ from tests.nights.machines import PAUSED
 from tests.nights.night import Played
 from tests.nights.schedule import CALLS, SESSIONS
 from tests.nights.several import Several, second_machine
-from tests.nights.worlds import CLOSES
+from tests.nights.worlds import CLOSES, DAY, EVENING
 
 FEWEST_FAILED: Final = 3
 OF_OURS: Final = frozenset(
@@ -77,7 +77,7 @@ def in_time(night: Played) -> Iterator[str]:
     for entry in effects(night, SUSPEND, START):
         asked = night.asked.get(entry.operation_id, entry.at)
         taking = entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name)
-        if taking and asked > CLOSES - RETURN_FLOOR:
+        if taking and (asked - EVENING) % DAY > CLOSES - EVENING - RETURN_FLOOR:
             yield f"I9: {entry.method} on {entry.name} was asked for at {asked:%H:%M}, the return had begun"
 
 
@@ -195,17 +195,17 @@ def one_night(night: Played) -> Iterator[str]:
     is started."""
     if any(event.fault == PAUSED for event in night.events):
         return  # the return of another machine: this one's journal does not know of it
-    began: dict[int, datetime] = {}
-    """By machine, whose journal knows of its own returns."""
+    began: dict[tuple[int, int], datetime] = {}
+    """By machine, whose journal knows of its own returns, and by day."""
     left_over = set(night.left_over)
     for entry in effects(night, START, SUSPEND):
         asked = night.asked.get(entry.operation_id, entry.at)
-        machine = machine_of(night, entry)
+        at = machine_of(night, entry), (asked - EVENING) // DAY
         if entry.method == START and entry.moid in left_over:
             left_over.remove(entry.moid)  # that is the return of an earlier night
         elif entry.method == START and is_desktop(night, entry.moid, entry.name):
-            began[machine] = min(began.get(machine, asked), asked)
-        elif machine in began and asked > began[machine]:
+            began[at] = min(began.get(at, asked), asked)
+        elif asked > began.get(at, asked):
             yield f"I20: {entry.method} on {entry.name} in the night whose return had begun"
 
 

@@ -19,7 +19,18 @@ from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, ShutDownGues
 from gpuops.plan.rotation.day import RotateDay
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import MARK, OFF, SHUT_DOWN, SUSPEND, effects, is_desktop, is_ours, machine_of, not_back
+from tests.nights.doings import (
+    MARK,
+    OFF,
+    SHUT_DOWN,
+    SUSPEND,
+    effects,
+    is_desktop,
+    is_ours,
+    let_go,
+    machine_of,
+    not_back,
+)
 from tests.nights.night import Played
 
 REACHES = {
@@ -39,7 +50,7 @@ def journal_keeps(night: Played) -> Iterator[str]:
     for record, length in night.kept:
         if record.kind is Kind.ORIGINAL:
             saved.setdefault(record.body["vm"], length)
-        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length):
+        elif record.kind is Kind.RETURNED and record.body["vm"] in _awaited(night, length) - let_go(night):
             last = next(entry for entry in reversed(ledger[:length]) if _suspends(entry, record.body["vm"]))
             if {machine_of(night, last), night.kept_on.get(id(record), 0)} != {0, 1}:
                 yield f"I5: the journal closed {night.names[record.body['vm']]}, which was not back"
@@ -121,7 +132,7 @@ def told_is_back(night: Played) -> Iterator[str]:
         if report.exit_code == 0 and type(report.request).__name__ == "RotateDay":
             gone = {entry.moid for entry in ledger[:length] if not entry.after}
             others = {moid for moid in gone if taken_by.get(moid, 0) != (id(report) in elsewhere)}
-            for moid in sorted(not_back(ledger[:length]) - others - night.given_up):
+            for moid in sorted(not_back(ledger[:length]) - others - let_go(night) - night.given_up):
                 yield f"I24: a morning ended with 0, and {night.names.get(moid)} was not back"
 
 

@@ -21,8 +21,10 @@ from gpuops.errors import GpuopsError
 from gpuops.execute.half import Half
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import agreed
-from gpuops.model.rotation import Policy
+from gpuops.execute.status import status
+from gpuops.model.rotation import Policy, Role
 from gpuops.plan.core.outcome import Report
+from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings import vms as others
 from gpuops.sim.inventory.registration import new_uuid
@@ -32,7 +34,7 @@ from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.nights.event import Event
 from tests.nights.night import MORNING, Nightly, Played, wakes
-from tests.nights.worlds import EVENING, LOCK, Site, Size, arranged
+from tests.nights.worlds import DAY, EVENING, LOCK, Site, Size, arranged
 
 SOMETHING: Final = Rule(Effect.HAPPEN, happening="vm.used")
 """What others' doings are told with here."""
@@ -414,6 +416,28 @@ class LockBusy(Situated):
                 self.world.injector.add(self._refuses)
 
 
+class NextNight(Situated):
+    """A night, its morning, and the next night: meanwhile desktops that were away were deleted, or the lock VM was."""
+
+    def place(self, seed: int) -> Site:
+        return arranged(seed, self.size, full=True, leased=self.rng.random() < 0.5)
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V4")]
+
+    def arrange(self) -> None:
+        for vm in self.desktops():
+            if self.rng.random() < 0.3:
+                self.at(self.rng.uniform(300, 30_000), partial(self._is_deleted, vm))
+
+    def _is_deleted(self, vm: VirtualMachine) -> None:
+        if vm.is_registered and self.world.tasks.running(vm) is None:
+            others.deleted(vm, SOMETHING)
+
+    def _evening(self) -> Sequence[tuple[Half, datetime]]:
+        return [(Half.NIGHT, EVENING), (Half.DAY, MORNING), (Half.NIGHT, EVENING + DAY)]
+
+
 class Looked(Situated):
     """Somebody looks at what each run would do, just before it does; runs are killed now and then."""
 
@@ -447,6 +471,48 @@ class Looked(Situated):
             vcenter.close()
 
 
+class Stated(Situated):
+    """Somebody asks for `rotate status` before each run, and others shut down, delete or suspend VMs of the night."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("V4")]
+
+    def arrange(self) -> None:
+        for vm in self.world.by_type("VirtualMachine"):
+            act = self.rng.choice([others.stopped, others.deleted, others.suspended, others.started, None, None])
+            if act is not None and vm.name != LOCK:
+                self.at(self.rng.uniform(300, 30_000), partial(self._is_changed, vm, act))
+
+    def _is_changed(self, vm: VirtualMachine, act: Callable[[VirtualMachine, Rule], object]) -> None:
+        if vm.is_registered and self.world.tasks.running(vm) is None:
+            act(vm, SOMETHING)
+
+    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
+        vcenter: Any = self._connect(lambda what: None)
+        try:
+            told = status(self._place(vcenter), self.site.policy)
+        finally:
+            vcenter.close()
+        self.played.foretold += (f"status: {said}" for each in told.vms if (said := self._wrongly(each)))
+        super()._half(half, policy)
+
+    def _wrongly(self, told: Ours) -> str:
+        """What is not so of what `rotate status` says of a VM; empty where it is."""
+        found = [vm for vm in self.world.by_type("VirtualMachine") if vm.state.instance_uuid == told.original.uuid]
+        power = found[0].state.power if found else None
+        taken = Power.ON if told.original.role is Role.ML else Power.SUSPENDED
+        true = {
+            Whereabouts.AWAY: power is taken,
+            Whereabouts.BACK: power is not None and power is not taken and told.original.taken,
+            Whereabouts.LOST: power is Power.OFF,
+            Whereabouts.GONE: power is None,
+            Whereabouts.UNTOUCHED: power is not None or not told.original.taken,
+        }
+        return "" if true.get(told.whereabouts, True) else f"{told.original.name} is {told.whereabouts}, and is {power}"
+
+
 def differences(seen: Report, done: Report, *, settled: bool = True) -> list[str]:
     """Where a report of what would be done and the one of what was done are not the same.
 
@@ -470,6 +536,7 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     each.__name__: each
     for each in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
-        ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, Looked,
+        ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, NextNight,
+        Looked, Stated,
     )
 }  # fmt: skip

@@ -16,12 +16,12 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import MARK, OFF, SUSPEND, effects, is_desktop
+from tests.nights.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.hooks import RUN
 from tests.nights.night import Played
 from tests.nights.situations import SITUATIONS
 from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, without
-from tests.nights.truths import LEASE_OP, REFUSES, TRUTHS
+from tests.nights.truths import LEASE_OP, NOTHING, REFUSES, TRUTHS
 from tests.nights.worlds import EVENING, LOCK
 
 SEED = 7_200_000
@@ -31,6 +31,12 @@ SEED = 7_200_000
 def calm() -> Played:
     """A night with a lock VM."""
     return SITUATIONS["Calm"](SEED).play()
+
+
+@cache
+def next_night() -> Played:
+    """A night, its morning, and the next night."""
+    return SITUATIONS["NextNight"](SEED).play()
 
 
 @cache
@@ -186,6 +192,13 @@ def resume_without_a_word(night: Played) -> Played:
     return night
 
 
+def nothing_was_taken(night: Played) -> Played:
+    for number in returns(night):
+        report = night.told[number][0]
+        night = told(night, number, replace(report, plan=replace(report.plan, because=(NOTHING,))))
+    return night
+
+
 def idle_name(night: Played) -> str:
     """A desktop that ran all night."""
     touched = {entry.moid for entry in night.world.ledger}
@@ -194,7 +207,8 @@ def idle_name(night: Played) -> str:
 
 DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("every_report_is_shown", quiet, shown_badly),
-    ("gone_is_gone", quiet, lambda night: with_unmet(min(night.names.values()), "is gone from vCenter")(night)),
+    ("gone_is_gone", quiet, lambda night: with_unmet(min(night.names.values()), GONE)(night)),
+    ("gone_is_let_go", next_night, lambda night: with_unmet(min(night.names.values()), GONE)(night)),
     ("refusals_are_so", quiet, with_outcomes(verdict=Verdict.SKIPPED, reason=REFUSES)),
     ("refused_stops", quiet, refused_three_times),
     ("over_has_begun", quiet, because("night 1 is over: its morning has begun", taken=False)),
@@ -217,6 +231,7 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("whoever_is_away_is_named", quiet, never_named),
     ("what_is_over_is_left", quiet, stopped_again),
     ("each_return_advises", quiet, resume_without_a_word),
+    ("nothing_to_do_is_so", quiet, nothing_was_taken),
 ]  # fmt: skip
 
 

@@ -27,10 +27,10 @@ from gpuops.report.plan_json import report_document
 from gpuops.report.plan_text import report_text
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.doings import MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
+from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
 from tests.nights.night import Played
 from tests.nights.several import Several
-from tests.nights.worlds import HOOK, LOCK
+from tests.nights.worlds import DAY, HOOK, LOCK
 
 LEASE_OP: Final = "gpuops-lease-"
 ASKED_AT_MOST: Final = 6
@@ -43,6 +43,7 @@ UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 CUT_OFF: Final = "the run was cut off"
 """How the reason begins of what nobody saw end because its run did not."""
+NOTHING: Final = "no night has taken anything that is not back"
 ROW: Final = 2
 """So many refusals in a row stop a night."""
 
@@ -63,8 +64,24 @@ def gone_is_gone(night: Played) -> Iterator[str]:
         return
     by_name = {name: moid for moid, name in night.names.items()}
     for each in night.last.plan.unmet:
-        if each.rule == "is gone from vCenter" and night.world.find(by_name.get(each.subject, "")) is not None:
+        if each.rule == GONE and night.world.find(by_name.get(each.subject, "")) is not None:
             yield f"I24: {each.subject} is told to be gone from vCenter, and something has its id"
+
+
+def gone_is_let_go(night: Played) -> Iterator[str]:
+    """I24: who was gone from vCenter before a night is named by no morning after it."""
+    since: dict[str, datetime] = {}
+    let_go: set[str] = set()
+    for report, _ in night.told if _alone(night) else ():
+        at = report.before.taken_at
+        if _returns(report):
+            named = {each.subject for each in report.plan.unmet if each.rule == GONE}
+            since = {name: since.get(name, at) for name in (*since, *named)}
+            yield from (
+                f"I24: {name} is named as gone, and was before the last night" for name in sorted(named & let_go)
+            )
+        elif report.plan.feasible:
+            let_go |= {name for name, moment in since.items() if at - moment > DAY / 2}
 
 
 def refusals_are_so(night: Played) -> Iterator[str]:
@@ -338,6 +355,16 @@ def only_who_is_away_is_named(night: Played) -> Iterator[str]:
                     yield f"I24: {each.subject} ran all night, and is named: {each.rule}"
 
 
+def nothing_to_do_is_so(night: Played) -> Iterator[str]:
+    """I24: a return that has something to do, or somebody to name, does not say that nothing was taken, and one that
+    has not says so."""
+    for report, _ in night.told:
+        if _returns(report) and report.plan.feasible:
+            found = bool(report.plan.steps or report.plan.unmet or report.plan.choices)
+            if found == (NOTHING in report.plan.because):
+                yield f"I24: {NOTHING}, a return {'says' if found else 'does not say'}"
+
+
 def _returns(report: Report) -> bool:
     return type(report.request).__name__ == "RotateDay"
 
@@ -355,8 +382,9 @@ def each_return_advises(night: Played) -> Iterator[str]:
 
 
 TRUTHS: Final = (
-    every_report_is_shown, gone_is_gone, refusals_are_so, refused_stops, over_has_begun, noted_once, numbers_grow,
-    asked_at_most, no_return_is_kept_away, never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
+    every_report_is_shown, gone_is_gone, gone_is_let_go, refusals_are_so, refused_stops, over_has_begun, noted_once,
+    numbers_grow, asked_at_most, no_return_is_kept_away, never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
     left_over_come_back, no_directpath_is_suspended, foretold, closed_once, closed_at_the_end,
     only_who_is_away_is_named, a_reason_is_told, whoever_is_away_is_named, what_is_over_is_left, each_return_advises,
+    nothing_to_do_is_so,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from tests.nights.guests import PASSWORD, USER
 from tests.nights.several import Several, several_of
 
 EVENING: Final = datetime(2026, 11, 2, 20, 0, tzinfo=UTC)
+DAY: Final = timedelta(days=1)
 CLOSES: Final = EVENING + timedelta(hours=10)
 YESTERDAY: Final = "2026-11-01"
 FULL: Final = 50
