@@ -3,9 +3,9 @@
 python -m tests.nights play [--nights N] [--first SEED] [--step K] [--jobs J]   nights, effects, faults, violations
 python -m tests.nights replay SEED|FILE                                         what happened in one
 python -m tests.nights replay SEED --aims FAULT/STATE,...                       the same of one that coverage tells of
-python -m tests.nights coverage [--nights N] [--jobs J]                         which fault met which state, how often
-python -m tests.nights results [--nights N] [--jobs J]                          the same, into RESULTS.md
-python -m tests.nights shrink SEED [--out FILE]                                 the fewest events that still break it
+python -m tests.nights coverage [--ordinary N] [--nights N] [--first SEED] [--jobs J]   which fault met which state
+python -m tests.nights results [--ordinary N] [--nights N] [--first SEED] [--jobs J]    the same, into RESULTS.md
+python -m tests.nights shrink SEED [--aims FAULT/STATE,...] [--out FILE]        the fewest events that still break it
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from tests.nights.aiming import aimed_night, pairs_of
 from tests.nights.checkers import violations
-from tests.nights.coverage import MOST, cover
+from tests.nights.coverage import MOST, ORDINARY, Coverage, cover, of_ordinary
 from tests.nights.event import Event
 from tests.nights.log import lines
-from tests.nights.night import Nightly, play
+from tests.nights.night import Nightly
 from tests.nights.results import section, write
 from tests.nights.shrink import broken, shrunk
 from tests.nights.tally import tally
@@ -40,10 +40,13 @@ def main(arguments: list[str]) -> int:
     again.add_argument("--aims", help="FAULT/STATE,...: the night of that seed which `coverage` aims at them")
     for verb in ("coverage", "results"):
         reach = verbs.add_parser(verb)
-        reach.add_argument("--nights", type=int, default=MOST, help="at most: it ends when all pairs are reached")
+        reach.add_argument("--ordinary", type=int, default=len(ORDINARY), help="nights that draw their trouble")
+        reach.add_argument("--nights", type=int, default=MOST, help="aimed ones, at most: all pairs end it")
+        reach.add_argument("--first", type=int, default=0, help="the seed of the first aimed night")
         reach.add_argument("--jobs", type=int, default=2)
     fewer = verbs.add_parser("shrink")
     fewer.add_argument("seed", type=int)
+    fewer.add_argument("--aims", help="as of replay")
     fewer.add_argument("--out", type=Path)
     asked = parser.parse_args(arguments)
     if asked.verb == "play":
@@ -54,19 +57,12 @@ def main(arguments: list[str]) -> int:
             print(*first_failure(found.broken[0]), sep="\n")
         return 1 if found.broken else 0
     if asked.verb in ("coverage", "results"):
-        return _coverage(asked.nights, asked.jobs, keep=asked.verb == "results")
+        ordinary = of_ordinary(tally(ORDINARY[: asked.ordinary], jobs=asked.jobs))
+        found = cover(asked.nights, jobs=asked.jobs, first=asked.first, before=ordinary)
+        return _told(found, keep=asked.verb == "results")
     if asked.verb == "replay":
         return _replay(asked.night, asked.aims)
-    events = Nightly(asked.seed).played.events
-    if not broken(asked.seed, events):
-        print(f"the night of seed {asked.seed} breaks no invariant: there is nothing to shrink")
-        return 0
-    events = shrunk(asked.seed, events)
-    document = json.dumps({"seed": asked.seed, "events": [event.to_json() for event in events]}, indent=1, default=str)
-    if asked.out:
-        asked.out.write_text(document, encoding="utf-8")
-    print(document)
-    return 0
+    return _shrink(asked.seed, asked.aims, asked.out)
 
 
 def first_failure(seed: int) -> list[str]:
@@ -80,8 +76,7 @@ def first_failure(seed: int) -> list[str]:
     ]
 
 
-def _coverage(nights: int, jobs: int, *, keep: bool) -> int:
-    found = cover(nights, jobs=jobs)
+def _told(found: Coverage, *, keep: bool) -> int:
     if keep:
         write(found)
     print(section(found))
@@ -89,14 +84,31 @@ def _coverage(nights: int, jobs: int, *, keep: bool) -> int:
     return 1 if found.rare() or found.surprising() or found.broken else 0
 
 
+def _nightly(seed: int, aims: str | None) -> Nightly:
+    return Nightly(seed) if aims is None else aimed_night(seed, pairs_of(aims))
+
+
+def _shrink(seed: int, aims: str | None, out: Path | None) -> int:
+    night = _nightly(seed, aims)
+    events = night.played.events
+    if not broken(seed, events, night.site):
+        print(f"the night of seed {seed} breaks no invariant: there is nothing to shrink")
+        return 0
+    least = [event.to_json() for event in shrunk(seed, events, night.site)]
+    document = json.dumps({"seed": seed, **({"aims": aims} if aims else {}), "events": least}, indent=1, default=str)
+    if out:
+        out.write_text(document, encoding="utf-8")
+    print(document)
+    return 0
+
+
 def _replay(night: str, aims: str | None) -> int:
-    if aims is not None:
-        played = aimed_night(int(night), pairs_of(aims)).play()
-    elif night.isdigit():
-        played = play(int(night))
+    if night.isdigit():
+        played = _nightly(int(night), aims).play()
     else:
         document = json.loads(Path(night).read_text(encoding="utf-8"))
-        played = play(document["seed"], [Event.from_json(event) for event in document["events"]])
+        events = [Event.from_json(event) for event in document["events"]]
+        played = Nightly(document["seed"], events, _nightly(document["seed"], document.get("aims")).site).play()
     print(*lines(played), sep="\n")
     said = violations(played)
     print(*said, sep="\n")

@@ -1,26 +1,23 @@
 """Aiming: which faults strike a night in which states, and what must happen first so that there are such states.
 
-A night leads with one pair that is missing, and takes more of the same state along, or of another that such a night has
-too. What hardly disturbs a run strikes with others; what stops it, or takes a VM or a host away, has a moment of its
-own. Most of these nights are of the prepared site, some of a world as `play` draws it.
+A night leads with one pair that is missing, and takes more along, in as many states as such a night has. What hardly
+disturbs a run strikes with others; what stops it, or takes a VM or a host away, has a moment of its own. Most of these
+nights are of the prepared site, some of a world as `play` draws it.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import (
-    PowerOffVm,
     PowerOnVm,
-    RelocateVm,
     ResumeVm,
-    RunInGuest,
     SetAttribute,
     SetVmDrs,
-    ShutDownGuest,
     Step,
     SuspendVm,
 )
@@ -32,13 +29,21 @@ from tests.nights.impossible import OF_TASKS, STARTS, SUSPENDS
 from tests.nights.night import Nightly
 from tests.nights.prepared import PERSISTENT, everywhere, prepared_site
 from tests.nights.reach import REFUSALS, is_light
-from tests.nights.schedule import ALL, MACHINES
+from tests.nights.schedule import ALL, HANGS, HOSTS, MACHINES
 from tests.nights.stages import ADOPT, LEASE, LOOK, RECORDS, SUBMITS, WAIT
 
 Pair = tuple[str, str]
 """A fault, and a stage of the engine or the whereabouts of a VM."""
-AIMS: Final = 8
-"""Events of a night that are aimed, of each sort."""
+AIMS: Final = 20
+"""Events of a night that are aimed and need a moment of their own."""
+LIGHT_AIMS: Final = 30
+"""Those that hardly disturb a run."""
+IN_ONE_STATE: Final = 3
+"""Of those that need a moment of their own."""
+HARD: Final = ("T2", "T6", "T7", *HOSTS, "T12", "T13", "N6", "N7", "N8", "G10", "K10", HANGS)
+"""What changes most of the night after it."""
+HARD_AIMS: Final = 2
+"""Of those."""
 DRAWN: Final = 8
 """One night in so many is of a world as `play` draws it, with its own trouble beside what is aimed."""
 _BENT: Final[dict[str, dict[str, Any]]] = {
@@ -71,35 +76,33 @@ def aims(missing: Mapping[Pair, int], count: int, first: int) -> Iterator[tuple[
     pairs, weights = list(missing), list(missing.values())
     for seed in range(first, first + count):
         [leading] = rng.choices(pairs, weights)
-        alike = [pair for pair in pairs if pair[1] == leading[1] and pair != leading]
-        beside = [pair for pair in pairs if _kind(pair[1]) == _kind(leading[1]) and pair[1] != leading[1]]
-        rng.shuffle(alike)
-        rng.shuffle(beside)
-        yield seed, tuple(_some([leading, *alike, *beside], rng))
+        yield seed, _beside(leading, pairs, rng)
 
 
-def _some(pairs: Sequence[Pair], rng: random.Random) -> Iterator[Pair]:
-    """As many as a night can meet: of what is light many, for the rest each needs a moment of its own."""
-    state = pairs[0][1]
-    most = 3 if state in ONCE else 5 if state in SOMETIMES else AIMS
-    yield from [pair for pair in pairs if pair[0] in LIGHT][:AIMS]
-    alone = [pair for pair in pairs if pair[0] not in LIGHT]
-    alone = alone[:1] + rng.sample(alone[1:], len(alone) - 1) if alone else []
-    yield from sorted(alone[:most], key=lambda pair: pair[0] in FOR_GOOD)
+def _beside(leading: Pair, pairs: Sequence[Pair], rng: random.Random) -> tuple[Pair, ...]:
+    """The pair, and as many others as such a night can meet: of what is light many, the rest in states as different as
+    there are, for each needs a moment of its own; what no run gets past soon comes last."""
+    kind = _kind(leading[1])
+    others = [pair for pair in pairs if pair != leading and _kind(pair[1]) in (kind, kind and "")]
+    rng.shuffle(others)
+    light = [pair for pair in others if pair[0] in LIGHT][:LIGHT_AIMS]
+    chosen, hard = [leading], int(leading[0] in HARD)
+    of_state = Counter([leading[1]])
+    for most in range(1, IN_ONE_STATE + 1):
+        for pair in others:
+            if pair[0] in LIGHT or pair in chosen or of_state[pair[1]] >= most or len(chosen) > AIMS:
+                continue
+            if pair[0] in HARD:
+                if hard == HARD_AIMS:
+                    continue
+                hard += 1
+            of_state[pair[1]] += 1
+            chosen.append(pair)
+    return (leading, *light, *sorted(chosen[1:], key=lambda pair: (pair[0] in HARD, pair[0] in FOR_GOOD)))
 
 
 OFTEN_THERE: Final = (LOOK, WAIT, SUBMITS[SetAttribute], RECORDS[Kind.INTENT], RECORDS[Kind.SETTLED], Whereabouts.AWAY)
 """What is there so often in a night that it need not be met the first time."""
-ONCE: Final = (
-    SUBMITS[RelocateVm],
-    SUBMITS[PowerOffVm],
-    RECORDS[Kind.BEGUN],
-    RECORDS[Kind.ORIGINAL],
-    RECORDS[Kind.ENDED],
-)
-"""What is there once or twice."""
-SOMETIMES: Final = tuple(SUBMITS[kind] for kind in (RunInGuest, ShutDownGuest, PowerOnVm, SuspendVm, ResumeVm))
-"""What is there a few times."""
 
 
 def _kind(state: str) -> str:
@@ -108,6 +111,11 @@ def _kind(state: str) -> str:
     if state in PERSISTENT or state == Whereabouts.CHANGING:
         return "whereabouts"
     return state if state in (ADOPT, RECORDS[Kind.GIVEN_UP]) else ""
+
+
+def is_late(pair: Pair) -> bool:
+    """Whether it befalls a process just after a request: one that is aimed would come between check and request."""
+    return pair[0] == HANGS and pair[1] in (*SUBMITS.values(), LEASE)
 
 
 def pairs_of(aims: str) -> tuple[Pair, ...]:

@@ -2,11 +2,13 @@
 
 Nights that draw their trouble blindly reach common pairs thousands of times and rare ones never. Here each night is
 given events that are aimed (`aiming.py`): each strikes when its state is there. What is missing most is aimed at most,
-round after round. What a fault cannot reach stands in `IMPOSSIBLE` with the reason.
+round after round, until each pair has its number. What the ordinary nights of a CI run reach counts too. What a fault
+cannot reach stands in `IMPOSSIBLE` with the reason.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,16 +17,21 @@ from functools import cache
 from typing import Final
 
 from gpuops.plan.rotation.ours import Whereabouts
-from tests.nights.aiming import Pair, aimed_night, aims
+from tests.nights.aiming import Pair, aimed_night, aims, is_late
 from tests.nights.checkers import violations
 from tests.nights.impossible import IMPOSSIBLE
 from tests.nights.schedule import ALL
 from tests.nights.stages import STAGES
+from tests.nights.tally import Tally, rarely_swept
 
 OFTEN: Final = 30
 """So many nights of a CI run reach each pair that can be reached."""
+ORDINARY: Final = range(10_000, 14_000)
+"""Seeds of the nights of a CI run that draw their trouble."""
 MOST: Final = 6000
-"""Nights of a CI run."""
+"""Nights of a CI run that are aimed."""
+SHORT: Final = 275
+"""Pairs that may be short of it after all of these; RESULTS.md names them."""
 ROUND: Final = 400
 CHUNK: Final = 10
 
@@ -54,6 +61,9 @@ class Coverage:
     """What many nights reached."""
 
     nights: int = 0
+    """That were aimed."""
+    ordinary: int = 0
+    """That drew their trouble."""
     reached: Counter[Pair] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     """Invariants that did not hold, each with its night."""
@@ -69,15 +79,21 @@ class Coverage:
         return [pair for pair in impossible() if self.reached[pair]]
 
 
-def cover(most: int, *, jobs: int) -> Coverage:
-    """At most so many nights, until each pair was reached often enough."""
-    found = Coverage()
+def of_ordinary(found: Tally) -> Coverage:
+    """What nights that draw their trouble reached, to go on from."""
+    return Coverage(ordinary=found.nights, reached=Counter(found.reached), broken=list(found.violations))
+
+
+def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = None) -> Coverage:
+    """At most so many aimed nights, of seeds from `first` on, until each pair was reached often enough; `before`: what
+    others reached already."""
+    found = before or Coverage()
     wanted = found.rare()
     with ProcessPoolExecutor(jobs) as pool:
         while wanted and found.nights < most:
             count = min(ROUND, most - found.nights)
-            missing = {pair: OFTEN - found.reached[pair] for pair in wanted}
-            aimed = list(aims(missing, count, found.nights))
+            missing = {pair: OFTEN - found.reached[pair] for pair in wanted if not is_late(pair)}
+            aimed = list(aims(missing, count, first + found.nights))
             for reached, broken in pool.map(_nights, [aimed[at : at + CHUNK] for at in range(0, len(aimed), CHUNK)]):
                 for each in reached:
                     found.reached.update(each)
@@ -89,12 +105,14 @@ def cover(most: int, *, jobs: int) -> Coverage:
 
 def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozenset[Pair]], list[str]]:
     reached, broken = [], []
-    for seed, pairs in aimed:
-        again = f"(python -m tests.nights replay {seed} --aims {','.join('/'.join(pair) for pair in pairs)!r})"
-        try:
-            played = aimed_night(seed, pairs).play()
-            broken += [f"{said} {again}" for said in dict.fromkeys(violations(played))]
-            reached.append(played.reached)
-        except Exception as crash:  # of the engine: it is told, and other nights go on
-            broken.append(f"{type(crash).__name__}: {crash} {again}")
+    with rarely_swept():
+        for seed, pairs in aimed:
+            again = f"(python -m tests.nights replay {seed} --aims {','.join('/'.join(pair) for pair in pairs)!r})"
+            try:
+                played = aimed_night(seed, pairs).play()
+                broken += [f"{said} {again}" for said in dict.fromkeys(violations(played))]
+                reached.append(played.reached)
+            except Exception as crash:  # of the engine: it is told, and other nights go on
+                broken.append(f"{type(crash).__name__}: {crash} {again}")
+            gc.collect()
     return reached, broken

@@ -11,13 +11,14 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.originals import known_originals
 from gpuops.model.rotation import Policy
-from gpuops.plan.core.steps import SetVmDrs
+from gpuops.plan.core.steps import SetAttribute, SetVmDrs
 from gpuops.plan.rotation.ours import Whereabouts, ours
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.happenings.by_name import HAPPENINGS
@@ -25,6 +26,7 @@ from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import TASKS, Effect, Rule
 from gpuops.sim.world import World
+from tests.nights.direct import METHODS as OF_STEPS
 from tests.nights.event import Event
 from tests.nights.schedule import DISKS, ENDS, HOSTS
 from tests.nights.showing import Showing
@@ -38,6 +40,8 @@ REFUSALS: Final = ("V2", "A2", "A8")
 """What a request itself is answered with."""
 METHODS: Final = {LOGIN: "Login", WAIT: "WaitForUpdatesEx"}
 """What is called in a stage; in the others, whatever comes."""
+SENT: Final = {SUBMITS[kind]: method for kind, method in OF_STEPS.items()}
+"""What is called in the submit of each kind of step."""
 WHEREABOUTS: Final = frozenset(each.value for each in Whereabouts)
 LOOKS: Final = 400
 """So often whereabouts are looked at for what is aimed at them."""
@@ -175,7 +179,12 @@ class Reach:
         if waiting and stage == LOOK and self._looks < LOOKS:
             self._looks += 1
             self.look()
-            self._let_due_strike(waiting)
+            self._let_due_strike([event for event in waiting if not _befalls_requests(event)])
+        asked = [event for event in waiting if _befalls_requests(event) and _befalls(event, stage)]
+        if asked:
+            self.look()
+            where = self._were.get(ref)
+            self._let_due_strike([event for event in asked if event.state == where], ref)
 
     def _let_due_strike(self, events: Sequence[Event], ref: str = "") -> None:
         """Those whose turn it is strike: all light ones, and one of the others, so that each meets its own moment."""
@@ -247,7 +256,7 @@ class Reach:
         if fault in OF_ANY_CALL:
             changes["method"] = METHODS.get(stage, "*")
         if fault == "A2":
-            changes["method"] = "*_Task"
+            changes["method"] = "SetField" if stage == SUBMITS[SetAttribute] else "*_Task"
         if fault == "N6" and stage != LOGIN:
             injector.add(replace(rules_of("N1")[0], method=METHODS.get(stage, "*")))  # who has no session logs in
         injector.add(self._know(replace(rule, **changes), fault))
@@ -258,6 +267,18 @@ def _is_beside(event: Event) -> bool:
     if event.rules:
         return any(rule.effect is Effect.HAPPEN for rule in event.rules)
     return event.fault not in (*ENDS, *DISKS, "K10")
+
+
+def _befalls_requests(event: Event) -> bool:
+    """Whether it befalls a request, or the task that comes of it: not whatever call is next."""
+    return event.fault in REFUSALS or any(rule.effect in TASKS for rule in event.rules)
+
+
+def _befalls(event: Event, stage: Stage) -> bool:
+    """Whether the request of this stage is one that it befalls."""
+    method = SENT.get(stage, "")
+    pattern = "*" if event.fault == "A2" else event.rules[0].method
+    return method.endswith("_Task") and fnmatchcase(method, pattern)
 
 
 def _is_in(state: str, stage: Stage) -> bool:

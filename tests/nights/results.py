@@ -18,6 +18,9 @@ END: Final = "<!-- coverage: end -->"
 HEAD: Final = """# What the nights come to
 
 `make results` makes this file: what the nights reach, and which mutants of the engine they kill."""
+_SHORT: Final = f"""Below {OFTEN}: each of these can be. The nights ended before they had aimed at it often enough: its
+state is there once or twice in a night, and another fault often keeps the night from it. K12 is never aimed at a
+submit: it may only come after the request."""
 _NO_MUTANTS: Final = """<!-- mutants: made by `make mutants` -->
 ## Mutants judged by nights alone
 
@@ -51,15 +54,17 @@ def section(found: Coverage) -> str:
             BEGIN,
             "## What the nights reach",
             "",
-            f"Made by `{COMMAND} --nights {found.nights}`: in how many of {found.nights} nights each fault took effect",
-            "in each state. A state is a stage of the engine (a call to vCenter, the submit of one kind of step, the",
-            "append of one kind of record) or the whereabouts of a VM that the fault struck. `-` cannot be.",
+            f"Made by `{COMMAND} --ordinary {found.ordinary} --nights {found.nights}`:",
+            f"in how many of {found.ordinary} nights that draw their trouble and {found.nights} that are aimed",
+            "each fault took effect in each state. A state is a stage of the engine (a call to vCenter, the submit of",
+            "one kind of step, the append of one kind of record) or the whereabouts of a VM that the fault struck.",
+            "`-` cannot be.",
             "",
             f"{possible - few} of {possible} pairs were reached {OFTEN} times or more.",
             "",
             table(found),
             "",
-            *([f"Below {OFTEN}:", "", *(f"- {fault}: {', '.join(rare[fault])}" for fault in rare), ""] if rare else []),
+            *([_SHORT, "", *(f"- {fault}: {', '.join(rare[fault])}" for fault in rare), ""] if rare else []),
             "Pairs that cannot be:",
             "",
             *(f"- {count}: {reason}" for reason, count in reasons.items()),

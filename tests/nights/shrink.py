@@ -6,26 +6,28 @@ from collections.abc import Sequence
 
 from tests.nights.checkers import violations
 from tests.nights.event import Event
-from tests.nights.night import play
+from tests.nights.night import Nightly
+from tests.nights.worlds import Site
 
 
-def broken(seed: int, events: Sequence[Event]) -> frozenset[str]:
-    """The invariants (`I1`) that a night under these events breaks; a crash of the engine counts as one."""
+def broken(seed: int, events: Sequence[Event], site: Site | None = None) -> frozenset[str]:
+    """The invariants (`I1`) that a night under these events breaks; a crash of the engine counts as one. `site`: None =
+    that of the seed."""
     try:
-        return frozenset(each.partition(":")[0] for each in violations(play(seed, events)))
+        return frozenset(each.partition(":")[0] for each in violations(Nightly(seed, events, site).play()))
     except Exception as error:
         return frozenset({type(error).__name__})
 
 
-def shrunk(seed: int, events: Sequence[Event]) -> tuple[Event, ...]:
+def shrunk(seed: int, events: Sequence[Event], site: Site | None = None) -> tuple[Event, ...]:
     """As few of the events as still break one of the invariants that all of them broke: halves first, then singles."""
-    wanted = broken(seed, events)
+    wanted = broken(seed, events, site)
     left, size = list(events), max(1, len(events) // 2)
     while size:
         start = 0
         while start < len(left):
             fewer = left[:start] + left[start + size :]
-            if wanted & broken(seed, fewer):
+            if wanted & broken(seed, fewer, site):
                 left = fewer
             else:
                 start += size

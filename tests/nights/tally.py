@@ -28,6 +28,8 @@ class Tally:
     effects: list[int] = field(default_factory=list)
     struck: Counter[str] = field(default_factory=Counter)
     """How often each fault of the catalogue struck."""
+    reached: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """In how many of them each fault took effect in each state; see `coverage`."""
     violations: list[str] = field(default_factory=list)
     """Each with the seed of its night."""
     broken: list[int] = field(default_factory=list)
@@ -39,6 +41,7 @@ class Tally:
         self.nights += other.nights
         self.effects += other.effects
         self.struck += other.struck
+        self.reached += other.reached
         self.violations += other.violations
         self.broken += other.broken
         self.cpu_s += other.cpu_s
@@ -80,7 +83,7 @@ def tally(seeds: Sequence[int], *, jobs: int) -> Tally:
 
 def _nights(seeds: Sequence[int]) -> Tally:
     found, began = Tally(), time.process_time()
-    with _rarely_swept():
+    with rarely_swept():
         for seed in seeds:
             _add(found, seed)
             gc.collect()  # now, while the processor still has the night at hand
@@ -89,7 +92,7 @@ def _nights(seeds: Sequence[int]) -> Tally:
 
 
 @contextmanager
-def _rarely_swept() -> Iterator[None]:
+def rarely_swept() -> Iterator[None]:
     """A world is one knot of references that lives as long as its night: looking for garbage meanwhile finds none."""
     gc.freeze()
     gc.disable()
@@ -111,6 +114,7 @@ def _add(found: Tally, seed: int) -> None:
         return
     found.effects.append(sum(1 for entry in night.world.ledger if entry.operation_id))
     found.struck.update(night.struck)
+    found.reached.update(night.reached)
     found.broken += [seed] if said else []
     found.violations += [f"{each} {_replay(seed)}" for each in said]
 

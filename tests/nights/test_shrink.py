@@ -35,6 +35,20 @@ def test_a_careless_engine_is_shown_in_five_events_or_fewer(
     assert "I1: desktop-003 is gone, and the morning does not name it" in capsys.readouterr().out
 
 
+def test_an_aimed_night_is_shrunk_on_its_own_site(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    careless = tuple(each for each in day._NAMED if each is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_NAMED", careless)
+    least = tmp_path / "least.json"
+    assert main(["shrink", "1", "--aims", "V4/away,T11/wait,H4/look", "--out", str(least)]) == 0
+    document = json.loads(least.read_text(encoding="utf-8"))
+    assert [(event["fault"], event["state"]) for event in document["events"]] == [("V4", "away")]
+    capsys.readouterr()
+    assert main(["replay", str(least)]) == 1
+    assert "is gone, and the morning does not name it" in capsys.readouterr().out
+
+
 def test_an_engine_that_crashes_is_told_by_its_seed_and_other_nights_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
