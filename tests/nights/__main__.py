@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> int:
         return 1 if found.broken else 0
     if asked.verb in ("coverage", "results"):
         ordinary = of_ordinary(tally(ORDINARY[: asked.ordinary], jobs=asked.jobs))
-        found = cover(asked.nights, jobs=asked.jobs, first=asked.first, before=ordinary)
-        return _told(found, keep=asked.verb == "results")
+        reached = cover(asked.nights, jobs=asked.jobs, first=asked.first, before=ordinary)
+        return _told(reached, keep=asked.verb == "results")
     if asked.verb == "replay":
         return _replay(asked.night, asked.aims)
     return _shrink(asked.seed, asked.aims, asked.out)
