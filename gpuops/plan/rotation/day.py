@@ -70,7 +70,7 @@ class RotateDay:
         kept = keeping(ml, [mine.vm for mine in desktops if mine.vm is not None], now, self.durations)
         canaries, seeds, others = _order(desktops, inventory, catalog)
         late = may_still_change(found, inventory)
-        unread = hidden((*found, *theirs), self.policy, inventory) if not self.originals else ()
+        unread = () if self.originals else tuple(hidden((*found, *theirs), self.policy, inventory))
         over = [mine for mine in _returnable(found) if mine not in late]
         waves = (
             Wave("let the ML VMs of the night keep their work", kept.hooks),
@@ -91,7 +91,7 @@ class RotateDay:
                 *unread,
                 *left_alone(theirs, self.policy, self.elsewhere),
             ),
-            because=() if found or theirs else ("no night has taken anything that is not back",),
+            because=() if found or theirs or unread else ("no night has taken anything that is not back",),
             choices=(*map(_choice, found), *(replace(_choice(mine), chosen=False) for mine in theirs)),
             disruptive=bool(ml),
         )
