@@ -68,7 +68,7 @@ def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3000)
 def test_thousands_of_nights_and_every_fault_of_them_often() -> None:
     """What these nights do not bring together often enough is aimed at after them."""
     jobs = os.cpu_count() or 1
