@@ -3,9 +3,9 @@
 All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
 changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
 
-The number of a lease (`epoch`) is higher than every one before it, and no two leases have the same. It is on the lock
-VM, in the journal of its holder, and in each marker that was set under it, so that a lock VM that was reverted to a
-snapshot shows.
+The number of a lease (`epoch`) is higher than every one that was seen before it, and comes from vCenter's clock: two
+leases have the same only where that clock was set back and the lock VM reverted as well. It is on the lock VM, in the
+journal of its holder, and in each marker that was set under it, so that a lock VM that was reverted to a snapshot shows.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def taken(before: Lease | None, owner: str, nonce: str, now: datetime, highest: 
     """The lease of a new holder. Raises Refused where there is no higher number.
 
     Its number is vCenter's time (hundredths of a second since 1970), or one more than the highest that was seen: so no
-    number is given twice, also where a lock VM was reverted to before a lease of which this machine knows nothing.
+    number is given twice while that clock goes forward, also where a lock VM was reverted to before a lease of which
+    this machine knows nothing.
     """
     number = max(number_of(before), highest.number) + 1
     by_the_clock = int(now.timestamp() * 100)
