@@ -5,7 +5,7 @@ changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.ch
 
 The number of a lease (`epoch`) is higher than every one that was seen before it, and comes from vCenter's clock: two
 leases have the same only where that clock was set back and the lock VM reverted as well. It is on the lock VM, in the
-journal of its holder, and in each marker that was set under it, so that a lock VM that was reverted to a snapshot shows.
+journal of its holder, and in each marker that was set under it, so that a lock VM which was reverted shows.
 """
 
 from __future__ import annotations
