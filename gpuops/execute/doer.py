@@ -424,9 +424,16 @@ class Doer:
             outcome.duration_s,
             refused=is_refusal(outcome),
             counts=counts,
+            suspended_at=self._suspended_at(outcome),
         )
         self._ended.append(outcome)
         return outcome
+
+    def _suspended_at(self, outcome: Outcome) -> datetime | None:
+        """When a suspend that is done was, as the look after it shows; None = it is none, or vCenter does not say."""
+        done = isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.DONE
+        vm = self.inventory.vms.get(outcome.step.vm) if done else None
+        return vm.suspended_at if vm is not None else None
 
 
 def wanted_power(step: Step) -> PowerState | None:

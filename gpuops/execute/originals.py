@@ -53,6 +53,7 @@ class Originals:
                 taken=book.takes.get(key, 0) > 0,
                 returned=saved.returned is not None,
                 drs=saved.drs,
+                suspended_at=saved.suspended_at,
                 unsure=key in book.lost and now - book.lost[key] < LATE,
                 policy=_parsed(saved.policy) if saved.policy else None,
                 leases=frozenset(book.leases.get(saved.night, ())),

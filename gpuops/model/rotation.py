@@ -212,6 +212,8 @@ class Original:
     """Whether it was seen as it was, afterwards."""
     drs: VmDrs | None = None
     """What DRS did with it; None = the night left that alone."""
+    suspended_at: datetime | None = None
+    """When the night suspended it, as vCenter showed that just afterwards; None = nothing tells."""
     unsure: bool = False
     """Whether what the night sent for it was lost so lately that it may still happen."""
     policy: Policy | None = field(default=None, repr=False)

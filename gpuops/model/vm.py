@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -115,6 +116,8 @@ class Vm:
     instance_uuid: str | None = None
     host: str | None = None
     power: PowerState | None = None
+    suspended_at: datetime | None = None
+    """When it was last suspended, whether or not it runs again since (VirtualMachineRuntimeInfo.suspendTime)."""
     connected: bool | None = None
     template: bool | None = None
     vcpus: int | None = None

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from gpuops.config import snapshot
 from gpuops.errors import UsageError
 from gpuops.model.inventory import Inventory
+from gpuops.model.vm import Vm
 
 EMPTY = Inventory("uuid", "8.0.3.0", datetime(2026, 11, 2, 18, 0, tzinfo=UTC))
 # Every field of the model takes part: hypothesis builds the dataclasses from their annotations.
@@ -41,6 +43,15 @@ def test_read_back_it_equals_what_was_saved(tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.mktemp("saved") / "inventory.json"
     snapshot.save(inventory, path)
     assert snapshot.load(path) == inventory
+
+
+def test_one_that_was_saved_before_a_property_was_read_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.json"
+    snapshot.save(replace(EMPTY, vms={"vm-1": Vm("vm-1", "vdi-01", suspended_at=EMPTY.taken_at)}), path)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    del document["inventory"]["vms"]["vm-1"]["suspended_at"]
+    path.write_text(json.dumps(document))
+    assert snapshot.load(path).vms == {"vm-1": Vm("vm-1", "vdi-01")}
 
 
 def test_the_file_is_versioned_and_private(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
-from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.record import Kind, Record, text_of
 from gpuops.execute.originals import Originals
 from gpuops.execute.state import default_state_dir
 from gpuops.execute.step_json import dump_step, load_step
@@ -208,6 +208,24 @@ def test_what_was_lost_may_still_come_for_ten_minutes(tmp_path: Path, end: Inten
     assert kept.lost == journal.book.lost
     clock.now += LATE
     assert [saved.unsure for saved in Originals(journal).all()] == [False]
+    journal.close()
+
+
+def test_when_a_desktop_was_suspended_is_kept_until_it_is_taken_anew(tmp_path: Path) -> None:
+    clock = Ticking()
+    journal = Journal.open(tmp_path / "state", "vc-1", clock)
+    run = journal.begin("rotate night", night="2026-11-20")
+    Originals(journal).save([original("vm-1"), original("vm-2")])
+    for vm, moment in (("vm-1", clock.now), ("vm-2", None)):  # an older gpuops noted none
+        op_id = journal.intend(run, SuspendVm(vm), small_world().snapshot())
+        journal.settled(op_id, IntentState.DONE, suspended_at=moment)
+        assert [saved.suspended_at for saved in Originals(journal).all() if saved.vm == vm] == [moment]
+    body = json.loads(text_of(dump_book(journal.book)))
+    kept = load_book("vc-1", Record(journal.book.seq, "", Kind.CHECKPOINT, clock.now, body))
+    assert kept is not None
+    assert kept.originals == journal.book.originals
+    journal.intend(run, SuspendVm("vm-1"), small_world().snapshot())
+    assert {saved.suspended_at for saved in Originals(journal).all()} == {None}
     journal.close()
 
 

@@ -31,6 +31,7 @@ def epidemics_of(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> tuple
         *_withdrawn(seed, desktops),
         *_moved_out(seed, desktops),
         *_reverted(seed, desktops, ml),
+        *suspended_before(seed, desktops),
         *_thieves(seed, ml),
         *_boomerangs(seed, desktops),
         *_unseen(seed),
@@ -94,6 +95,19 @@ def _reverted(seed: int, desktops: Sequence[str], ml: Sequence[str]) -> list[Eve
     changes = (
         {"target": vm, "at_s": float(rng.randint(first_s, last_s)), "happening": rng.choice(kinds)} for vm in vms
     )
+    return [Event("V11", rules_of("V11", each)) for each in changes]
+
+
+def suspended_before(seed: int, desktops: Sequence[str]) -> list[Event]:
+    """While desktops are away each, or every other one, is reverted to a snapshot in which it is suspended too: it is
+    away as before, in another state."""
+    rng = _dice(seed, "suspended before", 2 * ONE_IN)
+    if rng is None:
+        return []
+    changes: list[dict[str, Any]] = [
+        {"target": vm, "at_s": float(rng.randint(900, MORNING_S)), "happening": "vm.reverted_to_suspended"}
+        for vm in desktops[:: rng.choice([1, 2])]
+    ]
     return [Event("V11", rules_of("V11", each)) for each in changes]
 
 

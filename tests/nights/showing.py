@@ -29,6 +29,7 @@ from gpuops.sim.world import World
 NVIDIA = 0x10DE
 _FIELDS = {
     "runtime.powerState": "power",
+    "runtime.suspendTime": "suspended_at",
     "runtime.host": "host",
     "runtime.connectionState": "connected",
     "runtime.numMksConnections": "console_connections",
@@ -156,6 +157,7 @@ class Showing:
             instance_uuid=state.instance_uuid,
             host=state.host,
             power=_POWERS[state.power],
+            suspended_at=state.suspend_time,
             connected=vm._connection() == "connected",
             template=state.is_template,
             vcpus=state.cpus,

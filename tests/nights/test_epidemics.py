@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
-from tests.nights.epidemics import ONE_IN, REVERTED, epidemics_of
+from tests.nights.epidemics import ONE_IN, REVERTED, epidemics_of, suspended_before
 from tests.nights.night import Played, play
+from tests.nights.reverting import replaced
 from tests.nights.worlds import site_of
 
 SEEDS = range(0, 3000, 2)
+SUSPENDED_BEFORE = [seed for seed in SEEDS if suspended_before(seed, ["desktop-001"])]
 
 
 def seeds_with(fault: str) -> list[int]:
     return [seed for seed in SEEDS if any(each.fault == fault for each in epidemics_of(seed, ["desktop-001"], []))]
 
 
-def nights_with(fault: str, number: int) -> Iterator[Played]:
-    """The first nights of it in worlds that have room for it."""
-    seeds = (seed for seed in seeds_with(fault) if site_of(seed).size.desktops >= 8)
-    return (play(seed) for seed, _ in zip(seeds, range(number), strict=False))
+def nights_of(seeds: Iterable[int], number: int) -> Iterator[Played]:
+    """The first of these nights in worlds that have room for what befalls them."""
+    large = (seed for seed in seeds if site_of(seed).size.desktops >= 8)
+    return (play(seed) for seed, _ in zip(large, range(number), strict=False))
 
 
 @pytest.mark.parametrize("fault", ["V11"])
@@ -33,7 +35,7 @@ def test_it_befalls_its_share_of_nights(fault: str) -> None:
 
 def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
     kinds, powers = Counter[str](), Counter[tuple[str, str]]()
-    for night in nights_with("V11", 16):
+    for night in nights_of((seed for seed in seeds_with("V11") if seed not in SUSPENDED_BEFORE), 16):
         assert violations(night) == []
         kinds.update(rule.happening for event in night.events if event.fault == "V11" for rule in event.rules)
         taken = {entry.moid for entry in effects(night, SUSPEND)}
@@ -43,3 +45,11 @@ def test_snapshots_are_reverted_also_of_desktops_that_are_away() -> None:
     assert set(kinds) == set(REVERTED)
     assert powers["suspended", "poweredOff"]
     assert powers["suspended", "poweredOn"]
+
+
+def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> None:
+    found = 0
+    for night in nights_of(SUSPENDED_BEFORE, 8):
+        assert violations(night) == []
+        found += len(list(replaced(night)))
+    assert found > 5, "they come back in that state"

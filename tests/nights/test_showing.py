@@ -8,8 +8,10 @@ from typing import Any
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
+from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection
 from tests.nights.showing import Showing
 from tests.wire.conftest import target_of
@@ -69,6 +71,12 @@ def test_a_night_sees_what_our_client_reads() -> None:
             same()
             if task is not None:
                 assert [end.error for end in vcenter.wait([task], 600)] == [None]
+            same()
+        for power in ("suspended", "running"):
+            [vm] = [vm for vm in world.by_type("VirtualMachine") if vm.name == "vdi-006"]
+            with world.lock:
+                rule = Rule(Effect.HAPPEN, happening=f"vm.reverted_to_{power}")
+                HAPPENINGS[rule.happening].strike(world, [vm], rule)
             same()
         host = world.get(showing.inventory().vms[names["ml-06"]].host)
         host.state.in_maintenance = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -19,9 +20,10 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import GONE, MARK, OFF, SUSPEND, effects, is_desktop
 from tests.nights.hooks import RUN
 from tests.nights.night import Played
+from tests.nights.reverting import REVERT
 from tests.nights.situations import SITUATIONS
 from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, without
-from tests.nights.truths import LEASE_OP, NOTHING, REFUSES, TRUTHS
+from tests.nights.truths import ANOTHER, LEASE_OP, NOTHING, REFUSES, TRUTHS
 from tests.nights.worlds import EVENING, LOCK
 
 SEED = 7_200_000
@@ -205,6 +207,25 @@ def idle_name(night: Played) -> str:
     return min(night.names[moid] for moid in night.running - touched)
 
 
+def reverted_without_a_word(night: Played) -> Played:
+    """Somebody reverts a desktop just before the last return looks, and that does not speak of it."""
+    [back] = [number for number in returns(night) if night.told[number][0].plan.steps]
+    looked = night.told[back][0].before.taken_at
+    entries = list(night.world.ledger)
+    at = next(place for place, entry in enumerate(entries) if entry.at >= looked)
+    suspended = first(night, SUSPEND, desktop=True)
+    reverted = replace(suspended, method=REVERT, operation_id="", at=looked - timedelta(seconds=1),
+                       after={"suspend_time": EVENING.isoformat()})  # fmt: skip
+    longer = [(report, length + 1) for report, length in night.told]
+    return replace(with_ledger(night, [*entries[:at], reverted, *entries[at:]]), told=longer)
+
+
+def another_state_of_nobody(night: Played) -> Played:
+    report = night.told[0][0]
+    warnings = (f"{idle_name(night)}: {ANOTHER} yesterday",)
+    return told(night, 0, replace(report, plan=replace(report.plan, warnings=warnings)))
+
+
 DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("every_report_is_shown", quiet, shown_badly),
     ("gone_is_gone", quiet, lambda night: with_unmet(min(night.names.values()), GONE)(night)),
@@ -232,6 +253,8 @@ DOCTORED: list[tuple[str, Any, Doctor]] = [
     ("what_is_over_is_left", quiet, stopped_again),
     ("each_return_advises", quiet, resume_without_a_word),
     ("nothing_to_do_is_so", quiet, nothing_was_taken),
+    ("another_state_is_named", quiet, reverted_without_a_word),
+    ("only_another_state_is_named", quiet, another_state_of_nobody),
 ]  # fmt: skip
 
 

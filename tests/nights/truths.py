@@ -29,6 +29,7 @@ from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
 from tests.nights.night import Played
+from tests.nights.reverting import replaced, tells
 from tests.nights.several import Several
 from tests.nights.worlds import DAY, HOOK, LOCK
 
@@ -43,6 +44,7 @@ UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 CUT_OFF: Final = "the run was cut off"
 """How the reason begins of what nobody saw end because its run did not."""
+ANOTHER: Final = "its suspended state is of"
 NOTHING: Final = "no night has taken anything that is not back"
 ROW: Final = 2
 """So many refusals in a row stop a night."""
@@ -269,16 +271,21 @@ def a_reason_is_told(night: Played) -> Iterator[str]:
                 yield f"I24: {outcome.step} is {outcome.verdict}, and nobody is told why"
 
 
+def _called(night: Played) -> dict[str, set[str]]:
+    """By VM (ref) that something was done to, the names that it has had."""
+    called: dict[str, set[str]] = {}
+    for entry in night.world.ledger:
+        called.setdefault(entry.moid, {night.names.get(entry.moid, "")}).add(entry.name)
+        called[entry.moid].add(str(entry.after.get("name", "")))
+    return called
+
+
 def whoever_is_away_is_named(night: Played) -> Iterator[str]:
     """I1: whoever has not come back is named by each return, by a name that it has had; unless a fault hides where a VM
     is, or a person gave it up."""
     if any(event.fault in UNSEEN for event in night.events) or not _alone(night):
         return
-    ledger = list(night.world.ledger)
-    called: dict[str, set[str]] = {}
-    for entry in ledger:
-        called.setdefault(entry.moid, {night.names.get(entry.moid, "")}).add(entry.name)
-        called[entry.moid].add(str(entry.after.get("name", "")))
+    ledger, called = list(night.world.ledger), _called(night)
     for report, length in night.told:
         if not _returns(report) or not report.applied:
             continue
@@ -365,8 +372,9 @@ def nothing_to_do_is_so(night: Played) -> Iterator[str]:
                 yield f"I24: {NOTHING}, a return {'says' if found else 'does not say'}"
 
 
-def _returns(report: Report) -> bool:
-    return type(report.request).__name__ == "RotateDay"
+def _returns(report: Report, *, alone: bool = False) -> bool:
+    """`alone`: one of some VMs alone, which were named, is one too."""
+    return type(report.request).__name__ in ("RotateDay", *(("RestoreVms",) if alone else ()))
 
 
 def each_return_advises(night: Played) -> Iterator[str]:
@@ -381,10 +389,38 @@ def each_return_advises(night: Played) -> Iterator[str]:
                 yield f"I1: {night.names.get(outcome.step.vm)} is {outcome.verdict}, and nobody is told what to do"
 
 
+def another_state_is_named(night: Played) -> Iterator[str]:
+    """I24: a desktop that was reverted to another suspended snapshot while it was away is named, with both moments, by
+    the return that saw it so and resumed it; unless a fault hides what vCenter shows, or sets its clock."""
+    if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not _alone(night):
+        return
+    called = _called(night)
+    for each in replaced(night):
+        report = next((report for report, length in night.told if length >= each.resumed.sequence), None)
+        if report is None or report.journal_lost or not _returns(report, alone=True):
+            continue
+        seen = each.reverted.at < report.before.taken_at <= each.resumed.at
+        if seen and not tells(report, called[each.moid], each):
+            yield f"I24: {night.names.get(each.moid)} is resumed in a state of {each.now}, and nobody is told"
+
+
+def only_another_state_is_named(night: Played) -> Iterator[str]:
+    """I24: a desktop that was suspended once, and in no other way came to a suspended state, is not told to be in
+    another one."""
+    called, changes = _called(night), Counter[str]()
+    for entry in night.world.ledger:
+        changes[entry.moid] += entry.after.get("suspend_time") is not None
+    others = {name for moid, count in changes.items() if count > 1 for name in called[moid]}
+    for report, _ in night.told:
+        for warning in report.plan.warnings:
+            if ANOTHER in warning and warning.partition(": ")[0] not in others:
+                yield f"I24: its suspended state is that of its night, and a return says: {warning}"
+
+
 TRUTHS: Final = (
     every_report_is_shown, gone_is_gone, gone_is_let_go, refusals_are_so, refused_stops, over_has_begun, noted_once,
     numbers_grow, asked_at_most, no_return_is_kept_away, never_sent_is_not_lost, moved_meanwhile, hooks_end_as_told,
     left_over_come_back, no_directpath_is_suspended, foretold, closed_once, closed_at_the_end,
     only_who_is_away_is_named, a_reason_is_told, whoever_is_away_is_named, what_is_over_is_left, each_return_advises,
-    nothing_to_do_is_so,
+    nothing_to_do_is_so, another_state_is_named, only_another_state_is_named,
 )  # fmt: skip

@@ -322,9 +322,11 @@ def test_ledger_tells_each_effect_with_what_was_before(lab: Lab) -> None:
     assert (entry.method, entry.name) == ("SuspendVM_Task", "vdi-01")
     assert entry.before == {
         "power": "poweredOn",
+        "suspend_time": None,
         "gpus": [{"gpu": "0000:d8:00.0", "profile": "nvidia_a40-8q", "start": None}],
     }
-    assert entry.after == {"power": "suspended", "gpus": []}
+    assert entry.after == {"power": "suspended", "suspend_time": entry.at.isoformat(), "gpus": []}
+    assert lab.vm("vdi-01").runtime.suspendTime == entry.at
 
 
 def test_reset_keeps_the_slot(lab: Lab) -> None:

@@ -121,6 +121,8 @@ class Saved:
     drs: VmDrs | None = None
     policy: str = ""
     """Text of the policy under which a night took it last, or was to; empty = no record tells."""
+    suspended_at: datetime | None = None
+    """When the night suspended it, as vCenter showed that; None = no record tells."""
 
 
 class DurationKey(NamedTuple):
@@ -296,7 +298,7 @@ class Book:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
         saved = self.originals.get(self.key_of(run.night or "", intended.vm, intended.uuid))
         if saved is not None:
-            saved.returned = None
+            saved.returned = saved.suspended_at = None
             saved.policy = run.policy or saved.policy
 
     def _took(self, night: str, intended: Intended, count: int) -> None:
@@ -342,6 +344,9 @@ class Book:
             self.lost.pop(key, None)
             if intended.state is IntentState.UNKNOWN:
                 self.lost[key] = record.at
+        saved = self.originals.get(self.key_of(night, intended.vm, intended.uuid))
+        if saved is not None and "suspended" in record.body:
+            saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
 

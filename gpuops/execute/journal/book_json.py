@@ -15,7 +15,7 @@ from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.breaker import Setbacks
 
-FOLD: Final = 11
+FOLD: Final = 12
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -55,12 +55,12 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.seq = book.checkpoint = record.seq
     book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
     book.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, count, text in body["originals"]:
-        came = datetime.fromisoformat(returned) if returned is not None else None
+    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, count, text in body["originals"]:
         before = VmDrs(drs) if drs is not None else None
         book.originals[night, vm] = Saved(
-            night, vm, Role(role), uuid, name, host, tuple(profiles), came, before, body["texts"][text]
-        )
+            night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
+            body["texts"][text], _load_moment(suspended),
+        )  # fmt: skip
         if count:
             book.takes[night, vm] = count
     book.takes |= {(night, vm): count for night, vm, count in body["takes"]}
@@ -75,7 +75,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.leases = {night: set(held) for night, held in body["leases"].items()}
     book.skips = {(policy, night) for policy, night in body["skips"]}
     book.given_up = {each["ref"]: _load_given_up(each) for each in body["given_up"]}
-    book.changed = datetime.fromisoformat(body["changed"]) if body["changed"] is not None else None
+    book.changed = _load_moment(body["changed"])
     return book
 
 
@@ -119,11 +119,16 @@ def _load_given_up(body: Mapping[str, Any]) -> GivenUp:
 
 
 def _dump_saved(saved: Saved) -> list[Any]:
-    returned = _moment(saved.returned)
+    returned, suspended = _moment(saved.returned), _moment(saved.suspended_at)
     return [
-        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs
+        saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs,
+        suspended,
     ]  # fmt: skip
 
 
 def _moment(moment: datetime | None) -> str | None:
     return moment.isoformat() if moment is not None else None
+
+
+def _load_moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text is not None else None

@@ -240,13 +240,19 @@ class Journal:
         *,
         refused: bool = False,
         counts: bool = True,
+        suspended_at: datetime | None = None,
     ) -> None:
-        """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked."""
+        """What became of it. `refused`: vCenter would refuse the next one too; not `counts`: it was never asked.
+
+        `suspended_at`: of a suspend, the moment that vCenter shows for it; None = it shows none.
+        """
         body: dict[str, Any] = {"op": op_id, "state": state, "reason": reason, "duration_s": duration_s}
         if refused:
             body["refused"] = True
         if not counts:
             body["counts"] = False
+        if suspended_at is not None:
+            body["suspended"] = suspended_at.isoformat()
         self._append(lambda _: [(_run_of(op_id), Kind.SETTLED, body)])
 
     def open_intents(self, run: Run) -> tuple[Intent, ...]:

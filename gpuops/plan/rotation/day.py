@@ -13,7 +13,7 @@ from gpuops.model.vm import PowerState, Vm, VmDrs
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Choice, Plan, Rejection, Wave
-from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute
+from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, Step
 from gpuops.plan.placement.return_order import resume_or_power_on, return_order
 from gpuops.plan.rotation.drs import put_back
 from gpuops.plan.rotation.durations import Durations
@@ -29,6 +29,7 @@ from gpuops.plan.rotation.ours import (
     ours,
     vms_of,
 )
+from gpuops.plan.rotation.suspended_state import another_state
 from gpuops.plan.rotation.under_lease import kept_apart, left_alone, lock_vms
 
 
@@ -55,7 +56,9 @@ class RotateDay:
 
         A VM that cannot be returned is named in `unmet` with one safe command.
         """
-        return self.undoing(ours(self.policy, self.originals, inventory), inventory, catalog, now)
+        found = ours(self.policy, self.originals, inventory)
+        plan = self.undoing(found, inventory, catalog, now)
+        return replace(plan, warnings=(*plan.warnings, *in_another_state(found, plan.steps)))
 
     def lock_vms(self, inventory: Inventory) -> Mapping[str, str | None]:
         """By VM, the name of the lock VM whose lease its return goes under."""
@@ -126,6 +129,14 @@ def _unmark(over: Iterable[Ours]) -> Iterator[SetAttribute]:
 
 
 _NAMED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.FOREIGN, Whereabouts.UNKNOWN)
+
+
+def in_another_state(found: Iterable[Ours], steps: Iterable[Step]) -> tuple[str, ...]:
+    """What is said of each desktop that these steps resume, and whose user does not find what the night suspended."""
+    resumed = {step.vm for step in steps if isinstance(step, ResumeVm)}
+    there = ((mine.original, mine.vm) for mine in found if mine.vm is not None and mine.vm.ref in resumed)
+    told = ((original.name, another_state(original, vm)) for original, vm in there)
+    return tuple(f"{name}: {another}" for name, another in told if another)
 
 
 def _returnable(found: Iterable[Ours]) -> list[Ours]:

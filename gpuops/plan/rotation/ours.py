@@ -23,6 +23,7 @@ from gpuops.model.ml_queue import entry_of
 from gpuops.model.rotation import Marker, Original, Policy, Role, parse_marker
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.command_line import called, command
+from gpuops.plan.rotation.suspended_state import another_state
 
 RETURN_COMMAND: Final = "gpuops rotate day"
 """Safe at any time: it only resumes suspended desktops and stops ML VMs that a night started."""
@@ -316,7 +317,9 @@ def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:
         case PowerState.ON if original.taken:
             return Ours(original, vm, Whereabouts.BACK, "is running")
         case PowerState.SUSPENDED if original.taken or marked:
-            return Ours(original, vm, Whereabouts.AWAY, f"suspended in night {original.night}", RETURN_COMMAND)
+            another = another_state(original, vm)
+            reason = f"suspended in night {original.night}" + (f"; {another}" if another else "")
+            return Ours(original, vm, Whereabouts.AWAY, reason, RETURN_COMMAND)
         case PowerState.OFF if taken:
             reason = "is powered off: its suspended state was discarded by somebody else"
             return Ours(original, vm, Whereabouts.LOST, reason, RETURN_COMMAND, "power it on in the vSphere Client")

@@ -11,7 +11,7 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Plan, Rejection, Wave, refuse
 from gpuops.plan.core.steps import ShutDownGuest
-from gpuops.plan.rotation.day import RotateDay
+from gpuops.plan.rotation.day import RotateDay, in_another_state
 from gpuops.plan.rotation.ours import Ours, Whereabouts, ours
 
 _AS_IT_WAS = (Whereabouts.BACK, Whereabouts.UNTOUCHED)
@@ -49,7 +49,7 @@ class RestoreVms:
         doubtful = {vm.ref: f"{vm.name}: {mine.doubt}" for mine in meant if mine.doubt and (vm := mine.vm) is not None}
         return replace(
             narrowed,
-            warnings=(*narrowed.warnings, *doubtful.values()),
+            warnings=(*narrowed.warnings, *doubtful.values(), *in_another_state(meant, narrowed.steps)),
             disruptive=narrowed.disruptive or any(step.vm in doubtful for step in narrowed.steps),
             because=(
                 *(f"{mine.original.name}: {mine.reason}" for mine in meant if mine.whereabouts in _AS_IT_WAS),

@@ -28,6 +28,7 @@ def facts(vm: VmState) -> dict[str, Any]:
         "host": vm.host,
         "folder": vm.folder,
         "power": vm.power.value,
+        "suspend_time": vm.suspend_time.isoformat() if vm.suspend_time else None,
         "template": vm.is_template,
         "cpus": vm.cpus,
         "cores_per_socket": vm.cores_per_socket,

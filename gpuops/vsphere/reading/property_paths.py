@@ -54,6 +54,7 @@ VM: Final = (
     "parentVApp",
     "runtime.host",
     "runtime.powerState",
+    "runtime.suspendTime",
     "runtime.connectionState",
     "runtime.question",
     "runtime.numMksConnections",

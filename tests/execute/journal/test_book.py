@@ -39,8 +39,12 @@ class Writer:
         op_id = f"gpuops-{run}-{number}"
         self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm}}, seen=NOW.isoformat(), before=before)
 
-    def settle(self, run: str, number: int, state: str, duration_s: float | None = None) -> None:
-        self.write(run, Kind.SETTLED, op=f"gpuops-{run}-{number}", state=state, reason="", duration_s=duration_s)
+    def settle(
+        self, run: str, number: int, state: str, duration_s: float | None = None, suspended_at: datetime | None = None
+    ) -> None:
+        body = {"op": f"gpuops-{run}-{number}", "state": state, "reason": "", "duration_s": duration_s}
+        more = {"suspended": suspended_at.isoformat()} if suspended_at is not None else {}
+        self.write(run, Kind.SETTLED, **body, **more)
 
     def book(self) -> Book:
         return fold(Book("vc-1"), self.records)
@@ -59,7 +63,14 @@ ACTS = st.one_of(
     st.tuples(st.just("end"), RUNS),
     st.tuples(st.just("save"), VMS, st.sampled_from(["n1", "n2"])),
     st.tuples(st.just("intend"), RUNS, st.integers(1, 3), VMS, st.sampled_from(["SuspendVm", "ResumeVm"])),
-    st.tuples(st.just("settle"), RUNS, st.integers(1, 3), st.sampled_from(["done", "failed", "unknown"]), st.just(3.5)),
+    st.tuples(
+        st.just("settle"),
+        RUNS,
+        st.integers(1, 3),
+        st.sampled_from(["done", "failed", "unknown"]),
+        st.just(3.5),
+        st.sampled_from([None, NOW]),
+    ),
     st.tuples(st.just("submit"), RUNS, st.integers(1, 3)),
     st.tuples(st.just("return"), VMS, st.sampled_from(["n1", "n2"])),
     st.tuples(st.just("days pass")),

@@ -1,0 +1,34 @@
+"""Rotation, suspended states: whether a desktop is still suspended in the state that its night suspended it in.
+
+Who reverts it to a snapshot that was taken of it suspended puts the memory of then in the place of its user's, and
+`runtime.suspendTime` tells (vSphere API reference: it is updated every time the VM is suspended). The desktop is
+resumed all the same, for its user must have one, and the return names it. The journal alone has the moment of the
+night: the marker is set before the suspend, and to write the moment there would be one more change of each VM.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from gpuops.model.rotation import Original
+from gpuops.model.vm import PowerState, Vm
+
+GRAIN: Final = timedelta(seconds=1)
+"""Moments that are no further apart may be one, written down twice."""
+
+
+def another_state(original: Original, vm: Vm) -> str:
+    """How a desktop that is suspended came to another state than the one of its night, with both moments; empty = it
+    is in that one, or nobody can tell."""
+    then, now = original.suspended_at, vm.suspended_at
+    if vm.power is not PowerState.SUSPENDED or then is None or now is None or abs(now - then) <= GRAIN:
+        return ""
+    reverted = "reverted it to a snapshot"
+    happened = reverted if now < then else f"resumed and suspended it since, or {reverted}"
+    moments = f"its suspended state is of {_shown(now)}, not of {_shown(then)} when its night suspended it"
+    return f"{moments}: somebody has {happened}; tell its user"
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S %Z}"
