@@ -22,15 +22,13 @@ def hunt(
     invariant: str, first: int, budget_s: float, *, quiet: bool, soap: bool, situation: str = ""
 ) -> dict[str, Any]:
     """Nights played, seconds of one core, what the checker said (None: nothing), and what else was seen on the way."""
-    kind: type[Nightly] = SoapNightly if soap else Nightly
     began, nights, others = time.process_time(), 0, set()
     for seed in count(first, 2):
         if time.process_time() - began > budget_s:
             break
         nights += 1
         try:
-            night = SITUATIONS[situation](seed) if situation else kind(seed, () if quiet else None)
-            said = violations(night.play())
+            said = violations(_night(seed, quiet=quiet, soap=soap, situation=situation).play())
         except Exception as error:
             said = [f"{type(error).__name__}: {error}"]
         named = [each for each in said if each.partition(":")[0] == invariant]
@@ -44,6 +42,13 @@ def hunt(
         "said": None,
         "others": sorted(others),
     }
+
+
+def _night(seed: int, *, quiet: bool, soap: bool, situation: str) -> Nightly:
+    if not situation:
+        return (SoapNightly if soap else Nightly)(seed, () if quiet else None)
+    situated = SITUATIONS[situation]
+    return type(situated.__name__, (situated, SoapNightly), {})(seed) if soap else situated(seed)
 
 
 if __name__ == "__main__":

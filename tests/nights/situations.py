@@ -25,13 +25,16 @@ from gpuops.execute.status import status
 from gpuops.model.rotation import Policy, Role
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings import vms as others
 from gpuops.sim.inventory.registration import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
+from gpuops.sim.operations import power
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
 from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
+from tests.nights.epidemics import READ_FOR_IDLE
 from tests.nights.event import Event
 from tests.nights.night import MORNING, Nightly, Played, wakes
 from tests.nights.worlds import DAY, EVENING, LOCK, Site, Size, arranged
@@ -513,6 +516,69 @@ class Stated(Situated):
         return "" if true.get(told.whereabouts, True) else f"{told.original.name} is {told.whereabouts}, and is {power}"
 
 
+class MarkersStay(Situated):
+    """No return can clear a marker; when all are back, somebody starts ML VMs that the night had."""
+
+    def events(self, site: Site) -> Sequence[Event]:
+        return [Event("G1")]
+
+    def arrange(self) -> None:
+        refuses = replace(rules_of("A2")[0], method="SetField", fault="TaskInProgress", times=None)
+        morning_s = (MORNING - EVENING).total_seconds()
+        self.at(morning_s - 5, partial(self.world.injector.add, refuses))
+        for vm in self.world.by_type("VirtualMachine"):
+            if vm.name.startswith("ml-"):
+                self.at(morning_s + self.rng.uniform(2400, 3000), partial(others.started, vm, SOMETHING))
+
+
+class Belated(Situated):
+    """Suspends get no reply and leave no task, and arrive when a return has looked, soon after the night."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        lost = {"method": "SuspendVM_Task", "times": None, "skip": self.rng.choice([0, 1, 2])}
+        return [Event("T1", rules_of("T1", lost))]
+
+    def arrange(self) -> None:
+        self._on_the_way: set[str] = set()
+
+    def _evening(self) -> Sequence[tuple[Half, datetime]]:
+        return [(Half.NIGHT, EVENING), (Half.DAY, EVENING + timedelta(minutes=4))]
+
+    def met(self, before: bool, step: str, name: str) -> None:
+        vm = self.named(name)
+        if before or step != "SuspendVm" or vm is None or name in self._on_the_way:
+            return
+        if vm.state.power is Power.ON and self.world.tasks.running(vm) is None:
+            self._on_the_way.add(name)
+            call = replace(somebody(self.world, "SuspendVM_Task"), operation_id=self.played.asks[-1][0])
+            self.at(self.rng.uniform(360, 560), partial(self._arrives, vm, call))
+
+    def _arrives(self, vm: VirtualMachine, call: Call) -> None:
+        if vm.is_registered and vm.state.power is Power.ON and self.world.tasks.running(vm) is None:
+            power.suspend(vm, call)
+
+
+class Untold(Situated):
+    """Of desktops that are worked with, how much they are used is not told."""
+
+    policy: Mapping[str, Any] = {"full": True}
+
+    def events(self, site: Site) -> Sequence[Event]:
+        self._at_work = {f"desktop-{each:03}" for each in self.rng.sample(range(1, 13), 4)}
+        return [
+            Event("A10", rules_of("A10", {"target": desktop, "property": told, "times": None}))
+            for desktop in sorted(self._at_work)
+            for told in READ_FOR_IDLE
+        ]
+
+    def arrange(self) -> None:
+        for vm in self.desktops():
+            if vm.name in self._at_work:
+                self._works_from_afar(vm)
+
+
 def differences(seen: Report, done: Report, *, settled: bool = True) -> list[str]:
     """Where a report of what would be done and the one of what was done are not the same.
 
@@ -537,6 +603,6 @@ SITUATIONS: Final[Mapping[str, type[Situated]]] = {
     for each in (
         Woken, LoggedOff, Failing, Refused, Unmarked, LeftOver, Reidentified, Redevised, Overtaken, Silent, Unread,
         ReadAnew, Late, SlowDisk, SlowDiskAtWork, TakenOver, Hooked, Calm, Paused, Reverted, LockBusy, NextNight,
-        Looked, Stated,
+        Looked, Stated, MarkersStay, Belated, Untold,
     )
 }  # fmt: skip

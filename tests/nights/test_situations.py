@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.nights.checkers import violations
-from tests.nights.doings import SUSPEND, effects
+from tests.nights.doings import START, SUSPEND, effects, is_ours
 from tests.nights.filed import damaged_violations
 from tests.nights.situations import SITUATIONS
 
@@ -27,6 +27,25 @@ def test_a_night_holds_in_each_situation(situation: str) -> None:
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_many_nights_hold_in_each_situation(situation: str) -> None:
     assert broken(situation, MANY) == []
+
+
+def test_somebody_starts_ml_vms_whose_markers_stay() -> None:
+    nights = (SITUATIONS["MarkersStay"](seed).play() for seed in range(FIRST, FIRST + 2 * FEW, 2))
+    assert any(entry.method == START and not is_ours(entry) for night in nights for entry in night.world.ledger)
+
+
+def test_suspends_arrive_after_the_return_that_waits_for_them() -> None:
+    night = SITUATIONS["Belated"](FIRST).play()
+    [early, *_] = [length for report, length in night.told if type(report.request).__name__ == "RotateDay"]
+    assert [entry for entry in effects(night, SUSPEND) if entry.sequence > early]
+
+
+def test_who_is_worked_with_untold_is_left_and_others_are_taken() -> None:
+    night = SITUATIONS["Untold"](FIRST).play()
+    hidden = {rule.target for event in night.events for rule in event.rules}
+    taken = {entry.name for entry in effects(night, SUSPEND)}
+    assert taken
+    assert not taken & hidden
 
 
 def test_a_journal_that_somebody_changed_is_told_and_keeps_nobody_away() -> None:
