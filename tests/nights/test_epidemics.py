@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from gpuops.execute.half import Half
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
 from tests.nights.epidemics import ONE_IN, REVERTED, epidemics_of, suspended_before
-from tests.nights.night import Played, play
+from tests.nights.event import Event
+from tests.nights.night import Nightly, Played, play
 from tests.nights.reverting import replaced
 from tests.nights.worlds import site_of
 
@@ -53,3 +55,12 @@ def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> Non
         assert violations(night) == []
         found += len(list(replaced(night)))
     assert found > 5, "they come back in that state"
+
+
+@pytest.mark.parametrize("point", range(6, 120, 16))
+def test_a_return_that_is_killed_leaves_nobody_of_them_unnamed(point: int) -> None:
+    seed = 594
+    reverts = [event for event in play(seed).events if event.fault == "V11"]
+    night = Nightly(seed, [*reverts, Event("K1", point=point, target=Half.DAY)]).play()
+    assert violations(night) == []
+    assert len(list(replaced(night))) > 3

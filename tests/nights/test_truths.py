@@ -222,7 +222,7 @@ def reverted_without_a_word(night: Played) -> Played:
 
 def another_state_of_nobody(night: Played) -> Played:
     report = night.told[0][0]
-    warnings = (f"{idle_name(night)}: {ANOTHER} yesterday",)
+    warnings = (f"{idle_name(night)}: {ANOTHER}",)
     return told(night, 0, replace(report, plan=replace(report.plan, warnings=warnings)))
 
 

@@ -44,7 +44,7 @@ UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
 CUT_OFF: Final = "the run was cut off"
 """How the reason begins of what nobody saw end because its run did not."""
-ANOTHER: Final = "its suspended state is of"
+ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
 ROW: Final = 2
 """So many refusals in a row stop a night."""
@@ -391,7 +391,8 @@ def each_return_advises(night: Played) -> Iterator[str]:
 
 def another_state_is_named(night: Played) -> Iterator[str]:
     """I24: a desktop that was reverted to another suspended snapshot while it was away is named, with both moments, by
-    the return that saw it so and resumed it; unless a fault hides what vCenter shows, or sets its clock."""
+    the return that saw it so and resumed it, or where that was cut off by the next one, if it is not closed by then;
+    unless a fault hides what vCenter shows, or sets its clock."""
     if any(event.fault in (*UNSEEN, "K7") for event in night.events) or not _alone(night):
         return
     called = _called(night)
@@ -399,8 +400,17 @@ def another_state_is_named(night: Played) -> Iterator[str]:
         report = next((report for report, length in night.told if length >= each.resumed.sequence), None)
         if report is None or report.journal_lost or not _returns(report, alone=True):
             continue
-        seen = each.reverted.at < report.before.taken_at <= each.resumed.at
-        if seen and not tells(report, called[each.moid], each):
+        looked = report.before.taken_at
+        closed = any(
+            record.kind is Kind.RETURNED and record.body["vm"] == each.moid and record.at <= looked
+            for record, _ in night.kept
+        )
+        others = any(
+            entry.moid == each.moid and each.resumed.sequence < entry.sequence and "power" in entry.after
+            for entry in night.world.ledger
+        )
+        runs_on = looked <= each.resumed.at or not (closed or others)
+        if each.reverted.at < looked and runs_on and not tells(report, called[each.moid], each):
             yield f"I24: {night.names.get(each.moid)} is resumed in a state of {each.now}, and nobody is told"
 
 

@@ -62,7 +62,7 @@ def shown(moment: datetime) -> str:
 
 
 def warned(report: Report) -> list[str]:
-    return [each for each in report.plan.warnings if "suspended state" in each]
+    return [each for each in report.plan.warnings if "when its night suspended it" in each]
 
 
 def back(wire: Wire) -> set[str]:
@@ -88,6 +88,24 @@ def test_it_is_resumed_and_named_with_both_moments(lab_wire: Wire, way: str) -> 
     assert report.exit_code == 0
     assert warned(report) == [f"{NAME}: {another}"]
     assert NAME in back(lab_wire)
+
+
+def test_one_that_is_resumed_before_the_return_is_named_once(lab_wire: Wire) -> None:
+    """By its broker perhaps, or by a return that was cut off."""
+    lab_wire.night()
+    then = suspended_at(lab_wire)
+    revert(lab_wire)
+    with lab_wire.server.world.lock:
+        power.stop(desktop(lab_wire, "ml-09"), somebody(lab_wire.server.world, "PowerOffVM_Task"), clean=False)
+        power.power_on(desktop(lab_wire), somebody(lab_wire.server.world, "PowerOnVM_Task"), None)
+        lab_wire.server.world.clock.advance(timedelta(minutes=10).total_seconds())
+    assert NAME in back(lab_wire)
+    [warning] = warned(lab_wire.day())
+    assert warning.startswith(
+        f"{NAME}: it was resumed in a suspended state of {shown(suspended_at(lab_wire))}, not of "
+    )
+    assert shown(then) in warning
+    assert warned(lab_wire.day()) == []
 
 
 def test_a_restore_of_others_does_not_speak_of_it(lab_wire: Wire) -> None:

@@ -132,11 +132,20 @@ _NAMED = (Whereabouts.CHANGING, Whereabouts.LOST, Whereabouts.GONE, Whereabouts.
 
 
 def in_another_state(found: Iterable[Ours], steps: Iterable[Step]) -> tuple[str, ...]:
-    """What is said of each desktop that these steps resume, and whose user does not find what the night suspended."""
+    """What is said of each desktop whose user does not find what the night suspended, if these steps resume it, or it
+    runs and no return has closed it."""
     resumed = {step.vm for step in steps if isinstance(step, ResumeVm)}
-    there = ((mine.original, mine.vm) for mine in found if mine.vm is not None and mine.vm.ref in resumed)
+    there = (
+        (mine.original, mine.vm)
+        for mine in found
+        if mine.vm is not None and (mine.vm.ref in resumed or _has_just_come_back(mine))
+    )
     told = ((original.name, another_state(original, vm)) for original, vm in there)
     return tuple(f"{name}: {another}" for name, another in told if another)
+
+
+def _has_just_come_back(mine: Ours) -> bool:
+    return mine.whereabouts is Whereabouts.BACK and not mine.original.returned
 
 
 def _returnable(found: Iterable[Ours]) -> list[Ours]:

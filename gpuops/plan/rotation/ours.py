@@ -313,12 +313,13 @@ def _taken_elsewhere(original: Original, vm: Vm) -> bool:
 
 def _desktop(original: Original, vm: Vm, *, taken: bool) -> Ours:
     marked = any(parse_marker(value) is not None for value in vm.attributes.values())
+    another = another_state(original, vm)
+    also = f"; {another}" if another else ""
     match vm.power:
         case PowerState.ON if original.taken:
-            return Ours(original, vm, Whereabouts.BACK, "is running")
+            return Ours(original, vm, Whereabouts.BACK, f"is running{also}")
         case PowerState.SUSPENDED if original.taken or marked:
-            another = another_state(original, vm)
-            reason = f"suspended in night {original.night}" + (f"; {another}" if another else "")
+            reason = f"suspended in night {original.night}{also}"
             return Ours(original, vm, Whereabouts.AWAY, reason, RETURN_COMMAND)
         case PowerState.OFF if taken:
             reason = "is powered off: its suspended state was discarded by somebody else"

@@ -19,15 +19,22 @@ GRAIN: Final = timedelta(seconds=1)
 
 
 def another_state(original: Original, vm: Vm) -> str:
-    """How a desktop that is suspended came to another state than the one of its night, with both moments; empty = it
-    is in that one, or nobody can tell."""
+    """How a desktop came to another suspended state than that of its night, with both moments; empty = it has not, or
+    nobody can tell. One that runs is told of where it was resumed in an older state: a younger one is its user's own.
+    """
     then, now = original.suspended_at, vm.suspended_at
-    if vm.power is not PowerState.SUSPENDED or then is None or now is None or abs(now - then) <= GRAIN:
+    if then is None or now is None or abs(now - then) <= GRAIN:
+        return ""
+    if vm.power is PowerState.SUSPENDED:
+        state = "its suspended state is"
+    elif vm.power is PowerState.ON and now < then:
+        state = "it was resumed in a suspended state"
+    else:
         return ""
     reverted = "reverted it to a snapshot"
     happened = reverted if now < then else f"resumed and suspended it since, or {reverted}"
-    moments = f"its suspended state is of {_shown(now)}, not of {_shown(then)} when its night suspended it"
-    return f"{moments}: somebody has {happened}; tell its user"
+    moments = f"of {_shown(now)}, not of {_shown(then)} when its night suspended it"
+    return f"{state} {moments}: somebody has {happened}; tell its user"
 
 
 def _shown(moment: datetime) -> str:
