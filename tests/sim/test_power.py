@@ -329,6 +329,17 @@ def test_ledger_tells_each_effect_with_what_was_before(lab: Lab) -> None:
     assert lab.vm("vdi-01").runtime.suspendTime == entry.at
 
 
+def test_when_it_was_suspended_last_stays_while_it_runs_again(lab: Lab) -> None:
+    """vSphere API reference, VirtualMachineRuntimeInfo.suspendTime: updated every time it is suspended."""
+    moments = []
+    for _ in range(2):
+        lab.run(lab.vm("vdi-01").SuspendVM_Task())
+        moments.append(lab.vm("vdi-01").runtime.suspendTime)
+        lab.run(lab.vm("vdi-01").PowerOnVM_Task())
+        assert lab.vm("vdi-01").runtime.suspendTime == moments[-1]
+    assert moments[0] < moments[1]
+
+
 def test_reset_keeps_the_slot(lab: Lab) -> None:
     before = lab.vm("vdi-01").runtime.bootTime
     lab.run(lab.vm("vdi-01").ResetVM_Task())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -37,6 +38,20 @@ def device(key: int, backing_type: str, backing: str, *, kind: str = "VirtualPCI
 def test_a_vm_of_which_nothing_is_told_is_unknown_throughout() -> None:
     vm = with_detail(thin_vm(found("VirtualMachine", {})).vm, found("VirtualMachine", {}))
     assert vm == Vm(ref="object-1", name="object-1", snapshots=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "moment"),
+    [
+        ("2026-11-02T20:05:00.25Z", datetime(2026, 11, 2, 20, 5, 0, 250_000, UTC)),
+        ("2026-11-02T21:05:00+01:00", datetime(2026, 11, 2, 20, 5, tzinfo=UTC)),
+        ("2026-11-02T20:05:00", None),
+        ("yesterday", None),
+        ("", None),
+    ],
+)
+def test_when_a_vm_was_suspended_is_a_moment_or_unknown(told: str, moment: datetime | None) -> None:
+    assert thin_vm(found("VirtualMachine", {"runtime.suspendTime": told})).vm.suspended_at == moment
 
 
 def test_a_member_of_a_vapp_has_it_for_a_parent() -> None:
