@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from gpuops.model.role import RoleState, RoleWish
     from gpuops.plan.core.given_up import Abandonment
     from gpuops.plan.core.scope import Scope
+    from gpuops.plan.core.steps import HostStep
     from gpuops.plan.doctor.examination import Examination
     from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
-    from gpuops.plan.hosts.host_plan import HostReport, HostRequest
+    from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.plan.hosts.scheduler.state import Schedulers
 
 
-def configure(request: HostRequest, site: Site, *, apply: bool) -> HostReport:
+def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
     """What the request would change on hosts of this site, and with `apply` what became of it.
 
     An infeasible plan is an answer: `report.plan.rejections`. Raises UsageError, NotConnected, Locked while a rotation

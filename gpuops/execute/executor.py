@@ -163,6 +163,7 @@ class _Run:
     def _overdue(self) -> Iterator[Outcome]:
         for flight in self._lanes.overdue():
             waiting, step = self._lanes.land(flight), flight.underway.step
+            late: Outcome
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
             elif isinstance(step, RunInGuest):

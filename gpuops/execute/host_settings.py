@@ -6,20 +6,18 @@ was lost is answered by looking. A host that fails ends nothing for the others: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gpuops.errors import GpuopsError, NotConnected, OutcomeUnknown
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import IntentState, Journal, Run
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.privileges import needed_on_host
 from gpuops.plan.core.step_checks import host_objection, host_satisfied
 from gpuops.plan.core.steps import HostStep
-from gpuops.plan.hosts.host_plan import HostOutcome, HostPlan, HostReport, HostRequest
+from gpuops.plan.hosts.host_plan import HostRequest
 
 _STATES = {
     Verdict.DONE: IntentState.DONE,
@@ -28,39 +26,36 @@ _STATES = {
 }
 
 
-def configure(
-    request: HostRequest, site: Site, *, apply: bool, progress: Callable[[HostOutcome], None] = lambda outcome: None
-) -> HostReport:
+def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
     """What the request would change on this site's hosts, and with `apply` what became of it.
 
     An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
     """
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
-        return HostReport(request, report.before, report.plan, applied=apply)
+        return Report(request, report.before, report.plan, applied=apply)
     with site.changing(report.before.vcenter, alone=False) as journal:
         # what a rotation did while this waited for the lock is seen: nothing is set on a host whose desktops it took
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
-            return HostReport(request, report.before, report.plan, applied=True)
+            return Report(request, report.before, report.plan, applied=True)
         run = journal.begin(type(request).__name__.lower())
         outcomes = []
         for step in report.plan.steps:
             outcome = _Effect(site.hosts, journal, run, report.before).of(step)
             outcomes.append(outcome)
-            progress(outcome)
         journal.end(run)
-    return HostReport(request, report.before, report.plan, tuple(outcomes), applied=True)
+    return Report(request, report.before, report.plan, tuple(outcomes), applied=True)
 
 
-def _look(request: HostRequest, site: Site) -> HostReport:
+def _look(request: HostRequest, site: Site) -> Report[HostStep]:
     before = site.vcenter.inventory()
     before = site.hosts.with_settings(before, request.hosts(before))
     plan = request.plan(before, catalog_of(before))
-    return HostReport(request, before, _permitted(plan, site.hosts, before))
+    return Report(request, before, _permitted(plan, site.hosts, before))
 
 
-def _permitted(plan: HostPlan, hosts: Hosts, inventory: Inventory) -> HostPlan:
+def _permitted(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
     """The plan, refused when this login lacks a privilege that one of its steps needs."""
     steps = plan.steps or plan.withheld
     needed: dict[str, frozenset[str]] = {}
@@ -76,7 +71,7 @@ def _permitted(plan: HostPlan, hosts: Hosts, inventory: Inventory) -> HostPlan:
         for ref, missing in lacking.items()
         if missing
     )
-    return HostPlan(rejections=(*plan.rejections, *rejections)) if rejections else plan
+    return refuse(*plan.rejections, *rejections) if rejections else plan
 
 
 class _Effect:
@@ -88,14 +83,14 @@ class _Effect:
         self._run = run
         self._inventory = planned
 
-    def of(self, step: HostStep) -> HostOutcome:
+    def of(self, step: HostStep) -> Outcome[HostStep]:
         """What became of it. Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent)."""
         host = self._look(step)
         if host_satisfied(step, host):
-            return HostOutcome(step, Verdict.ALREADY)
+            return Outcome(step, Verdict.ALREADY)
         reason = host_objection(step, host)
         if reason is not None:
-            return HostOutcome(step, Verdict.SKIPPED, reason)
+            return Outcome(step, Verdict.SKIPPED, reason)
         op_id = self._journal.intend(self._run, step, self._inventory)
         try:
             self._hosts.configure(step, self._inventory, op_id)
@@ -105,15 +100,15 @@ class _Effect:
             return self._judged(op_id, step, error)
         return self._judged(op_id, step, None)
 
-    def _judged(self, op_id: str, step: HostStep, error: GpuopsError | None) -> HostOutcome:
+    def _judged(self, op_id: str, step: HostStep, error: GpuopsError | None) -> Outcome[HostStep]:
         """The state decides, not the reply: reached is done, whatever was said."""
         if host_satisfied(step, self._look(step)):
-            outcome = HostOutcome(step, Verdict.DONE)
+            outcome = Outcome(step, Verdict.DONE)
         elif error is None:
-            outcome = HostOutcome(step, Verdict.UNKNOWN, "the host called it done, and does not show it")
+            outcome = Outcome(step, Verdict.UNKNOWN, "the host called it done, and does not show it")
         else:
             verdict = Verdict.UNKNOWN if isinstance(error, OutcomeUnknown) else Verdict.FAILED
-            outcome = HostOutcome(step, verdict, error.line, error.trouble)
+            outcome = Outcome(step, verdict, error.line, trouble=error.trouble)
         self._journal.settled(op_id, _STATES[outcome.verdict], outcome.reason)
         return outcome
 

@@ -9,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.plan.core.given_up import Abandonment, Missed
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.outcome import Outcome
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import Turn
-from gpuops.plan.hosts.host_plan import HostOutcome
-from gpuops.report.host_plan import NAMES, STYLES, changes
+from gpuops.report.host_plan import changes
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
+from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
 from gpuops.report.text import count, visible
 
 _STATES: Final = {"done": "green", "under way": "yellow", "to do": "dim", "given up": "magenta"}
@@ -110,10 +111,7 @@ def _turn(turn: Turn) -> Document:
 
 def _lines(report: ChangeReport) -> Iterator[Text]:
     plan = report.plan
-    for rejection in plan.rejections:
-        yield Text("refused: ", "bold red").append(visible(str(rejection)), "default")
-        if rejection.hint:
-            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+    yield from rejection_lines("refused", plan.rejections, "bold red")
     if not report.applied:
         for number, turns in enumerate(plan.rounds, 1):
             yield Text(f"round {number}", "bold")
@@ -147,13 +145,13 @@ def _goes(away: Away) -> str:
             return f"{away.leaving}, and started again{why}"
 
 
-def _of_outcome(outcome: HostOutcome, report: ChangeReport) -> Text:
+def _of_outcome(outcome: Outcome[HostStep], report: ChangeReport) -> Text:
     line = Text("  ").append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(visible(_name(outcome, report)), "default")
     return line.append(f"  {visible(outcome.reason)}" if outcome.reason else "", "default")
 
 
-def _name(outcome: HostOutcome, report: ChangeReport) -> str:
+def _name(outcome: Outcome[HostStep], report: ChangeReport) -> str:
     host = report.before.hosts.get(outcome.step.host)
     return host.name if host is not None else report.names.get(outcome.step.host, outcome.step.host)
 
@@ -163,12 +161,7 @@ def _summary(report: ChangeReport) -> str:
     if not plan.feasible:
         return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
     if report.outcomes:
-        numbers = {verdict: sum(each.verdict is verdict for each in report.outcomes) for verdict in Verdict}
-        told = [(verdict, number) for verdict, number in numbers.items() if number]
-        return ", ".join(
-            f"{count(number, 'host') if not at else number} {NAMES[verdict]}"
-            for at, (verdict, number) in enumerate(told)
-        )
+        return outcomes_counted(report.outcomes, "host")
     if report.taking_up and not report.applied:
         return f"{report.taking_up} {report.verb}; gpuops change status shows where it stands"
     if not plan.rounds:

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Final, assert_never
+from typing import assert_never
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from gpuops.model.host_settings import GraphicsSettings
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule, ConfigurePassthrough, HostStep
-from gpuops.plan.hosts.host_plan import HostOutcome, HostReport
 from gpuops.report.changes import Change
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
-from gpuops.report.text import count, visible
-
-STYLES: Final = {
-    Verdict.DONE: "green",
-    Verdict.ALREADY: "green",
-    Verdict.FAILED: "bold red",
-    Verdict.UNKNOWN: "bold red",
-    Verdict.SKIPPED: "yellow",
-}
-NAMES: Final = {
-    Verdict.DONE: "done",
-    Verdict.ALREADY: "already so",
-    Verdict.FAILED: "failed",
-    Verdict.UNKNOWN: "with unknown outcome",
-    Verdict.SKIPPED: "not tried",
-}
+from gpuops.report.plan_text import STYLES, rejection_lines, summary, table
+from gpuops.report.text import visible
 
 
-def host_report_text(report: HostReport) -> RenderableType:
+def host_report_text(report: Report[HostStep]) -> RenderableType:
     """One run: refusals, or each host with its changes and, once applied, its outcome; and one closing line."""
-    return Group(*_lines(report), Text(_summary(report), "bold"))
+    return Group(*_lines(report), Text(summary(report), "bold"))
 
 
-def host_report_document(report: HostReport, kind: str) -> Document:
+def host_report_document(report: Report[HostStep], kind: str) -> Document:
     """One run. `kind` is the verb: `scheduler-set`."""
     plan, before = report.plan, report.before
     return {
@@ -133,16 +119,13 @@ def _host(step: HostStep, inventory: Inventory) -> Document:
     return {"ref": step.host, "name": inventory.hosts[step.host].name}
 
 
-def _lines(report: HostReport) -> Iterator[Text]:
+def _lines(report: Report[HostStep]) -> Iterator[Text]:
     plan = report.plan
-    for rejection in plan.rejections:
-        yield Text("refused: ", "bold red").append(visible(str(rejection)), "default")
-        if rejection.hint:
-            yield Text(f"         next: {visible(rejection.hint)}", "dim")
+    yield from rejection_lines("refused", plan.rejections, "bold red")
     outcomes = {outcome.step: outcome for outcome in report.outcomes}
     for step in plan.steps:
         yield _head(step, outcomes.get(step), report.before)
-        yield from _table(changes(step))
+        yield from table(changes(step), longest=sys.maxsize)  # options are read whole before they are agreed to
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
     if plan.steps:
         yield from (Text(f"note: {visible(text)}", "dim") for text in plan.because)
@@ -150,7 +133,7 @@ def _lines(report: HostReport) -> Iterator[Text]:
         yield from (Text(f"next: {visible(text)}", "yellow") for text in plan.afterwards)
 
 
-def _head(step: HostStep, outcome: HostOutcome | None, before: Inventory) -> Text:
+def _head(step: HostStep, outcome: Outcome[HostStep] | None, before: Inventory) -> Text:
     line = Text("  ")
     if outcome is not None:
         line.append(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
@@ -158,30 +141,3 @@ def _head(step: HostStep, outcome: HostOutcome | None, before: Inventory) -> Tex
     if outcome is not None and outcome.reason:
         line.append(f"  {visible(outcome.reason)}", "default")
     return line
-
-
-def _table(details: tuple[Change, ...]) -> Iterator[Text]:
-    width = max((len(visible(change.what)) for change in details), default=0)
-    for change in details:
-        line = Text(f"      {visible(change.what):<{width}}  ").append(_value(change.before), "dim")
-        yield line.append(" -> ").append(_value(change.after), "green")
-
-
-def _value(value: str | None) -> str:
-    return "none" if value is None else visible(value)
-
-
-def _summary(report: HostReport) -> str:
-    plan = report.plan
-    if not plan.feasible:
-        return f"nothing changed: refused for {count(len(plan.rejections), 'reason')}"
-    if not plan.steps:
-        return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
-    if not report.applied:
-        return f"{count(len(plan.steps), 'step')} planned, nothing changed"
-    numbers = {verdict: sum(outcome.verdict is verdict for outcome in report.outcomes) for verdict in Verdict}
-    return ", ".join(
-        f"{count(number, 'step') if verdict is Verdict.DONE else number} {NAMES[verdict]}"
-        for verdict, number in numbers.items()
-        if number
-    )

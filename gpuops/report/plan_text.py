@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -11,18 +12,25 @@ from rich.text import Text
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
-from gpuops.plan.core.steps import ReconfigureVm, Step
+from gpuops.plan.core.steps import AnyStep, ReconfigureVm, Step
 from gpuops.plan.devices import baseline
 from gpuops.report.changes import Change, changes, stages, title
 from gpuops.report.text import count, duration, visible
 
 _LONGEST_VALUE: Final = 100
-_STYLES = {
+STYLES: Final = {
     Verdict.DONE: "green",
     Verdict.ALREADY: "green",
     Verdict.FAILED: "bold red",
     Verdict.UNKNOWN: "bold red",
     Verdict.SKIPPED: "yellow",
+}
+_NAMES: Final = {
+    Verdict.DONE: "done",
+    Verdict.ALREADY: "already so",
+    Verdict.FAILED: "failed",
+    Verdict.UNKNOWN: "with unknown outcome",
+    Verdict.SKIPPED: "not tried",
 }
 
 
@@ -42,7 +50,7 @@ def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
     plan = report.plan
     if explain:
         yield from _choices(plan)
-    yield from _rejections("refused", plan.rejections, "bold red")
+    yield from rejection_lines("refused", plan.rejections, "bold red")
     ended = {_key(outcome.step): outcome for outcome in report.outcomes}
     planned = {_key(step) for step in plan.steps}
     settled = [outcome for outcome in report.outcomes if _key(outcome.step) not in planned]
@@ -54,10 +62,10 @@ def plan_lines(report: Report, *, explain: bool = False) -> Iterator[Text]:
             yield Text(f"{number}. {visible(wave.title)}", "bold")
         for step in wave.steps:
             yield from _step(step, ended.get(_key(step)), world)
-    yield from _rejections("left out", plan.unmet, "yellow")
+    yield from rejection_lines("left out", plan.unmet, "yellow")
 
 
-def summary(report: Report) -> str:
+def summary(report: Report[AnyStep]) -> str:
     """The closing line: what was changed, would be, or why nothing is."""
     plan = report.plan
     if not plan.feasible:
@@ -68,12 +76,12 @@ def summary(report: Report) -> str:
         return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
     if not report.applied:
         return f"{count(len(plan.steps), 'step')} planned, nothing changed"
-    return _done(report.outcomes)
+    return outcomes_counted(report.outcomes, "step")
 
 
 def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     """One step and how it ended: `done     suspend desk-001  3.1 s`."""
-    line = Text(f"{outcome.verdict:<8} ", _STYLES[outcome.verdict])
+    line = Text(f"{outcome.verdict:<8} ", STYLES[outcome.verdict])
     line.append(visible(title(outcome.step, inventory)), "default")
     if outcome.duration_s is not None:
         line.append(f"  {duration(outcome.duration_s)}", "dim")
@@ -82,22 +90,18 @@ def outcome_line(outcome: Outcome, inventory: Inventory) -> Text:
     return line
 
 
-def _done(outcomes: tuple[Outcome, ...]) -> str:
-    numbers = {verdict: sum(outcome.verdict is verdict for outcome in outcomes) for verdict in Verdict}
-    names = {Verdict.DONE: "done", Verdict.ALREADY: "already so", Verdict.FAILED: "failed"}
-    names |= {Verdict.UNKNOWN: "with unknown outcome", Verdict.SKIPPED: "not tried"}
-    return ", ".join(
-        f"{count(number, 'step') if verdict is Verdict.DONE else number} {names[verdict]}"
-        for verdict, number in numbers.items()
-        if number
-    )
+def outcomes_counted(outcomes: Iterable[Outcome[AnyStep]], noun: str) -> str:
+    """How many ended how: `3 steps done, 1 failed`."""
+    numbers = Counter(outcome.verdict for outcome in outcomes)
+    there = [(numbers[verdict], name) for verdict, name in _NAMES.items() if numbers[verdict]]
+    return ", ".join(f"{count(number, noun) if not at else number} {name}" for at, (number, name) in enumerate(there))
 
 
 def _step(step: Step, outcome: Outcome | None, before: Inventory) -> Iterator[Text]:
     line = outcome_line(outcome, before) if outcome else Text(visible(title(step, before)))
     yield Text("  ").append(line)
     if isinstance(step, ReconfigureVm):
-        yield from _table(tuple(_for_people(change) for change in changes(step, before)))
+        yield from table(tuple(_for_people(change) for change in changes(step, before)))
 
 
 def _for_people(change: Change) -> Change:
@@ -107,20 +111,18 @@ def _for_people(change: Change) -> Change:
     return Change("settings from before", *(value and "kept for detach" for value in (change.before, change.after)))
 
 
-def _table(details: tuple[Change, ...]) -> Iterator[Text]:
+def table(details: Iterable[Change], *, longest: int = _LONGEST_VALUE) -> Iterator[Text]:
+    """A line for each change: what, before, after. A value that is longer is whole in the JSON document."""
+    details = tuple(details)
     width = max((len(visible(change.what)) for change in details), default=0)
     for change in details:
-        yield Text(f"      {visible(change.what):<{width}}  ").append(_arrow(change))
+        line = Text(f"      {visible(change.what):<{width}}  ").append(_value(change.before, longest), "dim")
+        yield line.append(" -> ").append(_value(change.after, longest), "green")
 
 
-def _arrow(change: Change) -> Text:
-    return Text().append(_value(change.before), "dim").append(" -> ").append(_value(change.after), "green")
-
-
-def _value(value: str | None) -> str:
-    """A value on a line of its own; a long one is whole in the JSON document."""
+def _value(value: str | None, longest: int) -> str:
     shown = "none" if value is None else visible(value)
-    return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
+    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
 
 def _choices(plan: Plan) -> Iterator[Text]:
@@ -131,7 +133,8 @@ def _choices(plan: Plan) -> Iterator[Text]:
         )
 
 
-def _rejections(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
+def rejection_lines(word: str, rejections: Iterable[Rejection], style: str) -> Iterator[Text]:
+    """A line for each "no", and its next move below it."""
     for rejection in rejections:
         yield Text(f"{word}: ", style).append(visible(str(rejection)), "default")
         if rejection.hint:

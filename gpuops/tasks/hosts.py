@@ -20,9 +20,10 @@ from gpuops.tasks.result import TaskResult, reasons_line
 if TYPE_CHECKING:
     from gpuops.model.host_settings import Rolling
     from gpuops.model.inventory import Inventory
+    from gpuops.plan.core.outcome import Report
     from gpuops.plan.core.steps import HostStep
     from gpuops.plan.hosts.change.report import ChangeReport
-    from gpuops.plan.hosts.host_plan import HostReport, HostRequest
+    from gpuops.plan.hosts.host_plan import HostRequest
     from gpuops.report.plan_json import Document
 
 
@@ -149,7 +150,7 @@ def _change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
     return _result(report, result, steps, (*warnings, *doubts))
 
 
-def _settings_result(report: HostReport, kind: str, warnings: list[str]) -> TaskResult:
+def _settings_result(report: Report[HostStep], kind: str, warnings: list[str]) -> TaskResult:
     from gpuops.report.host_plan import host_report_document
 
     result: Document = {
@@ -162,7 +163,7 @@ def _settings_result(report: HostReport, kind: str, warnings: list[str]) -> Task
 
 
 def _result(
-    report: HostReport | ChangeReport, result: Document, steps: Sequence[HostStep], warnings: tuple[str, ...]
+    report: Report[HostStep] | ChangeReport, result: Document, steps: Sequence[HostStep], warnings: tuple[str, ...]
 ) -> TaskResult:
     reasons, feasible = _reasons(report), report.plan.feasible
     headline = "partly done" if feasible else "refused, nothing changed"
@@ -184,7 +185,7 @@ def _difference(step: HostStep, before: Inventory) -> Document:
     }
 
 
-def _reasons(report: HostReport | ChangeReport) -> list[str]:
+def _reasons(report: Report[HostStep] | ChangeReport) -> list[str]:
     """Every reason why something is not done, each with its next move."""
     told = [each.line for each in report.plan.rejections]
     return [*told, *(outcome.reason for outcome in report.outcomes if outcome.verdict in _BAD and outcome.reason)]

@@ -18,11 +18,11 @@ from gpuops.execute.journal import Journal
 from gpuops.model.gpu import AssignmentPolicy, Passthrough, PciAddress
 from gpuops.model.host_settings import GraphicsDevice, SizeMode
 from gpuops.model.scheduler import SchedulerPolicy
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.scope import Scope
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.host_plan import HostReport
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.plan.hosts.scheduler.state import HostScheduler
 from gpuops.sim.server import SimServer
@@ -49,7 +49,7 @@ class Bench:
         [host] = [host for host in self.server.world.by_type("HostSystem") if host.display_name == name]
         return host.state
 
-    def set(self, request: SetScheduler = EQUAL) -> HostReport:
+    def set(self, request: SetScheduler = EQUAL) -> Report[HostStep]:
         return configure(request, self.site, apply=True)
 
     def shown(self, name: str = "esx-01.lab") -> HostScheduler:

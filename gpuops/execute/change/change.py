@@ -24,13 +24,13 @@ from gpuops.execute.site import Site, catalog_of
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
-from gpuops.plan.core.outcome import Report, Verdict
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, Progress
 from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
-from gpuops.plan.hosts.host_plan import HostOutcome, HostRequest
+from gpuops.plan.hosts.host_plan import HostRequest
 
 Agreed = Callable[[ChangeReport], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
@@ -217,7 +217,7 @@ def _given_up(turns: Turns, before: Inventory) -> ChangeReport:
     return _ended(turns, outcomes, before, giving_up=True)
 
 
-def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory, *, giving_up: bool) -> ChangeReport:
+def _ended(turns: Turns, outcomes: Sequence[Outcome[HostStep]], before: Inventory, *, giving_up: bool) -> ChangeReport:
     """The report; where nothing is left to do, the change is over."""
     order = turns.order
     left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
@@ -227,7 +227,7 @@ def _ended(turns: Turns, outcomes: Sequence[HostOutcome], before: Inventory, *, 
     return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
 
 
-def _next_move(turns: Turns, left: Sequence[HostOutcome], *, giving_up: bool) -> str:
+def _next_move(turns: Turns, left: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
     """What somebody must see to, and the command after it. The change stopped for a reason: to type `resume` at once
     would only stop it there again."""
     wrong = [each for each in left if each.verdict is not Verdict.SKIPPED]
@@ -243,12 +243,12 @@ def _next_move(turns: Turns, left: Sequence[HostOutcome], *, giving_up: bool) ->
     return f"{first}, then {RESUME}; {ABORT}; {STATUS}"
 
 
-def _rounds_left(turns: Turns) -> list[HostOutcome]:
+def _rounds_left(turns: Turns) -> list[Outcome[HostStep]]:
     """What became of each host of the change, those done before too."""
     _settle(turns)
     order, history = turns.order, turns.history()
-    outcomes = [HostOutcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
-    outcomes += [HostOutcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
+    outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
+    outcomes += [Outcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
     begun = [step for step in order.steps if step.host in history.left_open]
     waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
     stopped = ""
@@ -263,7 +263,7 @@ def _rounds_left(turns: Turns) -> list[HostOutcome]:
         outcomes += turns.take(waiting[:size])
         del waiting[:size]
         stopped = _why_stopped(outcomes, order)
-    return [*outcomes, *(HostOutcome(step, Verdict.SKIPPED, stopped) for step in waiting)]
+    return [*outcomes, *(Outcome(step, Verdict.SKIPPED, stopped) for step in waiting)]
 
 
 def _why_none_is_begun(turns: Turns) -> str:
@@ -278,7 +278,7 @@ def _fit(turns: Turns, waiting: Sequence[HostStep]) -> int:
     return next_round(waiting, turns.order.rolling, inventory, catalog_of(inventory))[0]
 
 
-def _why_stopped(outcomes: Iterable[HostOutcome], order: Order) -> str:
+def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: Order) -> str:
     bad = [each for each in outcomes if each.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     return f"not begun, because of {order.names[bad[0].step.host]}" if bad else ""
 

@@ -28,7 +28,7 @@ from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask
 from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.hosts.change.returning import leaving, returning
 from gpuops.plan.hosts.change.roll import Turn, turns_of
-from gpuops.plan.hosts.host_plan import HostOutcome, kept_as_they_are
+from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0
 """So long after its boot a host's driver may take to list its GPUs."""
@@ -50,7 +50,7 @@ class Turns:
     wrong: dict[str, str] = field(default_factory=dict)
     """By host, what went wrong on it."""
 
-    def take(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
+    def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """What became of these hosts. Raises NotConnected and StateDamaged: the change can be gone on with."""
         history = self.history()
         there = self.doer.look().hosts
@@ -63,14 +63,14 @@ class Turns:
         if refused is not None:
             begun = [step for step in steps if step.host in history.begun]
             self.wrong |= {step.host: refused for step in begun}
-            return [self._end(step) if step in begun else HostOutcome(step, Verdict.SKIPPED, refused) for step in steps]
+            return [self._end(step) if step in begun else Outcome(step, Verdict.SKIPPED, refused) for step in steps]
         asked = self._set([step for step in fresh if step.host not in self.wrong])
         again = [history.reboots[step.host] for step in going if step.host in history.reboots]
         self._tasks([*asked, *again], "reboots")
         self._look_at([step for step in steps if step.host not in self.wrong])
         return [self._end(step) for step in steps]
 
-    def give_up(self, steps: Sequence[HostStep]) -> list[HostOutcome]:
+    def give_up(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """These hosts in service again as they are, their VMs back on them; whatever was to be set on them.
 
         A reboot that was asked for is waited for: a host that still boots serves nobody.
@@ -157,7 +157,7 @@ class Turns:
     def _undriven(self, step: HostStep, host: Host) -> list[str]:
         return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
 
-    def _end(self, step: HostStep) -> HostOutcome:
+    def _end(self, step: HostStep) -> Outcome[HostStep]:
         """The host serves VMs again, and has its own back; one that was rebooted and is wrong stays out of service."""
         reason = self.wrong.get(step.host)
         host = self.doer.look().hosts.get(step.host)
@@ -166,20 +166,20 @@ class Turns:
             stays = "in maintenance mode" if host is not None and host.in_maintenance else "as it is"
             again = command("change abandon", host=self.order.names[step.host])
             reason = f"{reason or gone}; it stays {stays}; if it never comes back: {again}"
-            return HostOutcome(step, Verdict.FAILED, reason)
+            return Outcome(step, Verdict.FAILED, reason)
         if reason is not None and step.host in self.history().reboots:  # asked for for all that is known
-            return HostOutcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
+            return Outcome(step, Verdict.FAILED, f"{reason}; it stays in maintenance mode")
         self._tasks([LeaveMaintenance(step.host)], "leaves maintenance mode")
         late = self.wrong.get(step.host)
         if late is not None and reason is None:
-            return HostOutcome(step, Verdict.FAILED, late)
+            return Outcome(step, Verdict.FAILED, late)
         missing, notes = self._bring_back(step.host)
         if reason is not None or missing:
-            return HostOutcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
+            return Outcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
         op_id = self.doer.journal.intend(self.doer.run, EndTurn(step.host), self.doer.inventory)
         self.doer.journal.settled(op_id, IntentState.DONE)
         self._say([step], "done")
-        return HostOutcome(step, Verdict.DONE, "; ".join(notes))
+        return Outcome(step, Verdict.DONE, "; ".join(notes))
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
         """(each VM that is not back, and why; what was left as somebody made it)."""

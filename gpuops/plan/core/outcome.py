@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic
 
 from gpuops.errors import Trouble
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.plan import Plan
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import AnyStep
 
 
 class Verdict(StrEnum):
@@ -25,10 +26,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Generic[AnyStep]):
     """One step and what became of it; `reason` for anything but DONE, `duration_s` of the task."""
 
-    step: Step
+    step: AnyStep
     verdict: Verdict
     reason: str = ""
     duration_s: float | None = None
@@ -37,13 +38,13 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Generic[AnyStep]):
     """One run, whole: what was asked, seen, intended and done. `applied` False = dry run."""
 
     request: object
     before: Inventory
-    plan: Plan
-    outcomes: tuple[Outcome, ...] = ()
+    plan: Plan[AnyStep]
+    outcomes: tuple[Outcome[AnyStep], ...] = ()
     applied: bool = False
     journal_lost: bool = False
     """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted; or without

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
-from typing import Protocol
+from typing import Generic, Protocol
 
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.steps import Step
+from gpuops.plan.core.steps import AnyStep
 
 
 class Shortage(Enum):
@@ -52,11 +52,11 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
+class Wave(Generic[AnyStep]):
     """Steps that do not depend on each other; the next wave starts when all of them are done."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[AnyStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Generic[AnyStep]):
     """An ordered intent. No waves and no rejections = nothing to do, and `because` says why."""
 
-    waves: tuple[Wave, ...] = ()
+    waves: tuple[Wave[AnyStep], ...] = ()
     rejections: tuple[Rejection, ...] = ()
     """Not empty = infeasible: nothing is done (exit 3)."""
     unmet: tuple[Rejection, ...] = ()
@@ -83,23 +83,31 @@ class Plan:
     because: tuple[str, ...] = ()
     """Reasons worth a line even when all goes well: nothing to do, left as it is, checked less."""
     choices: tuple[Choice, ...] = ()
-    withheld: tuple[Step, ...] = ()
+    withheld: tuple[AnyStep, ...] = ()
     """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
     not_after: Mapping[str, datetime] = field(default_factory=dict)
     """VM ref -> the moment from which on no step of this plan may begin on it, in UTC: what it takes has to return."""
     disruptive: bool = False
     """Stops, moves or reboots something: asks on a terminal, needs --yes without one."""
+    afterwards: tuple[str, ...] = ()
+    """What is left to do by hand, in order, before it is in force."""
+    due: tuple[AnyStep, ...] = ()
+    """What hosts without a step are configured as already, and what is not in force before their reboot."""
+    reboots: frozenset[str] = frozenset()
+    """Refs of the hosts whose step is not in force before a reboot."""
 
     @property
     def feasible(self) -> bool:
         return not self.rejections
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[AnyStep, ...]:
         return tuple(step for wave in self.waves for step in wave.steps)
 
 
-def refuse(*rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[Step, ...] = ()) -> Plan:
+def refuse(
+    *rejections: Rejection, choices: tuple[Choice, ...] = (), withheld: tuple[AnyStep, ...] = ()
+) -> Plan[AnyStep]:
     """A plan that does nothing, for all of these reasons, each said once."""
     return Plan(rejections=tuple(dict.fromkeys(rejections)), choices=choices, withheld=withheld)
 

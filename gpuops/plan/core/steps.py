@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import GraphicsSettings, VsanMode
@@ -336,6 +336,16 @@ class RebootHost:
 
 HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
 """A step of a host that vCenter makes a task of."""
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # that of Python 3.11 has no `default`
+
+    AnyStep = TypeVar("AnyStep", bound=Step | HostStep, default=Step, covariant=True)
+else:
+    from typing import TypeVar
+
+    AnyStep = TypeVar("AnyStep", covariant=True)
+"""What a plan, its outcomes and its report are of: `Plan` alone is of VMs, `Plan[HostStep]` of hosts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,7 @@
-"""Plans for hosts: settings to change, host by host, and what became of it.
+"""Plans for hosts: settings to change, host by host.
 
 Refused on one host, nothing is done on any. `combined` makes one plan of what each host comes to; `kept_as_they_are`
 names the VMs that forbid a change of their host.
-
-Why not the `Plan` of VM steps: those go in lanes by VM, are tasks that take minutes, and lead from one power state to
-another. A host's setting is one call without a task on an object that no VM step changes, so it needs none of that.
 """
 
 from __future__ import annotations
@@ -13,75 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from gpuops.errors import Trouble, UsageError
+from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import parse_marker
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection, Wave
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import HostStep
-
-
-@dataclass(frozen=True, slots=True)
-class HostPlan:
-    """An ordered intent. No steps and no rejections = nothing to do, and `because` says why."""
-
-    steps: tuple[HostStep, ...] = ()
-    rejections: tuple[Rejection, ...] = ()
-    """Not empty = infeasible: nothing is done on any host (exit 3)."""
-    warnings: tuple[str, ...] = ()
-    because: tuple[str, ...] = ()
-    afterwards: tuple[str, ...] = ()
-    """What is left to do by hand, in order, before it is in force."""
-    withheld: tuple[HostStep, ...] = ()
-    """What would be done if nothing spoke against it: what the login lacks for it is one more reason."""
-    due: tuple[HostStep, ...] = ()
-    """What hosts without a step are configured as already, and what is not in force before their reboot."""
-    reboots: frozenset[str] = frozenset()
-    """Refs of the hosts whose step is not in force before a reboot."""
-
-    @property
-    def feasible(self) -> bool:
-        return not self.rejections
-
-
-@dataclass(frozen=True, slots=True)
-class HostOutcome:
-    """One step and what became of it; `reason` for anything but DONE."""
-
-    step: HostStep
-    verdict: Verdict
-    reason: str = ""
-    trouble: Trouble | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HostReport:
-    """One run, whole: what was asked, seen, intended and done. `applied` False = dry run."""
-
-    request: object
-    before: Inventory
-    plan: HostPlan
-    outcomes: tuple[HostOutcome, ...] = ()
-    applied: bool = False
-
-    @property
-    def changed(self) -> bool:
-        """Whether a host was changed (applied), or would be (dry run)."""
-        if not self.applied:
-            return self.plan.feasible and bool(self.plan.steps)
-        return any(outcome.verdict is Verdict.DONE for outcome in self.outcomes)
-
-    @property
-    def exit_code(self) -> int:
-        """0 done or nothing to do, 3 infeasible, 4 partly done (README, exit codes)."""
-        if not self.plan.feasible:
-            return 3
-        bad = {Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED}
-        return 4 if any(outcome.verdict in bad for outcome in self.outcomes) else 0
 
 
 class HostRequest(Protocol):
@@ -91,7 +28,7 @@ class HostRequest(Protocol):
         """Refs of the hosts whose settings the plan needs. Raises UsageError for a name that is not there."""
         ...
 
-    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change wanted on this snapshot. Raises UsageError for a request that means nothing."""
         ...
 
@@ -126,19 +63,19 @@ def hosts_meant(verb: str, host: str | None, cluster: str | None, inventory: Inv
     return scope.hosts(inventory)
 
 
-def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> HostPlan:
+def combined(parts: Sequence[HostPart], noun: str, notes: Iterable[str] = ()) -> Plan[HostStep]:
     """The plan of all hosts; `noun` names the command that shows what came of it."""
     steps = tuple(part.step for part in parts if part.step is not None)
     rejections = tuple(each for part in parts for each in part.rejections)
     because = tuple(text for part in parts for text in part.because)
     if rejections:
-        return HostPlan(rejections=rejections, withheld=steps)
+        return Plan(rejections=rejections, withheld=steps)
     due = tuple(part.due for part in parts if part.due is not None)
     if not steps:
-        return HostPlan(because=because, due=due)
+        return Plan(because=because, due=due)
     names = [part.name for part in parts if part.step is not None and part.reboots]
-    return HostPlan(
-        steps=steps,
+    return Plan(
+        waves=(Wave("hosts", steps),),
         warnings=tuple(text for part in parts for text in part.warnings),
         because=(*because, *notes),
         afterwards=(REBOOT.format(", ".join(names), noun),) if names else (),

@@ -9,9 +9,9 @@ from datetime import datetime
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.given_up import Missed
-from gpuops.plan.core.outcome import Verdict
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.roll import Roll
-from gpuops.plan.hosts.host_plan import HostOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ChangeReport:
     rolling: Rolling
     before: Inventory
     plan: Roll
-    outcomes: tuple[HostOutcome, ...] = ()
+    outcomes: tuple[Outcome[HostStep], ...] = ()
     applied: bool = False
     afterwards: tuple[str, ...] = ()
     """What is left to do, in order."""

@@ -12,12 +12,12 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.host import Host
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import HOT_MOVE, needed_on_host
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving, emptied, runs_there
 from gpuops.plan.hosts.change.returning import doubtful
-from gpuops.plan.hosts.host_plan import HostPlan, kept_as_they_are
+from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 MAINTENANCE: Final = "Host.Config.Maintenance"
 """To enter and leave maintenance mode and to reboot (vSphere API reference, HostSystem)."""
@@ -59,7 +59,7 @@ class Roll:
         )
 
 
-def rolled(plan: HostPlan, rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
+def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog, now: datetime) -> Roll:
     """The roll that brings the plan into force. Raises UsageError where there is nothing a reboot is needed for."""
     steps = (*plan.steps, *plan.due)
     if plan.feasible and plan.steps and not plan.reboots and not plan.due:

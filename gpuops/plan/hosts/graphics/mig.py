@@ -17,10 +17,10 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureMig, GpuDifference
-from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.core.steps import ConfigureMig, GpuDifference, HostStep
+from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
 NO_SHELL: Final = "MIG mode is switched by the host's own nvidia-smi alone: vCenter has no call for it"
 
@@ -39,12 +39,12 @@ class SetMig:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
 
-    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The switch on each host. Raises UsageError."""
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.gpu))
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
-            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("mig", inventory),))
+            return refuse(Scope(self.cluster, self.host).nowhere("mig", inventory))
         if all((host.settings or HostSettings()).mig is None and not _why(host) for host in hosts):
             raise UsageError(NO_SHELL, hint="--host-shell ssh lets gpuops ask it (gpuops help mig)")
         return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mig")

@@ -17,11 +17,11 @@ from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings, HostSet
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import SchedulerPolicy, VgpuScheduler
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureGraphics, GpuDifference
+from gpuops.plan.core.steps import ConfigureGraphics, GpuDifference, HostStep
 from gpuops.plan.core.versions import version_numbers
-from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 from gpuops.plan.hosts.scheduler.rules import MIXED_SIZE_SINCE
 from gpuops.plan.hosts.scheduler.state import scheduler_of
 
@@ -47,12 +47,12 @@ class SetMode:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant("mode set", self.host, self.cluster, inventory))
 
-    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's graphics configuration. Raises UsageError."""
         gpus = self._gpus()
         hosts = hosts_meant("mode set", self.host, self.cluster, inventory)
         if not hosts:
-            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("mode", inventory),))
+            return refuse(Scope(self.cluster, self.host).nowhere("mode", inventory))
         return combined([self._of_host(host, gpus, inventory, catalog) for host in hosts], "mode")
 
     def _gpus(self) -> tuple[PciAddress, ...]:

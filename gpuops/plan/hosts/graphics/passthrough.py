@@ -19,10 +19,10 @@ from gpuops.model.host_settings import HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice
 from gpuops.plan.core.command_line import ClusterName, HostPattern, Option, called, command
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, PassthroughChange
-from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant, kept_as_they_are
+from gpuops.plan.core.steps import ConfigurePassthrough, GpuDifference, HostStep, PassthroughChange
+from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant, kept_as_they_are
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class SetPassthrough:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in hosts_meant(self._verb, self.host, self.cluster, inventory))
 
-    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's passthrough devices. Raises UsageError."""
         if not self.device:
             raise UsageError(f"{self._verb} needs --device", hint="gpuops inventory shows the addresses of GPUs")
         addresses = tuple(dict.fromkeys(PciAddress.parse(text) for text in self.device))
         hosts = hosts_meant(self._verb, self.host, self.cluster, inventory)
         if not hosts:
-            return HostPlan(rejections=(Scope(self.cluster, self.host).nowhere("passthrough", inventory),))
+            return refuse(Scope(self.cluster, self.host).nowhere("passthrough", inventory))
         return combined([self._of_host(host, addresses, inventory, catalog) for host in hosts], "mode")
 
     @property

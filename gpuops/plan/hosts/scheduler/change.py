@@ -14,10 +14,10 @@ from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.scheduler import DriverBranch, Frequency, SchedulerPolicy, TimeSlices, VgpuScheduler
 from gpuops.plan.core.command_line import ClusterName, GpusOfHosts, HostPattern, Option
-from gpuops.plan.core.plan import Rejection
+from gpuops.plan.core.plan import Plan, Rejection, refuse
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.core.steps import ConfigureModule, GpuDifference
-from gpuops.plan.hosts.host_plan import HostPart, HostPlan, combined, hosts_meant
+from gpuops.plan.core.steps import ConfigureModule, GpuDifference, HostStep
+from gpuops.plan.hosts.host_plan import HostPart, combined, hosts_meant
 from gpuops.plan.hosts.scheduler import module_options
 from gpuops.plan.hosts.scheduler.custody import setting_back
 from gpuops.plan.hosts.scheduler.rmpvmrl import encode
@@ -59,13 +59,13 @@ class SetScheduler:
         """Refs of the hosts that are meant. Raises UsageError, HostNotFound."""
         return tuple(host.ref for host in self._meant(inventory))
 
-    def plan(self, inventory: Inventory, catalog: Catalog) -> HostPlan:
+    def plan(self, inventory: Inventory, catalog: Catalog) -> Plan[HostStep]:
         """The change of each host's module options. Raises UsageError."""
         wanted, stated, gpus = self._wanted(), self._stated(), tuple(PciAddress.parse(text) for text in self.gpu)
         scope = Scope(cluster=self.cluster, host=self.host)
         hosts = self._meant(inventory)
         if not hosts:
-            return HostPlan(rejections=(scope.nowhere("scheduler", inventory),))
+            return refuse(scope.nowhere("scheduler", inventory))
         parts = [_of_host(scheduler_of(host, catalog), wanted, stated, gpus, inventory, catalog) for host in hosts]
         plan = combined(parts, "scheduler", _frames(parts, wanted))
         meant = [inventory.hosts[step.host] for step in (*plan.steps, *plan.due)]

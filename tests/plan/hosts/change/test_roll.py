@@ -15,10 +15,10 @@ from gpuops.model.host import AdmissionControl
 from gpuops.model.host_settings import Displacement, Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
-from gpuops.plan.core.steps import ConfigureModule
+from gpuops.plan.core.plan import Plan, Wave
+from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.change.roll import Roll, rolled
-from gpuops.plan.hosts.host_plan import HostPlan
 from gpuops.plan.moving.movability import HOT_MIGRATE
 from gpuops.sim.world import World
 from tests.nights.showing import Showing
@@ -35,7 +35,7 @@ def seen(world: World) -> Inventory:
 def planned(inventory: Inventory, hosts: str = "*", now: datetime = START, **options: Any) -> Roll:
     meant = [host for host in inventory.hosts.values() if hosts in ("*", host.name)]
     steps = tuple(ConfigureModule(host.ref, "", "a=1") for host in meant)
-    plan = HostPlan(steps=steps, reboots=frozenset(step.host for step in steps))
+    plan: Plan[HostStep] = Plan((Wave("hosts", steps),), reboots=frozenset(step.host for step in steps))
     return rolled(plan, Rolling(**options), inventory, catalog_of(inventory), now)
 
 
@@ -171,14 +171,13 @@ def test_a_closed_window_is_refused_with_its_next_opening() -> None:
 def test_what_waits_for_a_reboot_already_is_rebooted_too_and_what_waits_for_none_is_refused() -> None:
     inventory = seen(cluster(1, []))
     [ref] = inventory.hosts
-    due = rolled(
-        HostPlan(due=(ConfigureModule(ref, "a=1", "a=1"),)), Rolling(), inventory, catalog_of(inventory), START
-    )
+    due = rolled(Plan(due=(ConfigureModule(ref, "a=1", "a=1"),)), Rolling(), inventory, catalog_of(inventory), START)
     assert rounds(due) == [["esx-01"]]
-    at_once = HostPlan(steps=(ConfigureModule(ref, "", "a=1"),))
+    change: HostStep = ConfigureModule(ref, "", "a=1")
+    at_once = Plan((Wave("hosts", (change,)),))
     with pytest.raises(UsageError, match="nothing of this waits for a reboot"):
         rolled(at_once, Rolling(), inventory, catalog_of(inventory), START)
-    nothing = rolled(HostPlan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
+    nothing = rolled(Plan(because=("all is so",)), Rolling(), inventory, catalog_of(inventory), START)
     assert (nothing.rounds, nothing.rejections, nothing.because) == ((), (), ("all is so",))
 
 

@@ -15,9 +15,9 @@ from gpuops.model.host import Host
 from gpuops.model.host_settings import GraphicsDevice, GraphicsSettings, HostSettings, SharedType, SizeMode
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
-from gpuops.plan.core.steps import ConfigureGraphics
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureGraphics, HostStep
 from gpuops.plan.hosts.graphics.mode import SetMode
-from gpuops.plan.hosts.host_plan import HostPlan
 
 CATALOG = load(boards=("a40", "m10", "t4"))
 ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:86:00.0")
@@ -47,11 +47,11 @@ def inventory(one: PhysicalGpu | None = None, *vms: Vm, api: str = "8.0.3.0", **
     )
 
 
-def planned(seen: Inventory, **options: Any) -> HostPlan:
+def planned(seen: Inventory, **options: Any) -> Plan[HostStep]:
     return SetMode(**{"host": "*", **options}).plan(seen, CATALOG)
 
 
-def after(plan: HostPlan) -> GraphicsSettings:
+def after(plan: Plan[HostStep]) -> GraphicsSettings:
     [step] = plan.steps
     assert isinstance(step, ConfigureGraphics)
     assert step.before == BEFORE

@@ -16,9 +16,9 @@ from gpuops.model.host import DeviceBinding, Host
 from gpuops.model.host_settings import DeviceGroup, DeviceGroupMember, HostSettings, PassthroughState
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, PowerState, VgpuDevice, Vm
-from gpuops.plan.core.steps import ConfigurePassthrough, PassthroughChange
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigurePassthrough, HostStep, PassthroughChange
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
-from gpuops.plan.hosts.host_plan import HostPlan
 
 ONE, TWO = PciAddress.parse("0000:3b:00.0"), PciAddress.parse("0000:3b:00.1")
 KIND = (NVIDIA_VENDOR_ID, 0x2235)
@@ -46,7 +46,7 @@ def inventory(state: PassthroughState = OFF, *vms: Vm, beside: bool = False, **f
     )
 
 
-def planned(on: bool, seen: Inventory, *device: str, **options: Any) -> HostPlan:
+def planned(on: bool, seen: Inventory, *device: str, **options: Any) -> Plan[HostStep]:
     request = SetPassthrough(on, device or ("3b:00.0",), **{"host": "esx-1", **options})
     return request.plan(seen, Catalog())
 

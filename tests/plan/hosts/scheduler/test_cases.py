@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from gpuops.errors import GpuopsError
 from gpuops.model.inventory import Inventory
-from gpuops.plan.core.steps import ConfigureModule
-from gpuops.plan.hosts.host_plan import HostPlan
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.steps import ConfigureModule, HostStep
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from tests.plan.case import Words, case_of, changed, compare, read_cases, said
 from tests.plan.snapshots import SNAPSHOTS, catalog
@@ -34,13 +34,13 @@ class SchedulerCase:
 CASES = read_cases("scheduler", SchedulerCase)
 
 
-def planned(case: SchedulerCase, inventory: Inventory) -> HostPlan:
+def planned(case: SchedulerCase, inventory: Inventory) -> Plan[HostStep]:
     hints = get_type_hints(SetScheduler)
     options = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in case.request.items()}
     return SetScheduler(**options).plan(inventory, catalog())
 
 
-def written(plan: HostPlan, inventory: Inventory) -> dict[str, str]:
+def written(plan: Plan[HostStep], inventory: Inventory) -> dict[str, str]:
     """Host -> the module options that it is given."""
     steps = [step for step in plan.steps if isinstance(step, ConfigureModule)]
     assert len(steps) == len(plan.steps)
