@@ -60,7 +60,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
         doer = Doer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, doer, Limits(), site.progress)
         journal.end(began)
-    return Report(request, report.before, report.plan, outcomes, applied=True)
+    return Report(request, report.before, report.plan, outcomes, applied=True, after=doer.inventory)
 
 
 def _look(request: Request, site: Site) -> Report:

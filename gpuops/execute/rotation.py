@@ -84,11 +84,11 @@ def rotate(
                 settled = turn.settle(left_open, journal)
                 report = turn.look(journal)
                 try:
-                    outcomes = turn.do(report, journal, left_open, consent)
+                    done = turn.do(report, journal, left_open, consent)
                 finally:
                     warned.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
             plan = replace(report.plan, warnings=tuple(warned))
-            return replace(report, plan=plan, outcomes=(*settled, *outcomes), applied=True)
+            return replace(done, plan=plan, outcomes=(*settled, *done.outcomes), applied=True)
 
         report = _outlasting(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
         return _without_journal(report, journal)

@@ -178,12 +178,15 @@ class Turn:
         found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
 
-    def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> tuple[Outcome, ...]:
-        """What became of each step. There is an open run in the journal from before the first effect to the last."""
+    def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> Report:
+        """The report with what became of each step, and what was read back.
+
+        There is an open run in the journal from before the first effect to the last.
+        """
         if not (report.plan.feasible and report.plan.steps):
-            self._close_returned(report, journal)
+            after = self._close_returned(report, journal)
             self._end(left_open, journal)
-            return ()
+            return replace(report, after=after)
         consent(report)
         run = self._begin(report, journal)
         self._end(left_open, journal)
@@ -216,7 +219,9 @@ class Turn:
             self.leases.must_be_ours()
         after = self._close_returned(report, journal)
         journal.end(run)
-        return outcomes if self.half is Half.NIGHT else explained(outcomes, after, alone=bool(self.only))
+        if night:
+            return replace(report, outcomes=outcomes, after=doer.inventory)
+        return replace(report, outcomes=explained(outcomes, after, alone=bool(self.only)), after=after)
 
     def _may_close(self, original: Original) -> bool:
         """Not what another machine is about to change."""

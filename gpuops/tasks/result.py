@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gpuops.errors import NotConnected
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.placement.project import project
 from gpuops.report.plan_json import Document, report_document
 from gpuops.report.vm_state import differences
 
 if TYPE_CHECKING:
-    from gpuops.api import Site
     from gpuops.model.inventory import Inventory
     from gpuops.plan.core.steps import Step
 
@@ -37,19 +35,11 @@ def reasons_line(reasons: list[str], done: str) -> str:
 BAD: Final = frozenset({Verdict.FAILED, Verdict.UNKNOWN, Verdict.SKIPPED})
 
 
-def inventory_after(report: Report, site: Site, warnings: list[str]) -> Inventory:
-    """How the VMs are afterwards: read anew where something was done, foreseen in check mode."""
+def inventory_after(report: Report) -> Inventory:
+    """How the VMs are afterwards: as they were read back, foreseen in check mode."""
     if not report.applied:
         return _foreseen(report.plan.steps if report.plan.feasible else (), report.before)
-    touched = {outcome.step.vm for outcome in report.outcomes}
-    if not touched:
-        return report.before
-    try:
-        return site.vcenter.observe(report.before, touched)
-    except NotConnected as error:
-        warnings.append(f"the VMs could not be read afterwards: {error.message}")
-        done = [outcome.step for outcome in report.outcomes if outcome.verdict not in BAD]
-        return _foreseen(done, report.before)
+    return report.after or report.before
 
 
 def result_of(report: Report, kind: str, after: Inventory, warnings: list[str]) -> TaskResult:

@@ -56,7 +56,7 @@ def rotation(
     site, warnings = open_site(connection, guarded=True, returning=apply and brings_back, policy=known)
     with site:
         report = _run(wanted, meant, site, vms, from_markers=from_markers, apply=apply)
-        after = inventory_after(report, site, warnings)
+    after = inventory_after(report)
     return result_of(report, f"rotate-{_COMMAND[wanted]}", after, warnings)
 
 

@@ -44,7 +44,7 @@ def vm_gpu(
     site, warnings = open_site(connection)
     with site:
         report = run(request, site, apply=apply) if clone is None else foresee(request, clone, site)
-        after = inventory_after(report, site, warnings)
+    after = inventory_after(report)
     answer = result_of(report, type(request).__name__.lower(), after, warnings)
     vm = report.before.find_vm(request.vm)
     answer.result["vm"] = vm_state(after.vms[vm.ref], after) if vm.ref in after.vms else None
@@ -69,8 +69,8 @@ def vm_gpus(
     site, warnings = open_site(connection)
     with site:
         report = run(request, site, apply=apply)
-        after = inventory_after(report, site, warnings)
         now = site.clock()
+    after = inventory_after(report)
     answer = result_of(report, "together", after, warnings)
     parts = request.parts(report.before, catalog_of(report.before), now)
     answer.result["vms"] = [_share(part, report, after) for part in parts]

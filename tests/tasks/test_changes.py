@@ -22,6 +22,7 @@ from gpuops.tasks.connection import ConnectionArguments
 from gpuops.tasks.reads import host_gpu_info, vm_gpu_info
 from gpuops.tasks.result import TaskResult
 from gpuops.tasks.vms import vm_gpu, vm_gpus
+from gpuops.vsphere.connection import Connection
 from tests.sim.mixed import CARD, mixed_lab
 from tests.tasks.conftest import Lab
 
@@ -70,6 +71,13 @@ def test_check_mode_predicts_and_the_second_run_does_nothing(lab: Lab, vm: str, 
     assert (again.result["changed"], again.result["diff"], again.exit_code) == (False, [], 0)
     assert again.result["because"]
     assert lab.effects == effects
+
+
+def test_what_was_just_read_back_is_not_read_again(lab: Lab, mocker: MockerFixture) -> None:
+    looks = mocker.spy(Connection, "observe")
+    done = asked(lab, "ml-07", profile="a100-3-20c", power="on")
+    assert len(looks.call_args_list) == 4, "before and after the change, before and after the start"
+    assert done.result["vm"] == seen(lab, "ml-07")
 
 
 def test_absent_predicts_restores_and_is_nothing_the_second_time(lab: Lab) -> None:

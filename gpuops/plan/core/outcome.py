@@ -49,6 +49,8 @@ class Report(Generic[AnyStep]):
     journal_lost: bool = False
     """Whether it went by vCenter's markers alone, because the journal cannot be read, written or trusted; or without
     the lock of its machine."""
+    after: Inventory | None = None
+    """What was read back last of all that the steps are about; None = nothing was read after `before`."""
 
     @property
     def changed(self) -> bool:
