@@ -44,8 +44,8 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return Report(request, report.before, report.plan, applied=apply)
     consent(report)
-    from gpuops.execute.doer import Doer
     from gpuops.execute.executor import execute
+    from gpuops.execute.vm_doer import VmDoer
     from gpuops.model.rotation import Limits
 
     with site.changing(report.before.vcenter, alone=False) as journal:
@@ -57,7 +57,7 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
             if report.plan != before.plan:
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
-        doer = Doer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        doer = VmDoer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
         outcomes = execute(report.plan, doer, Limits(), site.progress)
         journal.end(began)
     return Report(request, report.before, report.plan, outcomes, applied=True, after=doer.inventory)

@@ -1,4 +1,4 @@
-"""The doer: the only floor that changes anything, and the journal it cannot work without.
+"""The only package that changes anything, and the journal it cannot work without.
 
 Problem: a night of suspends and starts must survive `kill -9` at any point, a vCenter restart and a lost reply, and
 every desktop must come back.

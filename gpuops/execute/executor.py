@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpuops.errors import Trouble
-from gpuops.execute.doer import Doer, Underway
+from gpuops.execute.doer import Underway
 from gpuops.execute.lanes import Flight, Lanes, Waiting
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -40,7 +41,7 @@ RESUME_RESTS_S: Final = (60.0,)
 
 
 def execute(
-    plan: Plan, doer: Doer, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
+    plan: Plan, doer: VmDoer, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
 ) -> tuple[Outcome, ...]:
     """What became of each step of the plan. `returning`: it only brings back, and no step that hangs holds others up.
 
@@ -57,7 +58,7 @@ def execute(
 class _Run:
     """One plan on its way."""
 
-    def __init__(self, plan: Plan, doer: Doer, limits: Limits, *, returning: bool) -> None:
+    def __init__(self, plan: Plan, doer: VmDoer, limits: Limits, *, returning: bool) -> None:
         self._doer = doer
         self._limits = limits
         self._lanes = Lanes(plan, limits, returning=returning)

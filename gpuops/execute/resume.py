@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Trouble
-from gpuops.execute.doer import Doer, Underway
+from gpuops.execute.doer import Underway
 from gpuops.execute.journal import Intent
 from gpuops.execute.port import Vcenter
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
@@ -38,7 +39,7 @@ _BEFORE: Final[dict[type[Step], PowerState]] = {
 """The power that a night finds where it takes; a guest that was shut down shows what was asked of it."""
 
 
-def settle_open(doer: Doer, *, timeout_s: float) -> tuple[Outcome, ...]:
+def settle_open(doer: VmDoer, *, timeout_s: float) -> tuple[Outcome, ...]:
     """What became of each effect of the run that nobody saw end. Sends nothing."""
     intents = [as_now(intent, doer.inventory) for intent in doer.journal.open_intents(doer.run)]
     if not intents:
@@ -126,7 +127,7 @@ def _may_have_happened(step: Step, vm: Vm | None) -> bool:
     return was is not None and (vm is None or vm.power is not was)
 
 
-def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
+def _task_of(doer: VmDoer, intent: Intent) -> TaskRef | None:
     if isinstance(intent.step, RunInGuest):
         return None
     if intent.task is not None:
@@ -134,7 +135,7 @@ def _task_of(doer: Doer, intent: Intent) -> TaskRef | None:
     return doer.vcenter.adopt(intent.step, intent.seen)
 
 
-def _by_state(doer: Doer, intent: Intent) -> Outcome:
+def _by_state(doer: VmDoer, intent: Intent) -> Outcome:
     if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
         return doer.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
     unseen = "the run was cut off before it was seen to end"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
-from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.given_up import note_who_is_back
 from gpuops.execute.half import HALVES, RESUME, Half, left_open_runs, morning_first
@@ -17,6 +16,7 @@ from gpuops.execute.leases import NO_LEASE, Leases, Under
 from gpuops.execute.originals import Originals, known_originals
 from gpuops.execute.resume import foresee, settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
@@ -174,7 +174,7 @@ class Turn:
         limit_s = self._limits.step_timeout_s
         # one task that hangs keeps no other desktop away
         timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
-        doers = [Doer(self.site.vcenter, journal, run, before) for run in left_open]
+        doers = [VmDoer(self.site.vcenter, journal, run, before) for run in left_open]
         found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
 
@@ -196,7 +196,7 @@ class Turn:
         before = journal.setbacks().get(run.night or "", NO_SETBACKS)
         taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
         guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
-        doer = Doer(
+        doer = VmDoer(
             self.site.vcenter,
             journal,
             run,

@@ -253,6 +253,16 @@ def test_a_lost_reply_is_answered_by_looking(
     check_switched(bench, before, hosts=1)
 
 
+@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "UpdateModuleOptionString", "RebootHost_Task"])
+def test_a_session_that_ends_in_the_middle_is_renewed(start: Start, method: str) -> None:
+    bench = start(cluster(2, []))
+    bench.world.injector.add(Rule(Effect.EXPIRE, method, times=1))
+    report = bench.roll()
+    assert report.exit_code == 0, failing(report)
+    turn = ["EnterMaintenanceMode_Task", "UpdateModuleOptionString", *["RebootHost_Task"] * 2]  # goes down, comes back
+    assert [entry.method for entry in bench.world.ledger] == [*turn, "ExitMaintenanceMode_Task"] * 2, "nothing twice"
+
+
 def test_a_dry_run_writes_nothing_and_a_second_run_finds_nothing(start: Start) -> None:
     bench = start(three())
     assert [len(turns) for turns in bench.roll(apply=False).plan.rounds] == [1, 1, 1]

@@ -128,20 +128,39 @@ def test_a_lost_reply_is_answered_by_looking_and_never_sent_again(bench: Bench, 
     assert bench.effects == (["UpdateModuleOptionString"] if verdict is Verdict.DONE else [])
 
 
-def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(bench: Bench, mocker: Any) -> None:
+def test_a_session_that_ends_just_before_the_call_is_renewed(bench: Bench) -> None:
+    bench.server.world.injector.add(Rule(Effect.EXPIRE, "UpdateModuleOptionString"))
+    report = bench.set()
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DONE]
+    assert bench.effects == ["UpdateModuleOptionString"]
+
+
+def test_the_report_has_the_settings_that_were_read_back(bench: Bench) -> None:
+    report = bench.set()
+    [outcome] = report.outcomes
+    assert report.after is not None
+    settings = report.after.hosts[outcome.step.host].settings
+    assert settings is not None
+    assert settings.module_options == AFTER
+
+
+@pytest.mark.parametrize("session_ends", [False, True])
+def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(bench: Bench, mocker: Any, session_ends: bool) -> None:
     hosts = bench.site.vcenter.hosts
     real, looks = type(hosts).with_settings, []
+    if session_ends:  # the host is looked at once more before the request goes out again
+        bench.server.world.injector.add(Rule(Effect.EXPIRE, "UpdateModuleOptionString"))
 
     def looked(*arguments: Any) -> Any:
         looks.append(arguments)
-        if len(looks) == 3:  # after the two looks that the plan is made on
+        if len(looks) == 3 + session_ends:  # after the two looks that the plan is made on
             bench.state().module_options = "foreign=2"
         return real(*arguments)
 
     mocker.patch.object(type(hosts), "with_settings", looked)
     report = bench.set()
     [outcome] = report.outcomes
-    assert (outcome.verdict, report.exit_code) == (Verdict.SKIPPED, 4)
+    assert (outcome.verdict, report.exit_code) == (Verdict.FAILED if session_ends else Verdict.SKIPPED, 4)
     assert outcome.reason == "its module options were changed by somebody else meanwhile"
     assert bench.state().module_options == "foreign=2"
 

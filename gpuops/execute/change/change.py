@@ -10,17 +10,17 @@ from gpuops.errors import Locked, NotConnected
 from gpuops.execute.change import moves
 from gpuops.execute.change.exclusion import in_rotation, last_policy, no_change_open, no_rotation_open, open_change
 from gpuops.execute.change.history import History, history_of, taken_from
-from gpuops.execute.change.host_doer import HostDoer
+from gpuops.execute.change.host_tasks import HostTaskDoer
 from gpuops.execute.change.order import KIND, Order, dump_order, load_order
 from gpuops.execute.change.present import order_now
 from gpuops.execute.change.turns import Told, Turns
-from gpuops.execute.doer import Doer
 from gpuops.execute.given_up import note_who_is_back, still_given_up
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import Held, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -196,7 +196,17 @@ def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
 
 
 def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
-    doer = HostDoer(site.vcenter, site.hosts, journal, run, lease, site.passed_s, order.uuids)
+    inventory = site.vcenter.inventory()
+    doer = HostTaskDoer(
+        site.vcenter,
+        site.hosts,
+        journal,
+        run,
+        inventory,
+        lease=lease,
+        passed_s=site.passed_s,
+        uuids=order.uuids,
+    )
     return Turns(site, order_now(order, doer.ids), doer, told)
 
 
@@ -269,7 +279,7 @@ def _rounds_left(turns: Turns) -> list[Outcome[HostStep]]:
 def _why_none_is_begun(turns: Turns) -> str:
     """Why no other host may be begun now; empty = one may."""
     closed = next(shut(turns.order.rolling, turns.site.clock()), None)
-    return turns.doer.objection() or (str(closed) if closed is not None else "")
+    return turns.doer.lease_objection() or (str(closed) if closed is not None else "")
 
 
 def _fit(turns: Turns, waiting: Sequence[HostStep]) -> int:
@@ -286,5 +296,5 @@ def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: Order) -> str:
 def _settle(turns: Turns) -> None:
     """What a run that was cut off left in flight on VMs is waited for, and noted as vCenter shows it."""
     doer = turns.doer
-    vms = Doer(doer.vcenter, doer.journal, doer.run, doer.inventory, passed_s=turns.site.passed_s)
+    vms = VmDoer(doer.vcenter, doer.journal, doer.run, doer.inventory, passed_s=turns.site.passed_s)
     settle_open(vms, timeout_s=Limits().step_timeout_s)

@@ -15,13 +15,13 @@ from gpuops.errors import NotConnected, StateDamaged
 from gpuops.execute.change.exclusion import last_policy, no_change_open, no_rotation_open
 from gpuops.execute.change.history import history_of
 from gpuops.execute.change.order import KIND
-from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import Held, leased
 from gpuops.execute.leases import under
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
@@ -220,6 +220,6 @@ class _Hops:
             return f"{hop.name}: {NO_ROOM}; {AGAIN}"
         return ""
 
-    def _doer(self, inventory: Inventory) -> Doer:
+    def _doer(self, inventory: Inventory) -> VmDoer:
         vcenter, passed_s = self.site.vcenter, self.site.passed_s
-        return Doer(vcenter, self.journal, self.run, inventory, leases=under(self.lease), passed_s=passed_s)
+        return VmDoer(vcenter, self.journal, self.run, inventory, leases=under(self.lease), passed_s=passed_s)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuops.execute.change.history import History, taken_from
-from gpuops.execute.change.host_doer import GONE, UNCONNECTED, HostDoer
+from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskDoer
 from gpuops.execute.change.order import Order
-from gpuops.execute.doer import Doer
 from gpuops.execute.executor import execute
+from gpuops.execute.host_doer import GONE, SettingDoer
 from gpuops.execute.journal import IntentState
 from gpuops.execute.leases import under
 from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.vm_doer import VmDoer
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -35,6 +36,8 @@ DRIVER_S: Final = 600.0
 
 DRIVER_LOOK_S: Final = 30.0
 
+_GOOD: Final = (Verdict.DONE, Verdict.ALREADY)
+
 Told = Callable[[str], None]
 """Called with a line for people as the change goes on."""
 
@@ -45,7 +48,7 @@ class Turns:
 
     site: Site
     order: Order
-    doer: HostDoer
+    doer: HostTaskDoer
     told: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
     """By host, what went wrong on it."""
@@ -102,7 +105,7 @@ class Turns:
         away = [each for turn in turns for each in turn.away]
         self._say(steps, f"{len(away)} VMs leave" if away else "no VM is in the way")
         for outcome in self._vms(leaving(away), inventory):
-            if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY):
+            if outcome.verdict not in _GOOD:
                 vm = inventory.vm(outcome.step.vm)
                 self.wrong.setdefault(vm.host or "", f"{vm.name} did not leave it: {outcome.reason}")
         return None
@@ -114,14 +117,15 @@ class Turns:
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
         inventory = self.doer.look()
+        setting = self._setting(inventory)
         for step in steps:
             # who was suspended there meanwhile would meet another driver or scheduler when he comes back
             host = inventory.hosts.get(step.host)
             kept = next(kept_as_they_are(host, inventory), None) if host is not None else GONE
             if kept is not None:
                 self.wrong.setdefault(step.host, str(kept))
-            elif step.host not in self.wrong and (reason := self.doer.set(step)) is not None:
-                self.wrong[step.host] = f"it was not set: {reason}"
+            elif step.host not in self.wrong and (done := setting.set(step)).verdict not in _GOOD:
+                self.wrong[step.host] = f"it was not set: {done.reason}"
         return [RebootHost(step.host, booted[step.host]) for step in steps if step.host not in self.wrong]
 
     def _look_at(self, steps: Sequence[HostStep]) -> None:
@@ -199,7 +203,7 @@ class Turns:
         return [
             f"{inventory.vm(outcome.step.vm).name} is not back: {outcome.reason}"
             for outcome in self._vms(plan, inventory)
-            if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)
+            if outcome.verdict not in _GOOD
         ], (*notes, *gone)
 
     # the doers
@@ -207,7 +211,7 @@ class Turns:
     def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
         if not plan.steps:
             return ()
-        doer = Doer(
+        doer = VmDoer(
             self.site.vcenter,
             self.doer.journal,
             self.doer.run,
@@ -216,6 +220,12 @@ class Turns:
             passed_s=self.site.passed_s,
         )
         return execute(plan, doer, Limits(), self.site.progress)
+
+    def _setting(self, inventory: Inventory) -> SettingDoer:
+        doer, passed_s = self.doer, self.site.passed_s
+        return SettingDoer(
+            doer.vcenter, doer.hosts, doer.journal, doer.run, inventory, lease=doer.lease, passed_s=passed_s
+        )
 
     def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:
         wanted = list(tasks)

@@ -340,7 +340,7 @@ HostTask = EnterMaintenance | LeaveMaintenance | RebootHost
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # that of Python 3.11 has no `default`
 
-    AnyStep = TypeVar("AnyStep", bound=Step | HostStep, default=Step, covariant=True)
+    AnyStep = TypeVar("AnyStep", bound=Step | HostStep | HostTask, default=Step, covariant=True)
 else:
     from typing import TypeVar
 

@@ -21,7 +21,9 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/clocks.py", f"{ROTATION}/breaker.py", f"{ROTATION}/restless.py"),
     "identity": (f"{ROTATION}/ours.py", f"{ROTATION}/elsewhere.py"),
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease.py"),
-    "adoption": (f"{EXECUTE}/doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/writing/lost_replies.py"),
+    "adoption": (
+        f"{EXECUTE}/doer.py", f"{EXECUTE}/vm_doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/writing/lost_replies.py",
+    ),
     "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "lasting", "sql")),
     "return": (
         f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
