@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[1]
 GUIDE: Final = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PAGES: Final = ("CONTRIBUTING.md", "tests/nights/README.md", "tests/bench/RESULTS.md")
 ROWS_OF_ADDING: Final = 15
-STEPS_OF_THE_WALK: Final = 29
+STEPS_OF_THE_WALK: Final = 30
 MOST_LINES: Final = 150
 
 
