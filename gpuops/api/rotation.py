@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from gpuops.model.journal import Audit
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.given_up import Abandonment
-    from gpuops.plan.rotation.foresight import Foresight
+    from gpuops.plan.rotation.bounds import Skip
     from gpuops.plan.rotation.lease import Lease
+    from gpuops.plan.rotation.preview import NightPreview
     from gpuops.plan.rotation.setup import Setup
-    from gpuops.plan.rotation.skip import Skip
     from gpuops.plan.rotation.status import RotationStatus
 
 
@@ -30,7 +30,7 @@ def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = 
     return rotate(Half.NIGHT, policy, site, apply=apply, consent=consent)
 
 
-def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -> Foresight:
+def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -> NightPreview:
     """The night that would begin at this moment, if vCenter then looked as it does now. Nothing is ever written.
 
     `policy` None = the one of the last night in the journal. `at` None = now; one without an offset is read in the

@@ -71,13 +71,13 @@ def plan(
     from gpuops.cli.opening import open_site
     from gpuops.config.date_text import parse_moment
     from gpuops.config.policy import load_policy
-    from gpuops.report.rotation_plan import foresight_document, foresight_text
+    from gpuops.report.rotation_plan import preview_document, preview_text
 
     wanted = load_policy(policy) if policy is not None else None
     moment = parse_moment("--at", at) if at is not None else None
     with open_site(common, saved=saved) as site:
         found = rotate_plan(wanted, site, moment)
-    output.show(foresight_text(found), foresight_document(found))
+    output.show(preview_text(found), preview_document(found))
     if found.exit_code:
         raise typer.Exit(found.exit_code)
 

@@ -21,7 +21,7 @@ from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Original, Policy, Role
 from gpuops.plan.core.command_line import called, command
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, state_of
-from gpuops.plan.rotation.ours import by_marker, vms_of
+from gpuops.plan.rotation.taken_vms import by_marker, vms_of
 
 STATUS = "gpuops rotate status lists those that a night holds"
 

@@ -18,7 +18,7 @@ from gpuops.execute.audit import append
 from gpuops.execute.lock import lock_path
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder
-from gpuops.plan.rotation.hung import ends_at, shown
+from gpuops.plan.rotation.return_time import ends_at, holder_text
 
 GRACE_S: Final = 60.0
 """So long a process may take to end by itself when it is told to."""
@@ -38,7 +38,7 @@ def ended(holder: LockHolder, site: Site) -> bool:
     try:
         if not _holds(holder.pid, lock_path(site.state_dir, site.vcenter.uuid)):
             return False
-        who = shown(holder, now)
+        who = holder_text(holder, now)
         _tell(site, f"{who}: ended, for desktops are to come back", holder, "SIGTERM")
         if _ends(process, signal.SIGTERM, GRACE_S):
             return True

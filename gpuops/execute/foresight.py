@@ -11,12 +11,12 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.originals import Originals
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Original, Policy
-from gpuops.plan.rotation.durations import Durations
-from gpuops.plan.rotation.foresight import Foresight, foresee_night
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.preview import NightPreview, preview_night
+from gpuops.plan.rotation.return_time import Durations
 
 
-def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight:
+def foresee(policy: Policy | None, site: Site, at: datetime | None) -> NightPreview:
     """The night of this moment; None = now. Without a policy, under that of the last night in the journal."""
     with site.remembering(site.vcenter.uuid) as journal:
         obeyed = policy or _remembered(journal)
@@ -32,7 +32,7 @@ def foresee(policy: Policy | None, site: Site, at: datetime | None) -> Foresight
     seen = site.vcenter.inventory()
     if obeyed.needs_tags:
         seen = site.vcenter.with_tags(seen)
-    return foresee_night(request, seen, catalog_of(seen), moment)
+    return preview_night(request, seen, catalog_of(seen), moment)
 
 
 def _remembered(journal: Journal | None) -> Policy:

@@ -16,7 +16,7 @@ from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.setup import A_LOCK, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
+from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, NewVm, Setup, lock_vm_in_use, missing_for_a_night, setup_of
 
 TIMEOUT_S: Final = 300.0
 
@@ -60,7 +60,7 @@ def must_be_set_up(policy: Policy, vcenter: Vcenter) -> None:
     seen = vcenter.inventory()
     in_use = lock_vm_in_use(policy, seen)
     if in_use is not None:
-        raise Refused(in_use, hint=A_LOCK)
+        raise Refused(in_use, hint=CHOOSE_LOCK_VM)
     missing = missing_for_a_night(policy, seen, vcenter.defined_attributes())
     if missing:
         raise Refused(

@@ -159,7 +159,7 @@ class Held:
     def _who(self, there: rules.Lease | None) -> str:
         if rules.number_of(there) < self.number:
             return f"the VM was reverted to a snapshot: lease number {rules.number_of(there)}, ours is {self.number}"
-        return rules.told(there) if there is not None and there.nonce else "somebody gave it back"
+        return rules.lease_holder_text(there) if there is not None and there.nonce else "somebody gave it back"
 
     def _renew(self, *, look_only: bool) -> None:
         recent = self.vouched and self._passed_s() - self._told[1] < rules.HEARTBEAT_S
@@ -214,7 +214,7 @@ def take(
         dead = nonces.read() | {nonce}
         holder = rules.holder_of(there, vm.seen.taken_at, dead)
         if holder is not None:
-            raise Locked(rules.told(holder), hint=WAIT)
+            raise Locked(rules.lease_holder_text(holder), hint=WAIT)
         if number == TRIES:
             break
         highest = highest_number(name, policies, journal, vm.seen)
@@ -222,7 +222,7 @@ def take(
         if wrong is not None and not returning:
             raise LeaseReverted(wrong, hint=when_reverted(highest))
         nonces.keep({nonce, *({there.nonce} if there is not None and there.nonce in dead else ())})
-        wanted = rules.taken(there, owner(), nonce, vm.seen.taken_at, highest)
+        wanted = rules.next_lease(there, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(wanted):
             marker = policies[0].marker if policies else ""
             held = Held(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)

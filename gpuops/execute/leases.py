@@ -17,7 +17,7 @@ from gpuops.execute.lease import WAIT, Held, Lease, leased
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.under_lease import lock_vm_of, policies_under
+from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from gpuops.errors import NotConnected, Trouble, VcenterUnreachable
 from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.patience import waits_until
+from gpuops.plan.rotation.return_time import waits_until
 
 T = TypeVar("T")
 

@@ -25,9 +25,8 @@ from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.rotation.desktops import Survey
-from gpuops.plan.rotation.hung import advice, shown
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.patience import waits_until
+from gpuops.plan.rotation.return_time import holder_advice, holder_text, waits_until
 
 NOTHING_CUT_OFF: Final = Plan(because=("no run was cut off",))
 
@@ -132,7 +131,8 @@ def _changing(site: Site, half: Half) -> Iterator[Journal]:
 def locked_out(holder: LockHolder, site: Site) -> Locked:
     """What is said where another run of this machine holds the lock."""
     now = site.clock()
-    return Locked(f"{shown(holder, now)} is changing this vCenter: nothing is cut off", hint=advice(holder, now))
+    message = f"{holder_text(holder, now)} is changing this vCenter: nothing is cut off"
+    return Locked(message, hint=holder_advice(holder, now))
 
 
 def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:

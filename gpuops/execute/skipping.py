@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuops.execute.originals import Originals
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
-from gpuops.plan.rotation.skip import Skip, next_to_take
+from gpuops.plan.rotation.bounds import Skip, next_to_take
 
 
 def skip_next(policy: Policy, site: Site, *, skipped: bool) -> Skip:

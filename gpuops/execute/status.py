@@ -17,8 +17,8 @@ from gpuops.execute.site import Site
 from gpuops.execute.turn import tagged
 from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.rotation.lease import NO_NUMBER
-from gpuops.plan.rotation.ours import RETURN_COMMAND, marker_of, ours
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, marker_of, taken_vms
 
 
 def status(site: Site, policy: Policy | None = None) -> RotationStatus:
@@ -35,7 +35,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
             now = tagged(policy, site, now)
-        found = ours(policy, Originals(journal).all(returned=True) if journal else (), now)
+        found = taken_vms(policy, Originals(journal).all(returned=True) if journal else (), now)
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)
         skipped = _skipped(journal, policy, site.clock())

@@ -23,17 +23,15 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.privileges import way_back
 from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
-from gpuops.plan.rotation.breaker import NO_SETBACKS
-from gpuops.plan.rotation.clocks import ahead_by
-from gpuops.plan.rotation.day import RotateDay, explained, is_returned
-from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
 from gpuops.plan.rotation.guard import Guard
-from gpuops.plan.rotation.keeping import hooks_of
 from gpuops.plan.rotation.lease import KEY
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.ours import is_gone, vms_of
+from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
 from gpuops.plan.rotation.restore import RestoreVms
-from gpuops.plan.rotation.under_lease import lock_vm_of, policies_under
+from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.taken_vms import is_gone, vms_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ class Turn:
         plan, night = report.plan, self.half is Half.NIGHT
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
-        before = journal.setbacks().get(run.night or "", NO_SETBACKS)
+        before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
         guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
         doer = VmDoer(

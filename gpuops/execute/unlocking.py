@@ -12,7 +12,7 @@ from gpuops.execute.rotation import remembered_policy
 from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
 from gpuops.plan.core.command_line import command
-from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, is_fresh, reverted, told
+from gpuops.plan.rotation.lease import Lease, Numbered, given_back, holder_of, is_fresh, lease_holder_text, reverted
 
 
 def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool = False) -> Lease:
@@ -38,10 +38,10 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
         raise Refused(f"nobody holds the lease on {vm.name}", hint="nothing is in the way of the next run")
     again = command("rotate unlock", id=there.nonce)
     if there.nonce != nonce:
-        raise Refused(told(there), hint=f"when that run is dead for certain: {again}{again_by}")
+        raise Refused(lease_holder_text(there), hint=f"when that run is dead for certain: {again}{again_by}")
     if is_fresh(there, vm.seen.taken_at) and not force:
         raise Locked(
-            f"{told(there)}, and renewed it a moment ago: its run is alive, or died just now",
+            f"{lease_holder_text(there)}, and renewed it a moment ago: its run is alive, or died just now",
             hint=f"it runs out by itself; when that run is dead for certain: {again} --force{again_by}",
         )
     _write(vm, given_back(there, vm.seen.taken_at))

@@ -39,9 +39,8 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.breaker import is_refusal
-from gpuops.plan.rotation.clocks import ahead_by
-from gpuops.plan.rotation.guard import TAKING, Guard
+from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
+from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
 
 FRESH: Final = timedelta(seconds=60)
 """How old what is known of a step's company may be: of VMs that are not touched, but counted."""
@@ -125,7 +124,7 @@ class VmDoer(Doer[Step]):
         if not stale:
             return frozenset()
         self._company_at |= dict.fromkeys(stale, now)
-        return guard.company(stale, self.inventory, self._ended)
+        return guard.counted_vms(stale, self.inventory, self._ended)
 
     def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
         """As any step is begun. What takes is looked at once more where the last look was a while ago, or where no look
@@ -136,7 +135,7 @@ class VmDoer(Doer[Step]):
         """
         lease = self._leases.of(step.vm)
         unvouched = lease is not None and not lease.vouched
-        overtaken = unvouched or (isinstance(step, TAKING) and self._sent_since_look)
+        overtaken = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
         if self._is_old() or (self._guard is not None and overtaken):
             self.look_before([step])
         self._leaving = leaving
@@ -156,15 +155,16 @@ class VmDoer(Doer[Step]):
 
     def objection(self, step: Step) -> str | None:
         """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
-        return self._against(step) or self._not_ours(step)
+        return self._objection_to_step(step) or self._not_ours(step)
 
-    def _against(self, step: Step) -> str | None:
+    def _objection_to_step(self, step: Step) -> str | None:
         """What speaks against the step, but for the lease."""
         guard = self._guard
         rule = guard.idle_rule(step, self.inventory) if guard is not None else None
         reason = objection(step, self.planned, self.inventory, rule)
         if reason is None and guard is not None:
-            reason = guard.against(step, self.inventory, self.journal.clock(), self._ended, self._leaving, self._ahead)
+            now = self.journal.clock()
+            reason = guard.objection(step, self.inventory, now, self._ended, self._leaving, self._ahead)
         return reason
 
     def last_objection(self, step: Step, judged: Inventory) -> str | None:
@@ -174,10 +174,10 @@ class VmDoer(Doer[Step]):
                 self.look_before([step])
             reason = self._not_ours(step)
             if reason is None and self.inventory is not judged:
-                reason = self._against(step)
+                reason = self._objection_to_step(step)
             if reason is not None or not self._is_old():
                 return reason
-        if isinstance(step, TAKING):
+        if isinstance(step, TAKING_STEPS):
             return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
         return None
 

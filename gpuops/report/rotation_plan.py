@@ -12,60 +12,59 @@ from rich.text import Text
 from gpuops.model.rotation import Role
 from gpuops.model.window import Weekday
 from gpuops.plan.placement.return_order import role_of
-from gpuops.plan.rotation.foresight import Foresight, Win
-from gpuops.plan.rotation.proof import HostProof
+from gpuops.plan.rotation.preview import ExpectedRun, HostProof, NightPreview
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, rejection_document
 from gpuops.report.plan_text import plan_text
 from gpuops.report.rotation_status import NO_LOCK_VM
 from gpuops.report.text import count, visible
 
 
-def foresight_text(found: Foresight) -> RenderableType:
-    """The night, table by table, and what it wins."""
+def preview_text(found: NightPreview) -> RenderableType:
+    """The night, table by table, and the ML VMs that would run."""
     return Group(*_parts(found))
 
 
-def _parts(found: Foresight) -> Iterator[RenderableType]:
+def _parts(found: NightPreview) -> Iterator[RenderableType]:
     yield Text(_headline(found), "bold")
     yield Text(f"planned on what vCenter showed at {found.inventory.taken_at:%Y-%m-%d %H:%M %Z}", "dim")
-    if found.prospect.refusals:
-        yield plan_text(found.prospect.plan(), found.inventory)
-    if found.wins:
-        yield from _table("ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _win_rows(found))
+    if found.night_plan.refusals:
+        yield plan_text(found.night_plan.plan(), found.inventory)
+    if found.expected_runs:
+        yield from _table("ML VMs that start", ("VM", "host", "GPUs", "runs", "GPU-hours", "why"), _run_rows(found))
     desktops = list(_desktop_rows(found))
     if desktops:
         yield from _table("desktops that make room", ("VM", "host", "how", "for"), desktops)
-    staying = [(choice.subject, choice.reason) for choice in found.prospect.choices if not choice.chosen]
+    staying = [(choice.subject, choice.reason) for choice in found.night_plan.choices if not choice.chosen]
     if staying:
         yield from _table("what stays as it is", ("VM", "why"), staying)
     if found.proofs:
         yield from _table("the way back, in this order", ("host", "from", "VM", "to"), _proof_rows(found))
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in found.warnings)
-    if found.prospect.policy.lock_vm is None:
+    if found.night_plan.policy.lock_vm is None:
         yield Text(NO_LOCK_VM, "dim")
     yield Text(_summary(found), "bold")
 
 
-def _headline(found: Foresight) -> str:
+def _headline(found: NightPreview) -> str:
     night = found.night
-    text = f"policy {visible(found.prospect.policy.name)}, night {found.prospect.night}"
+    text = f"policy {visible(found.night_plan.policy.name)}, night {found.night_plan.night}"
     if night is None:
         return f"{text}, at {_moment(found.at, found)}"
     window = f"open from {_clock(night.opens, found)} to {_clock(night.closes, found)}"
     return f"{text}, at {_moment(found.at, found)}: {window}, desktops back by {_clock(night.back_by, found)}"
 
 
-def _summary(found: Foresight) -> str:
-    if found.prospect.refusals:
-        return f"no night: refused for {count(len(found.prospect.refusals), 'reason')}"
-    if found.prospect.over:
-        return f"no night: night {found.prospect.night} is {found.prospect.ended}"
+def _summary(found: NightPreview) -> str:
+    if found.night_plan.refusals:
+        return f"no night: refused for {count(len(found.night_plan.refusals), 'reason')}"
+    if found.night_plan.over:
+        return f"no night: night {found.night_plan.night} is {found.night_plan.ended}"
     hours = f"{found.gpu_hours:.1f} GPU-hours" if found.gpu_hours is not None else "GPU-hours unknown without a window"
-    desktops = count(len(found.prospect.served.desktops), "desktop")
-    return f"{count(len(found.wins), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"
+    desktops = count(len(found.night_plan.decision.desktops), "desktop")
+    return f"{count(len(found.expected_runs), 'ML VM')} would start, {desktops} would make room: {hours}{_doubt(found)}"
 
 
-def _doubt(found: Foresight) -> str:
+def _doubt(found: NightPreview) -> str:
     unproved = [proof.host.name for proof in found.proofs if proof.refusals]
     if unproved:
         return f"; the return to {', '.join(unproved)} is not proved"
@@ -73,20 +72,21 @@ def _doubt(found: Foresight) -> str:
     return f"; {proved} come back, proved" if proved else ""
 
 
-def _win_rows(found: Foresight) -> Iterator[tuple[str, ...]]:
-    chosen = [choice.reason for choice in found.prospect.served.choices if choice.chosen]
-    for win, reason in zip(found.wins, chosen, strict=True):
-        hours = "unknown" if win.gpu_hours is None else f"{win.gpu_hours:.1f}"
-        yield win.start.vm.name, win.start.host.name, f"{win.gpus:g}", _run(win, found), hours, reason
+def _run_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
+    chosen = [choice.reason for choice in found.night_plan.decision.choices if choice.chosen]
+    for expected, reason in zip(found.expected_runs, chosen, strict=True):
+        hours = "unknown" if expected.gpu_hours is None else f"{expected.gpu_hours:.1f}"
+        start = expected.start
+        yield start.vm.name, start.host.name, f"{expected.gpus:g}", _run(expected, found), hours, reason
 
 
-def _run(win: Win, found: Foresight) -> str:
-    ends = "" if win.run.ends is None else _clock(win.run.ends, found)
-    return f"{_clock(win.run.begins, found)} to {ends or 'the morning'}"
+def _run(expected: ExpectedRun, found: NightPreview) -> str:
+    ends = "" if expected.run.ends is None else _clock(expected.run.ends, found)
+    return f"{_clock(expected.run.begins, found)} to {ends or 'the morning'}"
 
 
-def _desktop_rows(found: Foresight) -> Iterator[tuple[str, ...]]:
-    for start in found.prospect.served.starts:
+def _desktop_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
+    for start in found.night_plan.decision.starts:
         for vm in start.desktops:
             yield vm.name, start.host.name, _how(role_of(vm)), start.vm.name
 
@@ -95,12 +95,12 @@ def _how(role: Role) -> str:
     return "its guest shuts down" if role is Role.SHUT_DOWN else "suspend"
 
 
-def _proof_rows(found: Foresight) -> Iterator[tuple[str, ...]]:
-    times = found.prospect.return_times
+def _proof_rows(found: NightPreview) -> Iterator[tuple[str, ...]]:
+    times = found.night_plan.return_times
     for proof in found.proofs:
         begins = _clock(times[proof.host.ref], found) if proof.host.ref in times else "any time"
-        for comeback in proof.order:
-            yield proof.host.name, begins, comeback.vm.name, ", ".join(str(seat) for seat in comeback.seats)
+        for desktop in proof.order:
+            yield proof.host.name, begins, desktop.vm.name, ", ".join(str(place) for place in desktop.places)
         for refusal in proof.refusals:
             yield proof.host.name, begins, "not proved", str(refusal)
 
@@ -115,33 +115,33 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) 
     yield table
 
 
-def _zone(found: Foresight) -> tzinfo:
-    windows = found.prospect.policy.windows
+def _zone(found: NightPreview) -> tzinfo:
+    windows = found.night_plan.policy.windows
     return found.night.zone if found.night is not None else windows[0].zone if windows else UTC
 
 
-def _moment(moment: datetime, found: Foresight) -> str:
+def _moment(moment: datetime, found: NightPreview) -> str:
     zone = _zone(found)
     local = moment.astimezone(zone)
     # not `%a`: Ansible switches the locale on, and the day would be named in its language
     return f"{Weekday.of(local.date()).title()} {local:%Y-%m-%d %H:%M} {zone}"
 
 
-def _clock(moment: datetime, found: Foresight) -> str:
+def _clock(moment: datetime, found: NightPreview) -> str:
     return f"{moment.astimezone(_zone(found)):%H:%M}"
 
 
-def foresight_document(found: Foresight) -> Document:
+def preview_document(found: NightPreview) -> Document:
     """The same for programs; every moment in UTC."""
-    prospect, night = found.prospect, found.night
+    night_plan, night = found.night_plan, found.night
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "rotation-plan",
         "vcenter": found.inventory.vcenter,
         "read_at": found.inventory.taken_at.isoformat(),
-        "policy": prospect.policy.name,
+        "policy": night_plan.policy.name,
         "at": _utc(found.at),
-        "night": prospect.night,
+        "night": night_plan.night,
         "window": None
         if night is None
         else {
@@ -150,14 +150,14 @@ def foresight_document(found: Foresight) -> Document:
             "closes": _utc(night.closes),
             "back_by": _utc(night.back_by),
         },
-        "feasible": not prospect.refusals,
+        "feasible": not night_plan.refusals,
         "exit_code": found.exit_code,
-        "over": prospect.over,
-        "because": list(prospect.plan().because),
-        "rejections": [rejection_document(refusal) for refusal in prospect.refusals],
+        "over": night_plan.over,
+        "because": list(night_plan.plan().because),
+        "rejections": [rejection_document(refusal) for refusal in night_plan.refusals],
         "warnings": list(found.warnings),
         "gpu_hours": found.gpu_hours,
-        "ml": [_win(win) for win in found.wins],
+        "ml": [_expected_run(expected) for expected in found.expected_runs],
         "desktops": [
             {
                 "ref": vm.ref,
@@ -166,11 +166,12 @@ def foresight_document(found: Foresight) -> Document:
                 "how": _word(vm.has_passthrough),
                 "for": start.vm.name,
             }
-            for start in prospect.served.starts
+            for start in night_plan.decision.starts
             for vm in start.desktops
         ],
         "choices": [
-            {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason} for choice in prospect.choices
+            {"subject": choice.subject, "chosen": choice.chosen, "reason": choice.reason}
+            for choice in night_plan.choices
         ],
         "returns": [_proof(proof, found) for proof in found.proofs],
     }
@@ -180,21 +181,21 @@ def _word(passthrough: bool | None) -> str:
     return "shut-down-guest" if passthrough else "suspend"
 
 
-def _win(win: Win) -> Document:
+def _expected_run(expected: ExpectedRun) -> Document:
     return {
-        "ref": win.start.vm.ref,
-        "name": win.start.vm.name,
-        "host": win.start.host.name,
-        "moves": win.start.moves,
-        "gpus": win.gpus,
-        "begins": _utc(win.run.begins),
-        "ends": _utc(win.run.ends) if win.run.ends is not None else None,
-        "gpu_hours": win.gpu_hours,
+        "ref": expected.start.vm.ref,
+        "name": expected.start.vm.name,
+        "host": expected.start.host.name,
+        "moves": expected.start.moves,
+        "gpus": expected.gpus,
+        "begins": _utc(expected.run.begins),
+        "ends": _utc(expected.run.ends) if expected.run.ends is not None else None,
+        "gpu_hours": expected.gpu_hours,
     }
 
 
-def _proof(proof: HostProof, found: Foresight) -> Document:
-    begins = found.prospect.return_times.get(proof.host.ref)
+def _proof(proof: HostProof, found: NightPreview) -> Document:
+    begins = found.night_plan.return_times.get(proof.host.ref)
     return {
         "host": {"ref": proof.host.ref, "name": proof.host.name},
         "nothing_taken_from": _utc(begins) if begins is not None else None,
@@ -203,11 +204,11 @@ def _proof(proof: HostProof, found: Foresight) -> Document:
         "refusals": [rejection_document(refusal) for refusal in proof.refusals],
         "order": [
             {
-                "ref": comeback.vm.ref,
-                "name": comeback.vm.name,
-                "seats": [{"gpu": str(seat.gpu), "place": seat.place} for seat in comeback.seats],
+                "ref": desktop.vm.ref,
+                "name": desktop.vm.name,
+                "seats": [{"gpu": str(place.gpu), "place": place.place} for place in desktop.places],
             }
-            for comeback in proof.order
+            for desktop in proof.order
         ],
     }
 

@@ -8,8 +8,8 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from gpuops.plan.rotation.bounds import Skip
 from gpuops.plan.rotation.setup import NO_SNAPSHOTS, Setup, Unmarked, may_be_reverted
-from gpuops.plan.rotation.skip import Skip
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.model.journal import Audit, AuditedChain
-from gpuops.plan.rotation.lease import Lease, told
-from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.plan.rotation.lease import Lease, lease_holder_text
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.change import missed_documents, missed_lines
 from gpuops.report.plan_json import SCHEMA_VERSION, Document
 from gpuops.report.text import count, visible
@@ -84,7 +84,7 @@ def status_document(status: RotationStatus) -> Document:
         "given_up": missed_documents(status.given_up),
         "away": len(status.away),
         "changing": len(status.changing),
-        "vms": [_vm(mine, status) for mine in status.vms],
+        "vms": [_vm(taken_vm, status) for taken_vm in status.vms],
     }
 
 
@@ -102,14 +102,14 @@ def _lease_lines(status: RotationStatus) -> list[RenderableType]:
     if status.lock_trouble:
         return [Text(f"warning: {visible(status.lock_trouble)}", "yellow")]
     if status.lease is not None:
-        return [Text(f"{visible(told(status.lease))} (id {visible(status.lease.nonce)})", "cyan")]
+        return [Text(f"{visible(lease_holder_text(status.lease))} (id {visible(status.lease.nonce)})", "cyan")]
     return []
 
 
 def _others(status: RotationStatus) -> str:
     """What is neither away nor as it was: `, 2 changing, 1 lost`."""
     quiet = (Whereabouts.AWAY, Whereabouts.BACK, Whereabouts.UNTOUCHED)
-    numbers = Counter(mine.whereabouts for mine in status.vms if mine.whereabouts not in quiet)
+    numbers = Counter(taken_vm.whereabouts for taken_vm in status.vms if taken_vm.whereabouts not in quiet)
     return "".join(f", {numbers[kind]} {kind}" for kind in Whereabouts if numbers[kind])
 
 
@@ -138,22 +138,22 @@ def _table(status: RotationStatus) -> Table:
     idle = status.under_way is None  # while a run is under way, no other command is the next move
     for column in ("VM", "role", "night", "was on", "now", "why", *(("next",) if idle else ())):
         table.add_column(column, overflow="fold")
-    for mine in status.vms:
-        original = mine.original
+    for taken_vm in status.vms:
+        original = taken_vm.original
         table.add_row(
             Text(visible(original.name)),
             original.role.value,
             Text(visible(original.night)),
             Text(visible(status.names.get(original.host or "", original.host or "unknown"))),
-            Text(mine.whereabouts.value, _STYLES[mine.whereabouts]),
-            Text(visible(mine.reason)),
-            *((Text(visible(mine.advice)),) if idle else ()),
+            Text(taken_vm.whereabouts.value, _STYLES[taken_vm.whereabouts]),
+            Text(visible(taken_vm.reason)),
+            *((Text(visible(taken_vm.advice)),) if idle else ()),
         )
     return table
 
 
-def _vm(mine: Ours, status: RotationStatus) -> Document:
-    original = mine.original
+def _vm(taken_vm: TakenVm, status: RotationStatus) -> Document:
+    original = taken_vm.original
     return {
         "ref": original.vm,
         "name": original.name,
@@ -162,10 +162,10 @@ def _vm(mine: Ours, status: RotationStatus) -> Document:
         "night": original.night,
         "host": status.names.get(original.host or "", original.host),
         "profiles": list(original.profiles),
-        "whereabouts": mine.whereabouts.value,
-        "reason": mine.reason,
-        "first": mine.first,
-        "command": mine.command,
+        "whereabouts": taken_vm.whereabouts.value,
+        "reason": taken_vm.reason,
+        "first": taken_vm.first,
+        "command": taken_vm.command,
     }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuops.advise.idle import idleness
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, VgpuDevice, Vm
-from gpuops.plan.rotation.waiting import waiting
+from gpuops.plan.rotation.ml_vms import waiting_vms
 from gpuops.report.fleet import Fleet, HostView, fleet
 from gpuops.report.plan_json import Document
 from gpuops.report.vm_state import vm_state
@@ -121,7 +121,7 @@ def _roles(policy: Policy | None, seen: Inventory) -> dict[str, str]:
     if policy is None:
         return {}
     desktops = {vm.ref: "desktop" for vm in seen.vms.values() if policy.pool_of(vm) is not None}
-    return desktops | {waits.vm.ref: "ml" for waits in waiting(policy, seen) if waits.vm is not None}
+    return desktops | {waits.vm.ref: "ml" for waits in waiting_vms(policy, seen) if waits.vm is not None}
 
 
 def _idleness(vm: Vm, policy: Policy | None) -> Document:

@@ -96,7 +96,7 @@ def rotation_info(
     """
     from gpuops.api import rotate_plan, rotate_status
     from gpuops.config.date_text import parse_moment
-    from gpuops.report.rotation_plan import foresight_document
+    from gpuops.report.rotation_plan import preview_document
     from gpuops.report.rotation_status import status_document
 
     meant = _policy(policy)
@@ -107,7 +107,7 @@ def rotation_info(
         reasons = [found.journal_lost] if found.journal_lost else []
         result = {"changed": False, "rotation": status_document(found), "night": None, "reasons": reasons}
         if not reasons and (plan or begins is not None):
-            result["night"] = foresight_document(rotate_plan(meant, site, begins))
+            result["night"] = preview_document(rotate_plan(meant, site, begins))
     message = f"{found.journal_lost}: what is told is what vCenter's markers say" if reasons else ""
     return TaskResult(result, found.exit_code, message, tuple(warnings))
 

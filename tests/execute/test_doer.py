@@ -37,15 +37,15 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
-from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.stop_conditions import StepCounts
 from tests.execute.small_vcenter import SmallVcenter, World, small_world
 
 LIMITS = Limits()
 CATALOG = catalog_of(small_world().snapshot())
 DESKTOPS = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
 QUEUE = (QueuedVm("ml-*"),)
-NIGHT = Guard(Policy("small", (DESKTOPS,), ml=QUEUE), Setbacks(40), CATALOG)
+NIGHT = Guard(Policy("small", (DESKTOPS,), ml=QUEUE), StepCounts(40), CATALOG)
 """What lets each desktop be taken that is idle, and each ML VM start."""
 Do = Callable[..., tuple[Outcome, ...]]
 
@@ -599,7 +599,7 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
         Pool("first", Selector(name="desktop-0[12]"), IdleRule(500), parked=True, floor=1),
         Pool("second", Selector(name="desktop-0[34]"), IdleRule(500), parked=True, floor=1),
     )
-    guard = Guard(Policy("small", pools), Setbacks(4), CATALOG)
+    guard = Guard(Policy("small", pools), StepCounts(4), CATALOG)
     doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     world.now += 2 * FRESH
     doer.look(["vm-1"])  # vCenter's time is known now
@@ -619,7 +619,7 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
     for ref in taken:
         world.set(ref, power=PowerState.SUSPENDED)
     pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
-    guard = Guard(Policy("small", (pool,)), Setbacks(4), CATALOG, taken=taken)
+    guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken=taken)
     doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     for ref in taken:
         world.set(ref, power=PowerState.ON)
@@ -720,7 +720,7 @@ def test_a_request_that_was_lost_is_not_sent_again_to_a_desktop_whose_user_came(
 
 def test_a_tag_that_withdraws_a_desktop_after_the_plan_is_seen(world: World, do: Do) -> None:
     policy = Policy("small", (DESKTOPS,), opt_out=Mark(tag="gpuops:opt-out"))
-    guard = Guard(policy, Setbacks(4), CATALOG)
+    guard = Guard(policy, StepCounts(4), CATALOG)
     world.tags["vm-2"] = ("gpuops:opt-out",)
     outcomes = do((SuspendVm("vm-1"), SuspendVm("vm-2")), guard=guard)
     assert {outcome.step.vm: outcome.reason for outcome in outcomes} == {

@@ -21,7 +21,7 @@ from gpuops.execute.lock import lock_path, locked, rotating
 from gpuops.execute.rotation import resume, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LockHolder
-from gpuops.plan.rotation.hung import ENDING, SILENT, SILENT_LATE, advice, ends_at
+from gpuops.plan.rotation.return_time import FINISHES_WITHIN, HANGS_AFTER, HANGS_AFTER_DUE, ends_at, holder_advice
 from tests.execute.nights import POLICY, Night, morning_is_good
 from tests.execute.small_vcenter import SmallVcenter
 
@@ -116,11 +116,11 @@ def test_before_its_time_a_night_is_left_alone_and_named(night: Night) -> None:
 
 
 def test_a_return_that_hangs_is_ended_by_the_next(night: Night) -> None:
-    night.world.now = SINCE + SILENT - timedelta(minutes=1)
+    night.world.now = SINCE + HANGS_AFTER - timedelta(minutes=1)
     with holding(night.state_dir, doing="rotate day", until=None) as hung:
         with pytest.raises(Locked):
             day(night)
-        night.world.now = SINCE + SILENT
+        night.world.now = SINCE + HANGS_AFTER
         assert day(night) == 0
         assert hung.wait(10) == -signal.SIGTERM
     morning_is_good(night)
@@ -175,10 +175,10 @@ def test_signs_of_life_are_read_by_others(tmp_path: Path) -> None:
     ("holder", "at"),
     [
         (HOLDER, UNTIL),
-        (replace(HOLDER, seen=UNTIL + timedelta(minutes=2)), UNTIL + timedelta(minutes=2) + SILENT_LATE),
-        (replace(HOLDER, seen=UNTIL + timedelta(hours=2)), UNTIL + ENDING),
-        (replace(HOLDER, until=None), SINCE + SILENT),
-        (replace(HOLDER, doing="rotate restore", seen=UNTIL), UNTIL + SILENT),
+        (replace(HOLDER, seen=UNTIL + timedelta(minutes=2)), UNTIL + timedelta(minutes=2) + HANGS_AFTER_DUE),
+        (replace(HOLDER, seen=UNTIL + timedelta(hours=2)), UNTIL + FINISHES_WITHIN),
+        (replace(HOLDER, until=None), SINCE + HANGS_AFTER),
+        (replace(HOLDER, doing="rotate restore", seen=UNTIL), UNTIL + HANGS_AFTER),
         (replace(HOLDER, doing=""), None),
         (LockHolder(None, None), None),
     ],
@@ -186,4 +186,4 @@ def test_signs_of_life_are_read_by_others(tmp_path: Path) -> None:
 )
 def test_when_it_is_ended(holder: LockHolder, at: datetime | None) -> None:
     assert ends_at(holder) == at
-    assert advice(holder, UNTIL)
+    assert holder_advice(holder, UNTIL)

@@ -564,7 +564,7 @@ class Runner:
         if rules.holder_of(there, now, ()) is not None:
             self.refused = True
             return
-        wanted = rules.taken(there, self.name, self.name, now)
+        wanted = rules.next_lease(there, self.name, self.name, now)
         if not vm.write(wanted):
             self.refused = True
             return

@@ -20,7 +20,7 @@ from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, ResumeVm, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.execute.nights import POLICY, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed
 

@@ -34,7 +34,7 @@ from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.execute.nights import POLICY, POLICY_TEXT, Night, effects, morning_is_good
 from tests.execute.small_vcenter import Killed, SmallVcenter
 
@@ -242,7 +242,7 @@ def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> Non
     while not _returning(site):
         kill_at += 1
         assert night.killed(Half.DAY, kill_at), "the morning ended before a desktop was to be resumed"
-    assert foresee(POLICY, site, None).prospect.over
+    assert foresee(POLICY, site, None).night_plan.over
 
 
 def _returning(site: Site) -> bool:

@@ -45,7 +45,7 @@ def test_the_open_night_that_has_taken_nothing_is_the_next_one(night: Night) -> 
     assert report.plan.because == (
         "night 2026-11-20 is skipped, as somebody said: gpuops rotate skip-next --undo takes that back",
     )
-    assert foresee(POLICY, site(night), None).prospect.skipped
+    assert foresee(POLICY, site(night), None).night_plan.skipped
     assert status(site(night), POLICY).skipped == ("2026-11-20",)
 
 

@@ -21,7 +21,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.nights.event import GIVEN_UP, Event

@@ -15,7 +15,7 @@ from typing import Any, Final
 from gpuops.execute.vm_doer import LOOK_S
 from gpuops.model.rotation import Pool
 from gpuops.plan.core.outcome import Verdict
-from gpuops.plan.rotation.restless import FEW
+from gpuops.plan.rotation.stop_conditions import BACK_BY_THEMSELVES
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time
@@ -285,8 +285,8 @@ def _restless_in(pool: Pool, night: Played) -> Iterator[str]:
             continue
         power, ours = entry.after.get("power"), entry.operation_id.startswith("gpuops-")
         if entry.method == SUSPEND and ours:
-            asked, since = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())[FEW - 1 : FEW]
-            if since and asked > since[0] + FRESH:
+            asked, back = night.asked.get(entry.operation_id, entry.at), sorted(woken.values())
+            if len(back) >= BACK_BY_THEMSELVES and asked > back[BACK_BY_THEMSELVES - 1] + FRESH:
                 yield f"I17: {entry.name} was suspended, and {len(woken)} of its pool had come back by themselves"
             taken.add(entry.moid)
         if power == Power.ON and not ours and entry.moid in taken:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuops.plan.rotation.clocks import APART
+from gpuops.plan.rotation.stop_conditions import MOST_CLOCK_DIFFERENCE
 from tests.nights.doings import START, SUSPEND, effects, is_desktop
 from tests.nights.night import Played
 
@@ -17,7 +17,8 @@ def nothing_on_a_wrong_clock(night: Played) -> Iterator[str]:
     skews = [rule for event in night.events if event.fault == "K7" for rule in event.rules]
     if any(rule.at_s is not None for rule in skews):
         return
-    always = all(abs(rule.delay_s) > APART.total_seconds() for rule in skews)  # the last one to strike counts
+    # the last one to strike counts
+    always = all(abs(rule.delay_s) > MOST_CLOCK_DIFFERENCE.total_seconds() for rule in skews)
     apart = always and any(rule.skip == 0 for rule in skews)
     for entry in effects(night, SUSPEND, START) if apart else ():
         if entry.method == SUSPEND or not is_desktop(night, entry.moid, entry.name):

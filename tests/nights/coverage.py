@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.nights.aiming import Pair, aimed_night, aims, is_late
 from tests.nights.checkers import violations
 from tests.nights.impossible import BY_CHANCE, IMPOSSIBLE

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import ReconfigureVm, RunInGuest, SetAttribute, ShutDownGuest
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from gpuops.sim.trouble.rule import Effect

@@ -34,8 +34,8 @@ from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE, LockHolder, Policy
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.clocks import APART
-from gpuops.plan.rotation.hung import ends_at
+from gpuops.plan.rotation.return_time import ends_at
+from gpuops.plan.rotation.stop_conditions import MOST_CLOCK_DIFFERENCE
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings.vms import used
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -553,7 +553,7 @@ class Nightly:
         """What takes something while nobody can tell the time; in a look or two nobody can have seen that."""
         now = self.world.clock.now()
         ahead = self._second.clock(self.world.clock.now, EVENING)() - now if self._machine and self._second else ZERO
-        if abs(self.world.skew - ahead) <= APART:
+        if abs(self.world.skew - ahead) <= MOST_CLOCK_DIFFERENCE:
             self._apart_since = None
             return
         self._apart_since = self._apart_since or now

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuops.config.policy import parse_policy
 from gpuops.model.rotation import Policy, Role, marker_value
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.scenario.scenario_file import ScenarioFile
 from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.event import ASKED_FOR, GIVEN_UP, Event

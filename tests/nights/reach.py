@@ -19,7 +19,7 @@ from gpuops.execute.journal.journal import Journal
 from gpuops.execute.originals import known_originals
 from gpuops.model.rotation import Policy
 from gpuops.plan.core.steps import SetAttribute, SetVmDrs
-from gpuops.plan.rotation.ours import Whereabouts, ours
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from gpuops.sim.core.registry import is_kind_of
 from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.objects.virtual_machine import VirtualMachine
@@ -112,7 +112,7 @@ class Reach:
         try:
             self._showing = self._showing or Showing(self._world, as_it_is=True)
             known = known_originals(self.journal, self._policy, self._world.clock.now())
-            found = ours(self._policy, known, self._showing.inventory())
+            found = taken_vms(self._policy, known, self._showing.inventory())
         finally:
             injector.hides = hides
         self._were = {mine.original.vm: mine.whereabouts for mine in found}

@@ -24,7 +24,7 @@ from gpuops.execute.site import agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy, Role
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.happenings import vms as others
@@ -501,7 +501,7 @@ class Stated(Situated):
         self.played.foretold += (f"status: {said}" for each in told.vms if (said := self._wrongly(each)))
         super()._half(half, policy)
 
-    def _wrongly(self, told: Ours) -> str:
+    def _wrongly(self, told: TakenVm) -> str:
         """What is not so of what `rotate status` says of a VM; empty where it is."""
         found = [vm for vm in self.world.by_type("VirtualMachine") if vm.state.instance_uuid == told.original.uuid]
         power = found[0].state.power if found else None

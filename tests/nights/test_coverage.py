@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.port import Vcenter
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.trouble.catalogue import rules_of
 from tests.mutants.drawn import results as mutants
 from tests.nights import results

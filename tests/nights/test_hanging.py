@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from gpuops.execute.half import Half
-from gpuops.plan.rotation.hung import SILENT
+from gpuops.plan.rotation.return_time import HANGS_AFTER
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
 from tests.nights.event import Event
@@ -62,4 +62,4 @@ def test_a_return_that_hangs_is_ended_by_the_next_ones() -> None:
     locked = [at for ended, at in days if ended.startswith("Locked")]
     assert locked, "the first one leaves it its time"
     done = next(at for ended, at in days if ended == "done")
-    assert done - locked[0] < SILENT + 2 * CRON
+    assert done - locked[0] < HANGS_AFTER + 2 * CRON

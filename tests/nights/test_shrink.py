@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.plan.rotation import day
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from tests.nights.__main__ import main
 
 SEED = 36
@@ -18,8 +18,8 @@ SEED = 36
 def test_a_careless_engine_is_shown_in_five_events_or_fewer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    careless = tuple(each for each in day._NAMED if each is not Whereabouts.GONE)
-    monkeypatch.setattr(day, "_NAMED", careless)
+    careless = tuple(each for each in day._REPORTED if each is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_REPORTED", careless)
     assert main(["play", "--nights", "1", "--first", str(SEED), "--jobs", "1"]) == 1
     told = capsys.readouterr().out
     assert f"seed {SEED}, commit " in told
@@ -38,8 +38,8 @@ def test_a_careless_engine_is_shown_in_five_events_or_fewer(
 def test_an_aimed_night_is_shrunk_on_its_own_site(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    careless = tuple(each for each in day._NAMED if each is not Whereabouts.GONE)
-    monkeypatch.setattr(day, "_NAMED", careless)
+    careless = tuple(each for each in day._REPORTED if each is not Whereabouts.GONE)
+    monkeypatch.setattr(day, "_REPORTED", careless)
     least = tmp_path / "least.json"
     assert main(["shrink", "1", "--aims", "V4/away,T11/wait,H4/look", "--out", str(least)]) == 0
     document = json.loads(least.read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ from gpuops.execute.rotation import restore, rotate
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.target import Secret, Target
-from gpuops.plan.rotation.hung import SILENT
+from gpuops.plan.rotation.return_time import HANGS_AFTER
 from gpuops.sim.server import USERNAME
 from gpuops.vsphere.connection import Connection
 from tests.nights.victim import POLICY
@@ -38,7 +38,7 @@ LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
 """`bare` is a VM without GPU."""
 
 
-AHEAD = {"later": LATE, "much later": SILENT}
+AHEAD = {"later": LATE, "much later": HANGS_AFTER}
 
 
 class Sleeper:

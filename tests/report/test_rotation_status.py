@@ -12,8 +12,8 @@ from rich.console import RenderableType
 
 from gpuops.model.rotation import LockHolder, Original, Role
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.ours import Ours, Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.report.rotation_status import status_document, status_text
 
 Render = Callable[[RenderableType], str]
@@ -31,10 +31,10 @@ STATUS = RotationStatus(
     under_way=None,
     doing=None,
     vms=(
-        Ours(ORIGINAL, None, Whereabouts.AWAY, "suspended", "gpuops rotate day"),
-        Ours(LOST, None, Whereabouts.LOST, "is powered off\nby somebody"),
-        Ours(replace(ORIGINAL, role=Role.ML, name="ml-01"), None, Whereabouts.BACK, "stopped"),
-        Ours(replace(ORIGINAL, role=Role.ML, name="ml-02"), None, Whereabouts.CHANGING, "is being started"),
+        TakenVm(ORIGINAL, None, Whereabouts.AWAY, "suspended", "gpuops rotate day"),
+        TakenVm(LOST, None, Whereabouts.LOST, "is powered off\nby somebody"),
+        TakenVm(replace(ORIGINAL, role=Role.ML, name="ml-01"), None, Whereabouts.BACK, "stopped"),
+        TakenVm(replace(ORIGINAL, role=Role.ML, name="ml-02"), None, Whereabouts.CHANGING, "is being started"),
     ),
     names={"host-1": "esx-01"},
 )
@@ -49,7 +49,7 @@ def test_document(golden: Golden) -> None:
 
 
 def test_what_no_policy_covers_is_counted(plain: Render) -> None:
-    foreign = Ours(ORIGINAL, None, Whereabouts.FOREIGN, "not touched")
+    foreign = TakenVm(ORIGINAL, None, Whereabouts.FOREIGN, "not touched")
     assert "policy office: 0 VMs away, 2 foreign" in plain(status_text(replace(STATUS, vms=(foreign, foreign))))
 
 

@@ -14,7 +14,7 @@ from gpuops.execute.lease import take
 from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
 from gpuops.plan.core.steps import ShutDownGuest
-from gpuops.plan.rotation.lease import taken
+from gpuops.plan.rotation.lease import next_lease
 from gpuops.sim.server import SimServer
 from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
@@ -75,7 +75,7 @@ def test_of_two_that_write_on_the_same_look_one_holds_it(lab: SimServer, tmp_pat
         vms = [LockVm(site.vcenter, "bare") for site in (one, two)]
         seen = [vm.look() for vm in vms]
         won = [
-            vm.write(taken(there, name, name, vm.seen.taken_at))
+            vm.write(next_lease(there, name, name, vm.seen.taken_at))
             for vm, there, name in zip(vms, seen, ("a", "b"), strict=True)
         ]
     assert won == [True, False]

@@ -16,7 +16,7 @@ from gpuops.execute.site import Site
 from gpuops.model.rotation import Policy
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.steps import ResumeVm
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire

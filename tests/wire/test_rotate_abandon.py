@@ -20,7 +20,7 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
 from gpuops.model.rotation import Role
 from gpuops.plan.core.scope import Scope
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from tests.nights.victim import POLICY

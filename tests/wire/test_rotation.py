@@ -25,8 +25,8 @@ from gpuops.execute.site import agreed
 from gpuops.model.rotation import Limits, Policy
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, SuspendVm
-from gpuops.plan.rotation.ours import Whereabouts
 from gpuops.plan.rotation.status import RotationStatus
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.happenings.vms import used
 from gpuops.sim.scenario.build import build

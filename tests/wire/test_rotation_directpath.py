@@ -12,7 +12,7 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_plan, rotate_statu
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.plan.core.outcome import Report
-from gpuops.plan.rotation.ours import Whereabouts
+from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
@@ -75,7 +75,7 @@ def test_it_gives_its_gpu_for_the_night_and_has_it_in_the_morning(cad: Cad) -> N
     with Connection(target_of(cad.server)) as connection:
         foreseen = rotate_plan(cad.policy, cad.site(connection))
     [way_back] = foreseen.proofs
-    assert [str(seat) for back in way_back.order for seat in back.seats] == ["0000:5e:00.0 whole"]
+    assert [str(seat) for back in way_back.order for seat in back.places] == ["0000:5e:00.0 whole"]
     assert way_back.refusals == ()
     assert cad.night().exit_code == 0
     assert cad.power() == {"cad-01": "poweredOff", "ml-03": "poweredOn"}

@@ -13,7 +13,7 @@ from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.rotation.ours import vms_of
+from gpuops.plan.rotation.taken_vms import vms_of
 
 ROTATION_KINDS = ("rotate night", "rotate day", "rotate restore")
 

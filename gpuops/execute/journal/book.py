@@ -17,7 +17,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
-from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks
+from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, StepCounts
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
 """How long a VM that is back is remembered: a night that goes on must not take it again, and a window may hold a
@@ -152,7 +152,7 @@ class Book:
         self.lost: dict[tuple[str, str], datetime] = {}
         """By night and VM, when an effect on it was given up with its outcome unknown."""
         self.durations: dict[DurationKey, deque[float]] = {}
-        self.setbacks: dict[str, Setbacks] = {}
+        self.setbacks: dict[str, StepCounts] = {}
         """By night, how its runs went so far."""
         self.over: set[str] = set()
         """Nights whose return has begun, whether or not anybody has come back yet."""
@@ -204,7 +204,7 @@ class Book:
             self.policies[run.kind] = run.policy
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
-            self.setbacks[run.night] = self.setbacks.get(run.night, NO_SETBACKS).begun(body.get("steps", 0))
+            self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).begun(body.get("steps", 0))
         before = [body["lease"]] if "lease" in body else []  # as it was written when a run held one at the most
         for lease in (*before, *body.get("leases", ())):
             self._leased(run.night, lease["vm"], lease["number"])
@@ -361,7 +361,7 @@ class Book:
 
     def _count(self, night: str, intended: Intended, *, refused: bool) -> None:
         failed = intended.state in (IntentState.FAILED, IntentState.UNKNOWN)
-        so_far = self.setbacks.get(night, NO_SETBACKS)
+        so_far = self.setbacks.get(night, NO_STEP_COUNTS)
         self.setbacks[night] = so_far.with_end(failed=failed, refused=refused, host=intended.before.get("host"))
 
     def _intended(self, record: Record) -> Intended | None:

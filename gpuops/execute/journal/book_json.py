@@ -13,7 +13,7 @@ from gpuops.execute.journal.record import Record
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.stop_conditions import StepCounts
 
 FOLD: Final = 12
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
@@ -69,7 +69,7 @@ def load_book(vcenter: str, record: Record) -> Book | None:
         DurationKey(step, profiles, host): deque(values, maxlen=DURATIONS_KEPT)
         for step, profiles, host, *values in body["durations"]
     }
-    book.setbacks = {night: Setbacks(**told) for night, told in body["setbacks"].items()}
+    book.setbacks = {night: StepCounts(**told) for night, told in body["setbacks"].items()}
     book.over = set(body["over"])
     book.lease_numbers = dict(body["lease_numbers"])
     book.leases = {night: set(held) for night, held in body["leases"].items()}

@@ -23,7 +23,7 @@ from gpuops.execute.step_json import Recorded, dump_step, load_step
 from gpuops.model.inventory import Inventory
 from gpuops.model.journal import GivenUp
 from gpuops.plan.core.steps import Step
-from gpuops.plan.rotation.breaker import Setbacks
+from gpuops.plan.rotation.stop_conditions import StepCounts
 
 OPEN_STATES: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
@@ -327,7 +327,7 @@ class Journal:
         """The night of the policy of this name is not to be taken; or, with `skipped` False, it is."""
         self._append(lambda _: [("", Kind.SKIP, {"policy": policy, "night": night, "skipped": skipped})])
 
-    def setbacks(self) -> Mapping[str, Setbacks]:
+    def setbacks(self) -> Mapping[str, StepCounts]:
         """By night, how it went so far."""
         return dict(self.book.setbacks)
 

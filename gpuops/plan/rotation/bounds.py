@@ -1,4 +1,8 @@
-"""Rotation, bounds: what a night may take in all, and until when; and how long each ML VM then runs."""
+"""What limits a night: whether anything may be taken at this moment, which night is the next, and until when and how
+much may be taken in it.
+
+`night.py` plans within these bounds; `rotate skip-next` asks for the next night.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,103 @@ from datetime import datetime, timedelta, tzinfo
 from itertools import chain
 from typing import Final
 
+from gpuops.errors import Refused, UsageError
 from gpuops.model.ml_queue import QueuedVm
-from gpuops.model.rotation import Policy
+from gpuops.model.rotation import Original, Policy
 from gpuops.model.vm import Vm
 from gpuops.model.window import Night
-from gpuops.plan.rotation.durations import Durations
-from gpuops.plan.rotation.return_time import Load, ReturnTime
-from gpuops.plan.rotation.start import Start
+from gpuops.plan.core.plan import Rejection
+from gpuops.plan.rotation.ml_vms import Start
+from gpuops.plan.rotation.return_time import Durations, Load, ReturnTime
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
 
 UNMEASURED_SUSPEND_S: Final = 300.0
 UNMEASURED_START_S: Final = 120.0
 UNMEASURED_MOVE_S: Final = 300.0
+"""What is assumed where nothing was measured yet."""
 _DAY: Final = timedelta(days=1)
+_BACK: Final = f"{RETURN_COMMAND} brings back what a night took"
+_LONGER: Final = "open it earlier, let `back_by` be later, or give ML VMs less time: `ml.stop.grace_s`, `checkpoint`"
+
+
+def closed(policy: Policy, now: datetime, durations: Durations) -> Rejection | None:
+    """The refusal of a night at this moment, whatever the desktops do; None = there is time, or no window."""
+    if not policy.windows:
+        return None
+    night = policy.night_at(now)
+    if night is None or not night.takes_at(now):
+        return Rejection(policy.name, _outside(policy, night, now), hint=_BACK)
+    # The least that a night can take is one desktop for one ML VM: where not even that can be returned in time, no
+    # desktop needs to be looked at.
+    least_load = Load({None: 1}, {}, {None: frozenset()}, {None: 1}, _least_grace_s(policy))
+    needed = ReturnTime(policy, durations, night.back_by).reserve(None, least_load)
+    back_by = night.back_by.astimezone(night.zone)
+    latest = night.back_by - needed
+    if latest <= night.opens:  # no moment of this window is early enough: it is the policy that must change
+        length = night.back_by - night.opens
+        rule = f"the window of {_text(length)} cannot hold the return: one desktop alone needs {_text(needed)}"
+        return Rejection(policy.name, rule, hint=_LONGER)
+    if now >= latest:
+        begins = latest.astimezone(night.zone)
+        rule = f"too late: desktops are back by {back_by:%H:%M}, and from {begins:%H:%M} on nothing is taken"
+        return Rejection(policy.name, rule, hint=_BACK)
+    return None
+
+
+def _outside(policy: Policy, night: Night | None, now: datetime) -> str:
+    """That the window is closed, and when it opens again."""
+    zone = policy.windows[0].zone
+    local = f"outside the window: it is {now.astimezone(zone):%Y-%m-%d %H:%M} {zone}"
+    if night is not None:
+        return f"{local}, and it closed at {night.closes.astimezone(zone):%H:%M}"
+    coming = policy.next_night(now)
+    if coming is None:
+        return f"{local}, and no night opens within a year"
+    opens, closes = (moment.astimezone(zone) for moment in (coming.opens, coming.closes))
+    return f"{local}, the next night is from {opens:%Y-%m-%d %H:%M} to {closes:%H:%M}"
+
+
+def _least_grace_s(policy: Policy) -> int:
+    """The shortest checkpoint of the queue."""
+    return min((queued.checkpoint.grace_s for queued in policy.ml), default=0)
+
+
+def _text(length: timedelta) -> str:
+    hours, minutes = divmod(int(length.total_seconds()) // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Skip:
+    """What `rotate skip-next` did with one night."""
+
+    policy: str
+    night: Night
+    skipped: bool
+    """False = it is taken after all."""
+    changed: bool
+    """False = it was so already."""
+
+
+def next_to_take(policy: Policy, originals: Iterable[Original], now: datetime) -> Night:
+    """The night that is open and has not taken anything, or else the first to open.
+
+    Raises UsageError for a policy without windows, Refused where no night opens within a year.
+    """
+    if not policy.windows:
+        raise UsageError(f"{policy.name}: a policy without a window has no next night", hint="give it `windows`")
+    tonight = policy.night_at(now)
+    begun = {original.night for original in originals if original.taken}
+    if tonight is not None and tonight.takes_at(now) and tonight.id not in begun:
+        return tonight
+    coming = policy.next_night(now)
+    if coming is None:
+        raise Refused(f"{policy.name}: no night opens within a year")
+    return coming
+
+
+@dataclass(frozen=True, slots=True)
+class RunPeriod:
     """From when to when an ML VM is expected to run."""
 
     begins: datetime
@@ -33,7 +118,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of one night, with what it has taken so far."""
+    """The limits of one night, and what it has taken so far."""
 
     policy: Policy
     night: Night | None
@@ -45,13 +130,16 @@ class Bounds:
     """ML VMs that it has started already."""
 
     def objection(self, starts: Sequence[Start]) -> str:
-        """Why not all of these may start: what the last of them would break; empty = they may."""
+        """Which limit the last of these starts would exceed; empty = all of them may be.
+
+        The others were accepted before it. They are asked again, since one more VM makes the return begin earlier.
+        """
         load = self.load(starts)
         *others, last = starts
-        return self._too_many(last, load) or self._too_late(last, load) or self._harm(others, load)
+        return self._too_many(last, load) or self._too_late(last, load) or self._too_late_for(others, load)
 
     def load(self, starts: Iterable[Start]) -> Load:
-        """What there is to return when all of these have started."""
+        """What the morning has to return when all of these have started."""
         starts = tuple(starts)
         queued = [entry for _, entry in self.running] + [start.queued for start in starts]
         return Load.of(
@@ -66,14 +154,14 @@ class Bounds:
             return None
         return ReturnTime(self.policy, self.durations, self.night.back_by).of(host, load)
 
-    def run(self, start: Start, load: Load) -> Run:
-        """When the VM would run, if what there is to return is this."""
-        begins = self.now + self._lead(start)
+    def run(self, start: Start, load: Load) -> RunPeriod:
+        """When the VM would run, if this is what the morning has to return."""
+        begins = self.now + self._time_to_start(start)
         ends = [self.return_at(start.host.ref, load), start.queued.due(self.night)]
-        return Run(begins, min((end for end in ends if end is not None), default=None))
+        return RunPeriod(begins, min((end for end in ends if end is not None), default=None))
 
-    def _lead(self, start: Start) -> timedelta:
-        """Until the VM runs: its desktops suspend, it moves, it starts."""
+    def _time_to_start(self, start: Start) -> timedelta:
+        """How long it takes until the VM runs: its desktops suspend, it moves, it starts."""
         host = start.host.ref
         rounds = -(-len(start.desktops) // self.policy.limits.per_host)
         seconds = rounds * self.durations.p99_s("SuspendVm", host, UNMEASURED_SUSPEND_S)
@@ -83,6 +171,7 @@ class Bounds:
         return timedelta(seconds=seconds)
 
     def _too_many(self, start: Start, load: Load) -> str:
+        """Which limit of desktops the start would exceed; empty = none."""
         limits, host = self.policy.limits, start.host
         taken, here = sum(load.desktops.values()), load.desktops.get(host.ref, 0)
         if not start.desktops:
@@ -94,6 +183,7 @@ class Bounds:
         return ""
 
     def _too_late(self, start: Start, load: Load) -> str:
+        """Why the VM would have too little time to run; empty = it has enough."""
         run = self.run(start, load)
         if run.ends is None:
             return ""
@@ -107,14 +197,16 @@ class Bounds:
         return ""
 
     def _return(self, start: Start, moment: datetime) -> str:
+        """When the return to the host begins, for a message."""
         return f"the return to {start.host.name} begins at {self._clock(moment)}"
 
-    def _harm(self, others: Iterable[Start], load: Load) -> str:
-        """More to return is an earlier return: a VM that starts before this one must still have its time."""
-        said = ((other, self._too_late(other, load)) for other in others)
-        return next((f"then {other.vm.name} {harm}" for other, harm in said if harm), "")
+    def _too_late_for(self, others: Iterable[Start], load: Load) -> str:
+        """Which of the starts before this one would then have too little time; empty = none."""
+        reasons = ((other, self._too_late(other, load)) for other in others)
+        return next((f"then {other.vm.name} {reason}" for other, reason in reasons if reason), "")
 
     def _clock(self, moment: datetime) -> str:
+        """The moment in the zone of the window, with its date where it is a day away or more."""
         zone: tzinfo | None = self.night.zone if self.night is not None else None
         local = moment.astimezone(zone or moment.tzinfo)
         return f"{local:%H:%M}" if abs(moment - self.now) < _DAY else f"{local:%Y-%m-%d %H:%M}"

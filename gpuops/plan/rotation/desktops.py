@@ -1,4 +1,6 @@
-"""Rotation, the desktops: which ones a night may suspend, and why the others stay."""
+"""Which desktops a night may suspend, and why the others stay. `night.py` asks for all of them, `guard.py` for one
+before it is taken.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from gpuops.model.rotation import DirectPath, Policy, Pool, Role
 from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.plan import Choice
 from gpuops.plan.placement.return_order import role_of
-from gpuops.plan.rotation.ours import stays_running
+from gpuops.plan.rotation.taken_vms import stays_running
 
 SPACE_FACTOR: Final = 1.1
 SPACE_MARGIN_MIB: Final = 200
 """A suspend writes the VM's memory and its vGPUs' frame buffers beside the VM (vSphere API reference 5.3: suspend
-files); a tenth more and a margin, since a datastore that fills up stops other VMs too."""
+files). A tenth more and a margin are required, since a datastore that is full stops other VMs too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Survey:
     other_vms: int
     """VMs that are in no pool."""
     empty_pools: tuple[str, ...]
-    """Pools that no VM is in: a misspelt folder reads like a quiet night."""
+    """Pools that no VM is in: likely a misspelt folder."""
     disowned_pools: tuple[tuple[str, str], ...] = ()
     """(pool, mark) of parked pools none of whose desktops carries its owner's mark."""
     priority: Mapping[str, int] = field(default_factory=dict)
@@ -46,8 +48,12 @@ def survey(
     left_alone: Mapping[str, str],
     away: Iterable[Vm] = (),
 ) -> Survey:
-    """Which desktops may be suspended now. `left_alone`: VM ref -> why tonight's history speaks against it; `away`:
-    what tonight has suspended, or is suspending."""
+    """Which desktops may be suspended now.
+
+    `left_alone`: VM ref -> why it stays for what happened to it tonight; `away`: the VMs that tonight has suspended, or
+    is suspending.
+    """
+    # 1. Each desktop by itself: what the policy, its state and its host say.
     kept: list[Choice] = []
     candidates: list[tuple[Pool, Vm]] = []
     pooled = [(pool, vm) for vm in inventory.vms.values() if (pool := policy.pool_of(vm)) is not None]
@@ -57,8 +63,11 @@ def survey(
             candidates.append((pool, vm))
         else:
             kept.append(Choice(vm.name, chosen=False, reason=reason))
-    # The idlest first, so that the floor keeps the busiest; the name makes the order the same every night.
-    candidates.sort(key=lambda found: (found[0].priority, found[1].cpu_usage_mhz or 0, found[1].name))
+    # 2. The order: by pool, then the idlest first, so that the floor keeps the busiest; the name makes it the same
+    # every night.
+    candidates.sort(key=lambda candidate: (candidate[0].priority, candidate[1].cpu_usage_mhz or 0, candidate[1].name))
+    # 3. What counts together: the floor of each pool, and then the space on each datastore. A desktop that the floor
+    # keeps must not use up space that another one needs.
     free_mib = _free_mib(inventory, away, catalog)
     taken = _within_space(_above_floor(candidates, pooled, kept), inventory, catalog, free_mib, kept)
     seen = {pool.name for pool, _ in pooled}
@@ -133,10 +142,11 @@ def _cannot_be_taken(pool: Pool, vm: Vm, host: Host | None) -> str | None:
 def _cannot_shut_down(vm: Vm, host: Host | None) -> str | None:
     if vm.tools_running is not True:
         return "its guest cannot be asked to shut down: VMware Tools do not run, or do not tell"
-    return _not_at_home(host)
+    return _host_trouble(host)
 
 
-def _not_at_home(host: Host | None) -> str | None:
+def _host_trouble(host: Host | None) -> str | None:
+    """Why nothing can be sent to the VM's host; None = it can."""
     if host is None or host.connected is not True:
         return "its host is not connected, or not known"
     if host.in_maintenance is not False:
@@ -153,9 +163,9 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
         return "has a DirectPath device: such a VM cannot be suspended"
     if not vm.vgpus:
         return "has no vGPU: suspending it frees none"
-    away = _not_at_home(host)
-    if host is None or away is not None:
-        return away
+    host_trouble = _host_trouble(host)
+    if host is None or host_trouble is not None:
+        return host_trouble
     for profile in vm.profiles:
         offered = host.offers(profile)
         if offered is None or offered.suspend is not True:
@@ -166,6 +176,7 @@ def _cannot_suspend(vm: Vm, host: Host | None) -> str | None:
 def _above_floor(
     candidates: Iterable[tuple[Pool, Vm]], pooled: Iterable[tuple[Pool, Vm]], kept: list[Choice]
 ) -> list[Vm]:
+    """The candidates, in their order, as long as more of their pool run than its floor; the others go to `kept`."""
     running = Counter(pool.name for pool, vm in pooled if stays_running(vm))
     taken: list[Vm] = []
     for pool, vm in candidates:
@@ -178,10 +189,10 @@ def _above_floor(
 
 
 def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dict[str, int | None]:
-    """The space on each datastore that is not spoken for.
+    """Datastore ref -> its space that is free and not reserved for this night's desktops; None = it cannot be read.
 
-    The tenth more is kept for every desktop of the night, and still is when its file is written: a run that begins once
-    more has no more room than the one before it.
+    The tenth more stays reserved for each desktop after its file is written, so that a run that begins again has no
+    more room than the one before it.
     """
     free = {ref: store.free_mib for ref, store in inventory.datastores.items() if store.accessible is True}
     for vm in away:
@@ -196,6 +207,7 @@ def _free_mib(inventory: Inventory, away: Iterable[Vm], catalog: Catalog) -> dic
 def _within_space(
     vms: Iterable[Vm], inventory: Inventory, catalog: Catalog, free_mib: dict[str, int | None], kept: list[Choice]
 ) -> list[Vm]:
+    """Those whose suspend file has room beside those before them, which use up `free_mib`; the others go to `kept`."""
     taken: list[Vm] = []
     for vm in vms:
         if role_of(vm) is Role.SHUT_DOWN:
@@ -213,7 +225,8 @@ def _within_space(
 
 
 def _no_space(vm: Vm, needed_mib: int | None, free_mib: Mapping[str, int | None], inventory: Inventory) -> str | None:
-    """Which of its datastores the suspend file goes to is not read, so each must have room."""
+    """Which of its datastores has too little room; None = none. Each must have room: where the suspend file goes is not
+    read."""
     if not vm.datastores:
         return "its datastore is unknown"
     for ref in vm.datastores:
@@ -227,13 +240,13 @@ def _no_space(vm: Vm, needed_mib: int | None, free_mib: Mapping[str, int | None]
 
 
 def suspend_size_mib(vm: Vm, catalog: Catalog) -> int | None:
-    """What suspending the VM writes, at most; None = not known."""
+    """The MiB that suspending the VM writes at most; None = not known."""
     state_mib = _state_mib(vm, catalog)
     return None if state_mib is None else round(SPACE_FACTOR * state_mib)
 
 
 def _written_mib(vm: Vm, catalog: Catalog) -> int | None:
-    """What of that is on its datastores already: nobody tells how far a suspend that is under way has come."""
+    """What of that is on its datastores already; of a suspend that is under way nothing is counted."""
     return _state_mib(vm, catalog) if vm.power is PowerState.SUSPENDED else 0
 
 

@@ -1,9 +1,10 @@
-"""Rotation, the guard: what is asked once more just before each step that takes something.
+"""What is checked once more just before each step that takes something. `execute` asks it before it sends the step; a
+return never asks.
 
-A plan is minutes old when its last step is sent, hours old in a large night or behind a question that nobody answered.
-`objection` asks whether the step still makes sense for its VM; this asks whether the night may go on taking at all:
-that the window is still open by clocks that agree, that not too much has failed, that of the desktop everything still
-holds that the plan required, and that the queue still means the ML VM. It never speaks against the morning.
+A plan is minutes old when its last step is sent, hours old in a large night or while a question of vCenter waits for
+its answer. `step_checks.objection` says whether the step still makes sense for its VM. This says whether the night may
+take anything at all: the window is still open by clocks that agree, not too much has failed, everything that the plan
+required of the desktop still holds, and the queue still means the ML VM.
 """
 
 from __future__ import annotations
@@ -20,14 +21,18 @@ from gpuops.model.vm import PowerState, Vm
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, SetAttribute, SetVmDrs, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.return_order import suspend_or_shut_down
-from gpuops.plan.rotation.breaker import Setbacks, tripped
-from gpuops.plan.rotation.clocks import apart
 from gpuops.plan.rotation.desktops import no_space_for, reason_to_stay
-from gpuops.plan.rotation.ours import stays_running
-from gpuops.plan.rotation.restless import WHY, restless
+from gpuops.plan.rotation.stop_conditions import (
+    POOL_LEFT_ALONE,
+    StepCounts,
+    clock_trouble,
+    pools_to_leave_alone,
+    reason_to_stop,
+)
+from gpuops.plan.rotation.taken_vms import stays_running
 
-TAKING: Final = (SuspendVm, ShutDownGuest)
-"""What makes a desktop give up its GPUs; a night shuts down nothing else."""
+TAKING_STEPS: Final = (SuspendVm, ShutDownGuest)
+"""The steps that make a desktop give up its GPUs; a night shuts down nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Guard:
     """What a night under this policy may still take."""
 
     policy: Policy
-    before: Setbacks
+    before: StepCounts
     """How the night went until now, with the plan that is begun."""
     catalog: Catalog = field(repr=False)
     not_after: Mapping[str, datetime] = field(default_factory=dict)
@@ -51,11 +56,13 @@ class Guard:
 
     def pools(self, steps: Collection[Step], inventory: Inventory) -> frozenset[str]:
         """Names of the pools that these steps take from."""
-        taken = [inventory.vms[step.vm] for step in steps if isinstance(step, TAKING) and step.vm in inventory.vms]
+        taken = [
+            inventory.vms[step.vm] for step in steps if isinstance(step, TAKING_STEPS) and step.vm in inventory.vms
+        ]
         return frozenset(pool.name for vm in taken if (pool := self.policy.pool_of(vm)) is not None)
 
-    def company(self, pools: Collection[str], inventory: Inventory, ended: Sequence[Outcome]) -> frozenset[str]:
-        """The VMs that count in these pools, as far as is known: towards their floors, and as taken tonight."""
+    def counted_vms(self, pools: Collection[str], inventory: Inventory, ended: Sequence[Outcome]) -> frozenset[str]:
+        """The VMs of these pools whose state must be fresh: they count towards a floor, or were taken tonight."""
         taken = self._taken(ended)
         return frozenset(
             vm.ref
@@ -67,11 +74,11 @@ class Guard:
         )
 
     def _taken(self, ended: Sequence[Outcome]) -> frozenset[str]:
-        """The desktops that the night has taken: before this run, and in it."""
-        done = (each for each in ended if each.verdict is Verdict.DONE and isinstance(each.step, TAKING))
+        """The desktops (refs) that the night has taken, in earlier runs and in this one."""
+        done = (each for each in ended if each.verdict is Verdict.DONE and isinstance(each.step, TAKING_STEPS))
         return self.taken.union(each.step.vm for each in done)
 
-    def against(
+    def objection(
         self,
         step: Step,
         inventory: Inventory,
@@ -82,12 +89,13 @@ class Guard:
     ) -> str | None:
         """Why the step must not be sent now; None = nothing speaks against it.
 
-        `ended`: this run's outcomes so far; `leaving`: VMs that are on their way out, whatever the inventory shows;
-        `ahead`: how far vCenter's clock was ahead of ours at the last look, None = they do not compare.
+        `ended`: this run's outcomes so far; `leaving`: VMs for which a suspend or shutdown was sent, whatever the
+        inventory shows; `ahead`: how far vCenter's clock was ahead of this machine's at the last look, None = they do
+        not compare.
         """
         if not isinstance(step, SetAttribute | SetVmDrs | SuspendVm | ShutDownGuest | RelocateVm | PowerOnVm):
             return None
-        wrong = apart(ahead)
+        wrong = clock_trouble(ahead)
         if wrong is not None:
             return f"clocks: {wrong}"
         night = self.policy.night_at(now)
@@ -95,19 +103,19 @@ class Guard:
             return "the window has closed"
         if step.vm in self.not_after and now >= self.not_after[step.vm]:
             return "too late: the return to its host has to begin"
-        stopped = tripped(self.before, ended, inventory)
+        stopped = reason_to_stop(self.before, ended, inventory)
         if stopped is not None:
             return f"the night takes nothing more: {stopped}"
         vm = inventory.vms.get(step.vm)
-        return self._against_the_vm(step, vm, inventory, ended, leaving) if vm is not None else None
+        return self._objection_to_vm(step, vm, inventory, ended, leaving) if vm is not None else None
 
-    def _against_the_vm(
+    def _objection_to_vm(
         self, step: Step, vm: Vm, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]
     ) -> str | None:
-        """Why the VM must not be taken, as it is now; what the plan required of it is required again."""
+        """Why the VM must not be taken as it is now; whatever the plan required of it is required again."""
         marks = isinstance(step, SetAttribute) and _marks_a_desktop(step)
-        if not (marks or isinstance(step, TAKING)):
-            return self._unqueued(vm) if _starts_an_ml_vm(step) else None
+        if not (marks or isinstance(step, TAKING_STEPS)):
+            return self._not_in_queue(vm) if _starts_an_ml_vm(step) else None
         pool = self.policy.pool_of(vm)
         if pool is None:
             return "is in no pool of the policy any more"
@@ -115,34 +123,33 @@ class Guard:
         if reason is not None or marks:
             return reason
         return (
-            _otherwise(step, vm)
+            _planned_differently(step, vm)
             or self._floor(pool, inventory, leaving)
             or no_space_for(vm, inventory, self.catalog, self._away(inventory, ended, leaving))
-            or self._unparked(pool, inventory, ended)
+            or self._pool_left_alone(pool, inventory, ended)
         )
 
-    def _unqueued(self, vm: Vm) -> str | None:
-        """Whether no entry of the queue means the ML VM any more: a policy speaks of what it names, whatever it was
-        called when the plan was made."""
+    def _not_in_queue(self, vm: Vm) -> str | None:
+        """That no entry of the queue means the ML VM any more, since it was renamed; None = one does."""
         meant = any(
             queued.names_vm(vm) or (queued.fits(vm.name) and self.policy.pool_of(vm) is None)
             for queued in self.policy.ml
         )
         return None if meant else "is in no entry of the queue any more"
 
-    def _unparked(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
-        """Whether so many of its pool, taken tonight, run again that the pool is left alone."""
+    def _pool_left_alone(self, pool: Pool, inventory: Inventory, ended: Sequence[Outcome]) -> str | None:
+        """That so many desktops of the pool, taken tonight, run again that no more of it are taken; None = fewer do."""
         taken = (inventory.vms.get(ref) for ref in self._taken(ended))
-        woken = [each for each in taken if each is not None and stays_running(each)]
-        return WHY if pool.name in restless(woken, self.policy) else None
+        running_again = [each for each in taken if each is not None and stays_running(each)]
+        return POOL_LEFT_ALONE if pool.name in pools_to_leave_alone(running_again, self.policy) else None
 
     def _away(self, inventory: Inventory, ended: Sequence[Outcome], leaving: Collection[str]) -> list[Vm]:
-        """What the night has suspended, or is suspending."""
+        """The VMs that the night has suspended, or is suspending."""
         suspended = (ref for ref in self._taken(ended) if _is_suspended(inventory.vms.get(ref)))
         return [inventory.vms[ref] for ref in {*suspended, *leaving} if ref in inventory.vms]
 
     def _floor(self, pool: Pool, inventory: Inventory, leaving: Collection[str]) -> str | None:
-        """Whether as few of the pool run as must stay running."""
+        """That no more desktops of the pool run than must stay running; None = more do."""
         if not pool.floor:
             return None
         running = sum(
@@ -159,15 +166,15 @@ def _marks_a_desktop(step: SetAttribute) -> bool:
 
 
 def _starts_an_ml_vm(step: Step) -> bool:
-    """Whether it starts one, or is done to one for that: nothing else of a night is."""
+    """Whether the step starts an ML VM or prepares one for that."""
     if isinstance(step, SetAttribute):
         marked = parse_marker(step.value)
         return marked is not None and marked.role is Role.ML
     return isinstance(step, SetVmDrs | RelocateVm | PowerOnVm)
 
 
-def _otherwise(step: Step, vm: Vm) -> str | None:
-    """Whether the desktop would be taken by another step than the one that was planned."""
+def _planned_differently(step: Step, vm: Vm) -> str | None:
+    """That the desktop would now need another step than the planned one, suspend or shutdown; None = the same."""
     return None if type(suspend_or_shut_down(vm)) is type(step) else "its devices have changed since the plan was made"
 
 

@@ -1,11 +1,13 @@
-"""Rotation, the lease: which run may act, on whatever machine; kept on a VM in vCenter, written by compare-and-set.
+"""The lease on a VM in vCenter that says which run may act, on whatever machine: how it is written, numbered, renewed
+and judged. `execute` reads and writes it by compare-and-set.
 
 All moments are vCenter's own, so that two machines need not agree on the time. Of two that write for the same
 changeVersion one is refused (vSphere API reference, VirtualMachineConfigSpec.changeVersion).
 
 The number of a lease (`epoch`) is higher than every one that was seen before it, and comes from vCenter's clock: two
 leases have the same only where that clock was set back and the lock VM reverted as well. It is on the lock VM, in the
-journal of its holder, and in each marker that was set under it, so that a lock VM which was reverted shows.
+journal of its holder, and in each marker that was set under it. So a lock VM that was reverted to a snapshot is found
+out by its lower number.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ KEY: Final = "gpuops.lease"
 
 HEARTBEAT_S: Final = 60.0
 TTL_S: Final = 3 * HEARTBEAT_S
-"""A lease that was not renewed for so long may be taken by anybody."""
+"""A lease that was not renewed for so long may be taken by any run."""
 
 CALL_TIMEOUT_S: Final = 30.0
 """A call that is sent may arrive so much later."""
@@ -62,7 +64,7 @@ NO_NUMBER: Final = Numbered(0, "nothing")
 
 
 def parse_lease(text: str) -> Lease | None:
-    """The lease in this text; None = nobody ever held it. Raises Refused for what no gpuops wrote."""
+    """The lease in this text; None = no run ever held it. Raises Refused for a text that no gpuops wrote."""
     if not text:
         return None
     try:
@@ -85,7 +87,7 @@ def parse_lease(text: str) -> Lease | None:
 
 
 def lease_text(lease: Lease) -> str:
-    """What is kept of it."""
+    """The lease as the text that is kept on the lock VM."""
     body = asdict(lease) | {
         "format": _FORMAT,
         "owner": lease.owner[:_OWNER_LENGTH],
@@ -95,14 +97,14 @@ def lease_text(lease: Lease) -> str:
 
 
 def holder_of(lease: Lease | None, now: datetime, dead: Collection[str]) -> Lease | None:
-    """Who keeps another from taking it now; None = it is free. `dead`: nonces of runs that are known to have ended."""
+    """The lease that keeps a run from taking it now; None = it is free. `dead`: nonces of runs that have ended."""
     if lease is None or not lease.held_at(now) or lease.nonce in dead:
         return None
     return lease
 
 
 def number_of(lease: Lease | None) -> int:
-    """0 where nobody ever held it."""
+    """The lease's number; 0 where no run ever held it."""
     return lease.epoch if lease is not None else 0
 
 
@@ -130,7 +132,7 @@ def reverted(name: str, there: Lease | None, highest: Numbered) -> str | None:
     )
 
 
-def taken(before: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
+def next_lease(before: Lease | None, owner: str, nonce: str, now: datetime, highest: Numbered = NO_NUMBER) -> Lease:
     """The lease of a new holder. Raises Refused where there is no higher number.
 
     Its number is vCenter's time (hundredths of a second since 1970), or one more than the highest that was seen: so no
@@ -148,15 +150,17 @@ def taken(before: Lease | None, owner: str, nonce: str, now: datetime, highest: 
 
 
 def renewed(lease: Lease, now: datetime) -> Lease:
+    """The lease with its full time again."""
     return replace(lease, expires=now + timedelta(seconds=TTL_S))
 
 
 def given_back(lease: Lease, now: datetime) -> Lease:
-    """It is free, and its epoch is remembered."""
+    """The lease once it is free; its number stays."""
     return replace(lease, nonce="", expires=now)
 
 
 def same_holder(one: Lease | None, other: Lease) -> bool:
+    """Whether both are of one run."""
     return one is not None and (one.nonce, one.epoch) == (other.nonce, other.epoch)
 
 
@@ -175,6 +179,6 @@ def may_act(left_s: float) -> bool:
     return left_s > CALL_TIMEOUT_S
 
 
-def told(lease: Lease) -> str:
-    """Who it is, for a message."""
+def lease_holder_text(lease: Lease) -> str:
+    """Who holds the lease and until when, for a message."""
     return f"{lease.owner} holds the lease until {lease.expires:%Y-%m-%d %H:%M:%S %Z} by vCenter's clock"

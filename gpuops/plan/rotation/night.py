@@ -1,4 +1,6 @@
-"""Rotation, the evening: idle desktops that the policy selects make room for the ML VMs that wait."""
+"""The request `RotateNight`: suspend idle desktops that the policy selects, and start the ML VMs that wait on their
+GPUs. `execute` carries it out, and `rotate plan` shows it (`preview.py`).
+"""
 
 from __future__ import annotations
 
@@ -17,46 +19,49 @@ from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, Step, SuspendVm
 from gpuops.plan.placement.project import project
 from gpuops.plan.placement.return_order import may_return
 from gpuops.plan.placement.room import Room
-from gpuops.plan.rotation.bounds import Bounds
-from gpuops.plan.rotation.breaker import NO_SETBACKS, Setbacks, tripped
-from gpuops.plan.rotation.clocks import clocks_apart
+from gpuops.plan.rotation.bounds import Bounds, closed
 from gpuops.plan.rotation.desktops import Survey, survey
-from gpuops.plan.rotation.drs import drs_before, kept_off, unreadable
-from gpuops.plan.rotation.durations import Durations
-from gpuops.plan.rotation.evening import evening
-from gpuops.plan.rotation.hours import closed
-from gpuops.plan.rotation.ours import RETURN_COMMAND, Ours, Whereabouts, ours
-from gpuops.plan.rotation.proposal import propose
-from gpuops.plan.rotation.prospect import NO_NIGHT, Prospect
-from gpuops.plan.rotation.queue import Returns, Served, serve
-from gpuops.plan.rotation.restless import WHY, restless
-from gpuops.plan.rotation.waiting import Waiting, waiting
+from gpuops.plan.rotation.ml_vms import WaitingVm, drs_before, drs_overrides, unreadable_drs, waiting_vms
+from gpuops.plan.rotation.night_plan import NO_NIGHT, NightPlan
+from gpuops.plan.rotation.proposals import build_schedule_input, propose
+from gpuops.plan.rotation.queue import QueueDecision, ReturnCheck, decide_queue
+from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.stop_conditions import (
+    NO_STEP_COUNTS,
+    POOL_LEFT_ALONE,
+    StepCounts,
+    clock_refusals,
+    pools_to_leave_alone,
+    reason_to_stop,
+)
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND, TakenVm, Whereabouts, taken_vms
 
 _NOT_BACK: Final = (Whereabouts.AWAY, Whereabouts.CHANGING)
-NAMED: Final = 3
+_NAMED: Final = 3
 """So many VMs of an open night are named where it is refused."""
-STOPPED: Final = "was started tonight and is off again: left alone"
+_STOPPED: Final = "was started tonight and is off again: left alone"
 _AGREE: Final = "put it on the desktops whose owners agree; `owner: none` lets the policy alone select"
 _ROLES: Final[dict[type[Step], Role]] = {
     SuspendVm: Role.DESKTOP,
     ShutDownGuest: Role.SHUT_DOWN,
     PowerOnVm: Role.ML,
 }
-"""What each step of an evening makes of its VM."""
+"""The role of a VM in a night, by the step that is planned for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RotateNight:
-    """Suspend what the policy allows, start what fits. `originals` is what the journal knows of earlier nights."""
+    """Suspend the desktops that the policy allows, and start the ML VMs that fit."""
 
     policy: Policy
     originals: tuple[Original, ...] = ()
+    """What the journal knows of VMs of this night and of earlier ones."""
     durations: Durations = field(default_factory=Durations, repr=False)
     """How long operations took here so far."""
     skipped: frozenset[str] = frozenset()
-    """Nights that somebody said are not to be taken."""
-    setbacks: Mapping[str, Setbacks] = field(default_factory=dict, repr=False)
-    """By night, how it went so far."""
+    """Nights that `rotate skip-next` said are not to be taken."""
+    step_counts: Mapping[str, StepCounts] = field(default_factory=dict, repr=False)
+    """Night -> its steps so far."""
     clock_ahead: timedelta | None = field(default=None, repr=False)
     """How far vCenter's clock is ahead of this machine's; None = the two do not compare."""
     over: frozenset[str] = frozenset()
@@ -68,71 +73,78 @@ class RotateNight:
         return ()
 
     def night(self, inventory: Inventory, now: datetime) -> str:
-        """The night this is: tonight's, or without a window the one that is still open."""
+        """The id of this night: tonight's, or without a window the one that is still open."""
         if not self.policy.windows:
-            nights = {mine.original.night for mine in self._away(inventory)}
+            nights = {taken_vm.original.night for taken_vm in self._away(inventory)}
             if nights:
                 return max(nights)
         return self.policy.night(now)
 
     def plan(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Plan:
-        """Mark, suspend, start; refused outside the window, and while an earlier night is not returned."""
-        found = self.may_take(inventory, catalog, now)
-        return self.prospect(found, inventory, catalog, now).plan()
+        """The plan of the night; refused outside the window, and while an earlier night is not returned."""
+        desktops = self.may_take(inventory, catalog, now)
+        return self.night_plan(desktops, inventory, catalog, now).plan()
 
-    def prospect(self, found: Survey, inventory: Inventory, catalog: Catalog, now: datetime) -> Prospect:
-        """What this night comes to, with all that speaks for it and against it."""
+    def night_plan(self, desktops: Survey, inventory: Inventory, catalog: Catalog, now: datetime) -> NightPlan:
+        """This night with everything that speaks for it and against it. `desktops`: which desktops it may take."""
+        # 1. Is there a night at all? Where there is none, the ML VMs and desktops are named all the same, with the
+        # reason.
         night = self.night(inventory, now)
         bounds = self._bounds(night, inventory, now)
         skipped = self.policy.night_at(now) is not None and night in self.skipped
-        refusals = [] if skipped else self._refusals(night, found, inventory, now)
+        refusals = [] if skipped else self._refusals(night, desktops, inventory, now)
         queue = self._queue(night, inventory)
         if skipped or refusals or self._is_over(night, inventory):
-            nothing = Served((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
-            return Prospect(
-                self.policy, night, found, nothing, bounds, tuple(refusals), over=not refusals, skipped=skipped
+            nothing = QueueDecision((), tuple(Choice(waits.name, False, waits.reason or NO_NIGHT) for waits in queue))
+            return NightPlan(
+                self.policy, night, desktops, nothing, bounds, tuple(refusals), over=not refusals, skipped=skipped
             )
+        # 2. Which ML VMs start, where, and which desktops make room. Only room that is certain counts: an ML VM that
+        # does not start after all has cost its desktops for nothing.
         room = Room(catalog, certain=True)
-        served = serve(
+        decision = decide_queue(
             queue,
-            found.free_to_take,
+            desktops.free_to_take,
             inventory,
             room,
             self._may_return(bounds, inventory, catalog),
             objection=bounds.objection,
-            priority=found.priority,
-            proposals=propose(evening(queue, found.free_to_take, inventory, room, bounds, found.priority)),
+            priority=desktops.priority,
+            proposals=propose(
+                build_schedule_input(queue, desktops.free_to_take, inventory, room, bounds, desktops.priority)
+            ),
         )
-        unknown = tuple(unreadable(self.policy, served.starts, inventory))
-        drs = self._drs(night, ((start.vm, start.host.ref) for start in served.starts), inventory)
-        overrides = kept_off(drs, served.starts, inventory)
-        return Prospect(
-            self.policy, night, found, served, bounds, unknown, drs=drs, overrides=overrides, lease=self.lease
+        # 3. What DRS does with these VMs must be known before it is changed, or it could not be restored.
+        unknown = tuple(unreadable_drs(self.policy, decision.starts, inventory))
+        drs = self._drs(night, ((start.vm, start.host.ref) for start in decision.starts), inventory)
+        overrides = drs_overrides(drs, decision.starts, inventory)
+        return NightPlan(
+            self.policy, night, desktops, decision, bounds, unknown, drs=drs, overrides=overrides, lease=self.lease
         )
 
-    def _queue(self, night: str, inventory: Inventory) -> tuple[Waiting, ...]:
-        """Who waits. A VM that this night has started and that is off again waits no more: whoever stopped it, or its
-        own guest when the work was done, is not to be fought each time that cron calls."""
+    def _queue(self, night: str, inventory: Inventory) -> tuple[WaitingVm, ...]:
+        """The VMs of the queue. One that this night has started and that is off again is not started again each time
+        that cron calls: somebody stopped it, or its guest shut down when the work was done."""
         stopped = {
-            mine.vm.ref: mine.reason if mine.whereabouts is Whereabouts.CHANGING else STOPPED
-            for mine in self._ours(inventory)
-            if mine.original.night == night and mine.original.role is Role.ML and mine.original.taken
+            taken_vm.vm.ref: taken_vm.reason if taken_vm.whereabouts is Whereabouts.CHANGING else _STOPPED
+            for taken_vm in self._taken_vms(inventory)
+            if taken_vm.original.night == night and taken_vm.original.role is Role.ML and taken_vm.original.taken
             # a marker alone does not tell whether the start that it was set for was ever sent
-            if mine.foreign is None and mine.vm is not None and mine.vm.power is PowerState.OFF
+            if taken_vm.foreign is None and taken_vm.vm is not None and taken_vm.vm.power is PowerState.OFF
         }
         return tuple(
             replace(waits, reason=waits.reason or stopped.get(waits.vm.ref, "")) if waits.vm is not None else waits
-            for waits in waiting(self.policy, inventory)
+            for waits in waiting_vms(self.policy, inventory)
         )
 
     def _drs(self, night: str, starts: Iterable[tuple[Vm, str]], inventory: Inventory) -> dict[str, VmDrs]:
-        """What DRS does with the VMs that start on these hosts, where it is kept off them."""
-        told = {
+        """ML VM ref -> its DRS setting before this night, for those (VM, host ref) that DRS is kept off."""
+        settings = {
             vm.ref: drs_before(self.policy, night, vm, inventory.hosts[host], inventory)
             for vm, host in starts
             if host in inventory.hosts
         }
-        return {ref: drs for ref, drs in told.items() if drs is not None}
+        return {ref: drs for ref, drs in settings.items() if drs is not None}
 
     def at_return(self, bounds: Bounds, inventory: Inventory) -> Inventory:
         """The snapshot as the return will find it: the ML VMs that this night has started are stopped."""
@@ -140,15 +152,15 @@ class RotateNight:
             inventory = project(ShutDownGuest(vm.ref), inventory)
         return inventory
 
-    def _may_return(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> Returns:
-        """The question whether desktops can come back together with those that this night has taken before."""
-        ask = may_return(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
+    def _may_return(self, bounds: Bounds, inventory: Inventory, catalog: Catalog) -> ReturnCheck:
+        """The check that desktops can come back together with those that this night has taken before."""
+        check = may_return(self.at_return(bounds, inventory), catalog, Room(catalog, certain=False))
 
-        def together(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
+        def with_those_before(desktops: Sequence[Vm]) -> tuple[Rejection, ...]:
             hosts = {vm.host for vm in desktops}
-            return ask([*(vm for vm in bounds.away if vm.host in hosts), *desktops])
+            return check([*(vm for vm in bounds.away if vm.host in hosts), *desktops])
 
-        return together
+        return with_those_before
 
     def may_take(self, inventory: Inventory, catalog: Catalog, now: datetime) -> Survey:
         """Which desktops this night may suspend, whether or not the queue needs their GPUs."""
@@ -159,73 +171,91 @@ class RotateNight:
 
     def _suspended(self, night: str, inventory: Inventory) -> list[Vm]:
         """Desktops that tonight has suspended, or is suspending."""
-        tonight = (mine for mine in self._away(inventory) if mine.original.night == night)
-        return [mine.vm for mine in tonight if mine.vm is not None and mine.original.role is Role.DESKTOP]
+        tonight = (taken_vm for taken_vm in self._away(inventory) if taken_vm.original.night == night)
+        return [
+            taken_vm.vm for taken_vm in tonight if taken_vm.vm is not None and taken_vm.original.role is Role.DESKTOP
+        ]
 
     def _bounds(self, night: str, inventory: Inventory, now: datetime) -> Bounds:
-        tonight = [mine for mine in self._away(inventory) if mine.original.night == night and mine.vm is not None]
-        entry = {waits.vm.ref: waits.queued for waits in waiting(self.policy, inventory) if waits.vm is not None}
+        """The limits of this night, with the desktops and ML VMs that it has taken before."""
+        tonight = [
+            taken_vm
+            for taken_vm in self._away(inventory)
+            if taken_vm.original.night == night and taken_vm.vm is not None
+        ]
+        entry = {waits.vm.ref: waits.queued for waits in waiting_vms(self.policy, inventory) if waits.vm is not None}
         return Bounds(
             self.policy,
             self.policy.night_at(now),
             now,
             self.durations,
-            tuple(mine.vm for mine in tonight if mine.vm and mine.original.role is not Role.ML),
-            tuple((mine.vm, entry[mine.vm.ref]) for mine in tonight if mine.vm and mine.vm.ref in entry),
+            tuple(taken_vm.vm for taken_vm in tonight if taken_vm.vm and taken_vm.original.role is not Role.ML),
+            tuple(
+                (taken_vm.vm, entry[taken_vm.vm.ref])
+                for taken_vm in tonight
+                if taken_vm.vm and taken_vm.vm.ref in entry
+            ),
         )
 
     def saved(self, plan: Plan, inventory: Inventory, now: datetime) -> tuple[Original, ...]:
-        """What the morning will need of every VM this plan touches."""
+        """What the journal keeps of each VM of the plan, for its return."""
         night = self.night(inventory, now)
         roles = {step.vm: _ROLES[type(step)] for step in plan.steps if type(step) in _ROLES}
-        found = [(inventory.vms[ref], role) for ref, role in roles.items()]
+        with_role = [(inventory.vms[ref], role) for ref, role in roles.items()]
         started = (
             (inventory.vms[step.vm], step.host) for step in plan.steps if isinstance(step, PowerOnVm) and step.host
         )
         drs = self._drs(night, ((vm, host) for vm, host in started if host is not None), inventory)
         return tuple(
             Original(night, role, vm.ref, vm.instance_uuid, vm.name, vm.host, vm.profiles, drs=drs.get(vm.ref))
-            for vm, role in found
+            for vm, role in with_role
         )
 
-    def _away(self, inventory: Inventory) -> list[Ours]:
-        """What is not back yet: away, or on its way to where nobody knows yet."""
-        return [mine for mine in self._ours(inventory) if mine.whereabouts in _NOT_BACK]
+    def _away(self, inventory: Inventory) -> list[TakenVm]:
+        """The VMs of nights that are not back yet, or whose power state is just changing."""
+        return [taken_vm for taken_vm in self._taken_vms(inventory) if taken_vm.whereabouts in _NOT_BACK]
 
-    def _ours(self, inventory: Inventory) -> list[Ours]:
-        """What nights of this policy have taken, and of others what this one selects as well."""
+    def _taken_vms(self, inventory: Inventory) -> list[TakenVm]:
+        """The VMs that nights of this policy have taken, and those of other policies that this one selects as well."""
         marked = (vm for vm in inventory.vms.values() if vm.attributes.get(self.policy.marker))
         selected = {vm.ref for vm in marked if self._selects(vm)}
-        found = ours(self.policy, self.originals, inventory, believed=selected)
-        return [mine for mine in found if mine.policy.name == self.policy.name or self._selects(mine.vm)]
+        of_nights = taken_vms(self.policy, self.originals, inventory, believed=selected)
+        return [
+            taken_vm for taken_vm in of_nights if taken_vm.policy.name == self.policy.name or self._selects(taken_vm.vm)
+        ]
 
     def _selects(self, vm: Vm | None) -> bool:
         """Whether the VM is of a pool or of the queue."""
         return vm is not None and (self.policy.pool_of(vm) is not None or entry_of(self.policy.ml, vm) is not None)
 
-    def _refusals(self, night: str, found: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
-        apart = clocks_apart(self.clock_ahead)
-        if apart:
-            return apart
-        shut = closed(self.policy, now, self.durations)
-        if shut is not None:
-            return [shut]
-        earlier = [mine for mine in self._away(inventory) if mine.original.night != night]
-        open_nights = sorted({mine.original.night for mine in earlier})
+    def _refusals(self, night: str, desktops: Survey, inventory: Inventory, now: datetime) -> list[Rejection]:
+        """Why there is no night now; empty = there is one. What must be mended first is named alone.
+
+        Clocks come first, since a wrong clock makes everything below wrong; then the window; then earlier nights, whose
+        return is more urgent than anything that this one could take.
+        """
+        clock_refused = clock_refusals(self.clock_ahead)
+        if clock_refused:
+            return clock_refused
+        window_closed = closed(self.policy, now, self.durations)
+        if window_closed is not None:
+            return [window_closed]
+        earlier = [taken_vm for taken_vm in self._away(inventory) if taken_vm.original.night != night]
+        open_nights = sorted({taken_vm.original.night for taken_vm in earlier})
         not_over = [_not_over(each, [one for one in earlier if one.original.night == each]) for each in open_nights]
-        return not_over or self._stopped(night, inventory) or self._nobody_agreed(found)
+        return not_over or self._stopped(night, inventory) or self._nobody_agreed(desktops)
 
     def _stopped(self, night: str, inventory: Inventory) -> list[Rejection]:
-        """So much of this night has failed that it takes nothing more, whoever begins it again."""
+        """That so much of this night has failed that it takes nothing more, however often it is begun."""
         if self._is_over(night, inventory):
             return []
-        why = tripped(self.setbacks.get(night, NO_SETBACKS), (), inventory)
+        why = reason_to_stop(self.step_counts.get(night, NO_STEP_COUNTS), (), inventory)
         hint = f"look what failed: gpuops rotate status; {RETURN_COMMAND} brings back what it took"
         return [] if why is None else [Rejection(f"night {night}", f"takes nothing more: {why}", hint=hint)]
 
-    def _nobody_agreed(self, found: Survey) -> list[Rejection]:
-        """One line for each pool, when in none of them a single desktop carries its owner's mark."""
-        disowned = dict(found.disowned_pools)
+    def _nobody_agreed(self, desktops: Survey) -> list[Rejection]:
+        """A refusal for each pool, where no desktop of any pool carries its owner's mark."""
+        disowned = dict(desktops.disowned_pools)
         if any(pool.parked and pool.name not in disowned for pool in self.policy.pools):
             return []
         return [
@@ -234,39 +264,41 @@ class RotateNight:
         ]
 
     def _is_over(self, night: str, inventory: Inventory) -> bool:
-        """One window is one night: from its return on nothing more is taken in it, whatever cron does."""
+        """Whether the return of this night has begun: then nothing more is taken in its window, however often cron
+        calls.
+        """
         if night in self.over:
             return True
         tonight = [original for original in self.originals if original.night == night and original.taken]
         return any(original.returned and not original.given_up for original in tonight)
 
     def _left_alone(self, night: str, inventory: Inventory) -> dict[str, str]:
-        """VMs that tonight's history speaks about: suspended by us, or come back by themselves since."""
-        told: dict[str, str] = {}
-        woken: list[Vm] = []
-        for mine in self._ours(inventory):
-            if mine.original.night != night or mine.vm is None or not mine.original.taken:
+        """VM ref -> why this night leaves it alone: it has been suspended already, or has come back by itself since."""
+        reasons: dict[str, str] = {}
+        running_again: list[Vm] = []
+        for taken_vm in self._taken_vms(inventory):
+            if taken_vm.original.night != night or taken_vm.vm is None or not taken_vm.original.taken:
                 continue
-            if mine.whereabouts is Whereabouts.AWAY:
-                told[mine.vm.ref] = "suspended tonight"
-            elif mine.whereabouts is Whereabouts.CHANGING:
-                told[mine.vm.ref] = mine.reason
-            elif mine.vm.power is PowerState.ON:
-                told[mine.vm.ref] = "came back by itself tonight: left alone"
-                woken.append(mine.vm)
-        return {**self._unparked(restless(woken, self.policy), inventory), **told}
+            if taken_vm.whereabouts is Whereabouts.AWAY:
+                reasons[taken_vm.vm.ref] = "suspended tonight"
+            elif taken_vm.whereabouts is Whereabouts.CHANGING:
+                reasons[taken_vm.vm.ref] = taken_vm.reason
+            elif taken_vm.vm.power is PowerState.ON:
+                reasons[taken_vm.vm.ref] = "came back by itself tonight: left alone"
+                running_again.append(taken_vm.vm)
+        return {**self._of_pools_left_alone(pools_to_leave_alone(running_again, self.policy), inventory), **reasons}
 
-    def _unparked(self, pools: Collection[str], inventory: Inventory) -> dict[str, str]:
-        """Desktops of pools that somebody, or a broker, works against: they are no more parked than the policy says."""
+    def _of_pools_left_alone(self, pools: Collection[str], inventory: Inventory) -> dict[str, str]:
+        """VM ref -> why it stays, for the desktops of pools that a broker or somebody keeps resuming."""
         if not pools:
             return {}
         of_pool = {vm.ref: self.policy.pool_of(vm) for vm in inventory.vms.values()}
-        return {ref: WHY for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
+        return {ref: POOL_LEFT_ALONE for ref, pool in of_pool.items() if pool is not None and pool.name in pools}
 
 
-def _not_over(night: str, away: Sequence[Ours]) -> Rejection:
-    """One line for a night, however many VMs it still has."""
-    names = [mine.original.name for mine in away]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    rule = f"is not over: {', '.join(names[:NAMED])}{more} not back yet"
+def _not_over(night: str, away: Sequence[TakenVm]) -> Rejection:
+    """One refusal for an earlier night, however many of its VMs are not back."""
+    names = [taken_vm.original.name for taken_vm in away]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    rule = f"is not over: {', '.join(names[:_NAMED])}{more} not back yet"
     return Rejection(f"night {night}", rule, hint=f"{RETURN_COMMAND} ends it; gpuops rotate status names all of it")

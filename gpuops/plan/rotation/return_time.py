@@ -1,23 +1,63 @@
-"""Rotation, the time of return: when, host by host, nothing more may be taken and bringing back must begin.
+"""When the return must begin, host by host, and how long it waits for a vCenter that does not answer or for a run that
+hangs. `bounds.py` and `day.py` call it, and `execute` where a return finds the lock held.
 
     deadline - (rounds of stops x (checkpoint grace + stop) + rounds of resumes x resume x 1.5 + 5 min), 45 min at least
 
-Stop and resume are what 99 of 100 took. A round is as many operations as may be in flight at once, on the host, on a
-datastore and in all: whichever of these limits needs the most rounds tells. All ML VMs stop before the first desktop
-resumes, so every host waits for all of them. One desktop comes first, alone, where the policy wants a canary.
+Stop and resume are what 99 of 100 took here so far. A round is as many operations as may be in flight at once: on the
+host, on a datastore and in all; the limit that needs the most rounds decides. All ML VMs stop before the first desktop
+resumes, so every host waits for all of them. Where the policy wants a canary, one desktop comes first, alone.
+
+Example: 10 desktops of a host, 4 at once, 3 minutes each; 2 ML VMs that stop at once within 10 minutes, checkpoints
+included. Rounds of resumes: 3. Kept: 10 + 3 x 3 x 1.5 + 5 = 28.5 minutes, so 45.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from typing import Final, TypeVar
 
-from gpuops.model.rotation import RETURN_FLOOR, MorningOrder, Policy
+from gpuops.model.rotation import RETURN_FLOOR, LockHolder, MorningOrder, Policy
 from gpuops.model.vm import Vm
-from gpuops.plan.rotation.durations import Durations
+from gpuops.plan.rotation.taken_vms import RETURN_COMMAND
+
+Key = TypeVar("Key", bound=tuple[str, str, str])
+
+ENOUGH_MEASURED: Final = 20
+"""With so many measurements on one host, these are used; with fewer, those of all hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Seconds that steps took, by (name of the kind of step, host). Empty = nothing was ever measured."""
+
+    seconds: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recorded: Mapping[Key, Sequence[float]]) -> Durations:
+        """The durations that a journal recorded by (kind of step, profiles, host)."""
+        by_kind_and_host: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+        for (kind, _, host), seconds in recorded.items():
+            by_kind_and_host[kind, host] += seconds
+        return cls({key: tuple(seconds) for key, seconds in by_kind_and_host.items()})
+
+    def p99_s(self, kind: str, host: str | None, otherwise: float) -> float:
+        """The seconds within which 99 of 100 such steps on this host end; of few measurements the longest."""
+        here = self.seconds.get((kind, host or ""), ())
+        return _p99(here if len(here) >= ENOUGH_MEASURED else self._everywhere(kind), otherwise)
+
+    def _everywhere(self, kind: str) -> list[float]:
+        return [second for (name, _), seconds in self.seconds.items() if name == kind for second in seconds]
+
+
+def _p99(seconds: Iterable[float], otherwise: float) -> float:
+    """The nearest-rank percentile."""
+    ordered = sorted(seconds)
+    return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else otherwise
+
 
 SLOWER_THAN_EVER: Final = 1.5
 MARGIN: Final = timedelta(minutes=5)
@@ -28,7 +68,7 @@ UNMEASURED_POWER_OFF_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What there is to return: desktops to bring back, ML VMs to stop, counted by host ref."""
+    """What a morning has to return: desktops to bring back and ML VMs to stop, counted by host ref."""
 
     desktops: Mapping[str | None, int]
     on_datastore: Mapping[str, int]
@@ -79,15 +119,17 @@ class ReturnTime:
         return needed + MARGIN
 
     def stop_rounds(self, load: Load) -> int:
-        """How often as many ML VMs stop as may at once."""
+        """The rounds in which the ML VMs stop, as many at once as the policy allows."""
         limits, numbers = self.policy.limits, load.ml_vms.values()
         most = max(numbers, default=0)
         return max(-(-most // limits.per_host), -(-sum(numbers) // limits.in_flight))
 
     def _resume_rounds(self, host: str | None, load: Load) -> int:
+        """The rounds in which the host's desktops resume, by the limit that needs the most of them."""
         limits, here = self.policy.limits, load.desktops.get(host, 0)
         if not here:
             return 0
+        # other hosts resume desktops from the same datastores at the same time, so these are counted in all
         on_store = max((load.on_datastore[ref] for ref in load.datastores[host]), default=0)
         rounds = max(
             -(-here // limits.per_host),
@@ -96,3 +138,63 @@ class ReturnTime:
         )
         canary = self.policy.morning is MorningOrder.CANARY_FIRST and here > 1
         return rounds + canary
+
+
+WAITS_PAST_DUE: Final = timedelta(hours=1)
+"""How long a return goes on waiting after its desktops are due; without a window, how long it waits in all."""
+
+
+def waits_until(policy: Policy | None, now: datetime) -> datetime:
+    """The moment at which a return stops waiting for a vCenter that does not answer; `now` = at once.
+
+    Of the nights that have opened, the one whose desktops are due last decides. `policy` None = it is not known.
+    """
+    if policy is None or not policy.windows:
+        return now + WAITS_PAST_DUE
+    due = [night.back_by + WAITS_PAST_DUE for window in policy.windows for night in window.nights_begun(now)]
+    return max([now, *due])
+
+
+HANGS_AFTER: Final = timedelta(minutes=20)
+"""A run that has given no sign of life for so long hangs: none of its own waits takes so long."""
+HANGS_AFTER_DUE: Final = timedelta(minutes=5)
+"""The same for a night whose return must begin."""
+FINISHES_WITHIN: Final = timedelta(minutes=15)
+"""So long after that moment a night may still wait for the steps that it has sent."""
+_NIGHT: Final = "rotate night"
+_STATUS: Final = "gpuops rotate status shows it"
+
+
+def ends_at(holder: LockHolder) -> datetime | None:
+    """The moment from which a return ends the run that holds the lock, unless it gives another sign of life.
+
+    None = a return never ends it: it is no run of a rotation. A night that knows when its return must begin is left
+    alone until then, however long it is silent. Ending a run harms no desktop: what it has sent goes on in vCenter, and
+    the return settles that by the run's journal.
+    """
+    last = holder.seen or holder.since
+    if holder.pid is None or last is None or not holder.doing:
+        return None
+    if holder.doing != _NIGHT or holder.until is None:
+        return last + HANGS_AFTER
+    return max(holder.until, min(last + HANGS_AFTER_DUE, holder.until + FINISHES_WITHIN))
+
+
+def holder_text(holder: LockHolder, now: datetime) -> str:
+    """Who holds the lock, what the run does and when it last gave a sign of life, as far as that is known."""
+    last = holder.seen or holder.since
+    if not holder.doing or last is None:
+        return f"{holder}"
+    minutes = int((now - last).total_seconds()) // 60
+    return f"{holder} ({holder.doing}, last sign of life {minutes} min ago)"
+
+
+def holder_advice(holder: LockHolder, now: datetime) -> str:
+    """What somebody can do who finds the lock held and may not end that run."""
+    if holder.pid is None:
+        return f"wait for it to end; {_STATUS}"
+    at = ends_at(holder)
+    if at is None:
+        return f"wait for pid {holder.pid} to end; where it hangs, `kill {holder.pid}` ends it: nothing is lost by that"
+    by_itself = f"from {at.astimezone(UTC):%Y-%m-%d %H:%M UTC} on {RETURN_COMMAND} ends it by itself, if it hangs"
+    return f"wait for pid {holder.pid} to end; {by_itself}; sooner: kill {holder.pid}, then {RETURN_COMMAND}"

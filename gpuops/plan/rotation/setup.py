@@ -1,4 +1,6 @@
-"""Rotation, its setup: what a vCenter must have before a night under a policy, what is missing, and where it goes."""
+"""What a vCenter must have before a night under a policy, what of it is missing, and where it is made. `rotate init`
+makes it, and doctor names what is wrong with a lock VM.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ ANNOTATION: Final = (
 
 
 NO_SNAPSHOTS: Final = "delete its snapshots, and leave it out of what makes them (a backup)"
-A_LOCK: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
+CHOOSE_LOCK_VM: Final = "name a small VM for it that stays off: a name that is free, and gpuops rotate init makes it"
 
 
 @dataclass(frozen=True, slots=True)
 class NewVm:
-    """A bare VM to make: no disk, no network card, never powered on."""
+    """An empty VM to make: no disk, no network card, never powered on."""
 
     name: str
     host: str
@@ -49,12 +51,12 @@ class Unmarked:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a policy wants of a vCenter."""
+    """What a policy needs in a vCenter, and what of it is missing."""
 
     policy: str
     marker: str
     attributes: tuple[str, ...]
-    """Custom attributes that the policy speaks of: the marker, and what people put on VMs."""
+    """Custom attributes that the policy names: the marker, and those that people set on VMs."""
     undefined: tuple[str, ...]
     """Those that vCenter does not have yet."""
     lock_vm: str | None
@@ -75,11 +77,11 @@ class Setup:
 def setup_of(policy: Policy, inventory: Inventory, defined: Collection[str]) -> Setup:
     """What there is for a policy, and what is to be made.
 
-    Raises Refused where no place is found for the lock VM, or the policy takes a VM for it that others use.
+    Raises Refused where no place is found for the lock VM, or the policy names one of its desktops or ML VMs for it.
     """
     in_use = lock_vm_in_use(policy, inventory)
     if in_use is not None:
-        raise Refused(in_use, hint=A_LOCK)
+        raise Refused(in_use, hint=CHOOSE_LOCK_VM)
     attributes = tuple(dict.fromkeys(_attributes(policy)))
     return Setup(
         policy.name,
@@ -105,15 +107,15 @@ def may_be_reverted(snapshots: int | None) -> str:
 
 
 def missing_for_a_night(policy: Policy, inventory: Inventory, defined: Collection[str]) -> tuple[str, ...]:
-    """What `rotate init` was to make and a night does not do without; nothing for a policy without a lock VM."""
+    """What `rotate init` makes and a night needs, and is not there; nothing for a policy without a lock VM."""
     if policy.lock_vm is None:
         return ()
-    found = [] if _named(policy.lock_vm, inventory) else [_nobody(policy.lock_vm)]
-    return (*found, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
+    missing = [] if _named(policy.lock_vm, inventory) else [_no_such_vm(policy.lock_vm)]
+    return (*missing, *([] if policy.marker in defined else [f"there is no custom attribute {policy.marker} (marker)"]))
 
 
 def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
-    """Whose VM it is that the policy names for the lease, where it is none of its own; None = it is."""
+    """Which desktop or ML VM of the policy its lock VM is; None = it is neither."""
     for vm in inventory.vms.values():
         if policy.lock_vm is not None and vm.name == policy.lock_vm:
             pool = policy.pool_of(vm)
@@ -125,13 +127,15 @@ def lock_vm_in_use(policy: Policy, inventory: Inventory) -> str | None:
 
 
 def lock_vm_wrong(policy: Policy, inventory: Inventory) -> str | None:
-    """Why the lease has no VM to be on, as far as an inventory tells; None = it has, or the policy wants none."""
+    """Why no lease can be kept, as far as an inventory tells; None = it can, or the policy has no lock VM."""
     if policy.lock_vm is None:
         return None
-    return lock_vm_in_use(policy, inventory) or (None if _named(policy.lock_vm, inventory) else _nobody(policy.lock_vm))
+    return lock_vm_in_use(policy, inventory) or (
+        None if _named(policy.lock_vm, inventory) else _no_such_vm(policy.lock_vm)
+    )
 
 
-def _nobody(name: str) -> str:
+def _no_such_vm(name: str) -> str:
     return f"no VMs are called {name} (lock_vm)"
 
 
@@ -145,10 +149,10 @@ def _attributes(policy: Policy) -> Iterator[str]:
 
 def _unmarked(policy: Policy, inventory: Inventory) -> Iterator[Unmarked]:
     for pool in policy.pools:
-        mine = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
-        without = sorted(vm.name for vm in mine if pool.owner is not None and pool.owner.on(vm) is not True)
+        of_pool = [vm for vm in inventory.vms.values() if policy.pool_of(vm) is pool and not vm.template]
+        without = sorted(vm.name for vm in of_pool if pool.owner is not None and pool.owner.on(vm) is not True)
         if without:
-            yield Unmarked(pool.name, str(pool.owner), tuple(without), len(mine))
+            yield Unmarked(pool.name, str(pool.owner), tuple(without), len(of_pool))
 
 
 def _named(name: str, inventory: Inventory) -> bool:
@@ -156,15 +160,18 @@ def _named(name: str, inventory: Inventory) -> bool:
 
 
 def _lock_vm(name: str, inventory: Inventory) -> NewVm | None:
-    """Where it goes: the datastore that most usable hosts see, so that it outlives the one it is registered on."""
+    """The lock VM to make; None = it is there.
+
+    It goes to the datastore that most usable hosts see, so that another host can take it when its own fails.
+    """
     if _named(name, inventory):
         return None
     hosts = sorted((host for host in inventory.hosts.values() if _usable(host)), key=lambda host: host.name)
     stores = [store for store in inventory.datastores.values() if store.accessible is True]
-    seen = [(_seers(store, hosts), store) for store in stores]
+    seen = [(_hosts_with(store, hosts), store) for store in stores]
     best = max(
         ((seers, store) for seers, store in seen if seers),
-        key=lambda found: (len(found[0]), found[1].free_mib or 0, found[1].name),
+        key=lambda place: (len(place[0]), place[1].free_mib or 0, place[1].name),
         default=None,
     )
     if best is None:
@@ -180,5 +187,5 @@ def _usable(host: Host) -> bool:
     return host.connected is True and host.in_maintenance is False
 
 
-def _seers(store: Datastore, hosts: list[Host]) -> list[Host]:
+def _hosts_with(store: Datastore, hosts: list[Host]) -> list[Host]:
     return [host for host in hosts if store.ref in (host.datastores or ())]

@@ -1,4 +1,6 @@
-"""Rotation, its status: what nights have taken, where each VM is, and whether a run was cut off."""
+"""What `rotate status` shows: which VMs nights have taken, where each is, and whether a run was cut off. `execute`
+fills it in, and `report` shows it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from gpuops.errors import StateDamaged
 from gpuops.model.rotation import LockHolder
 from gpuops.plan.core.given_up import Missed
 from gpuops.plan.rotation.lease import Lease
-from gpuops.plan.rotation.ours import Ours, Whereabouts
+from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 
 
 @dataclass(frozen=True, slots=True)
 class RotationStatus:
-    """One look at a rotation."""
+    """A rotation at one moment."""
 
     vcenter: str
     policy: str | None
@@ -32,8 +34,8 @@ class RotationStatus:
     under_way: LockHolder | None
     """Who rotates it from this machine right now; then nothing is cut off."""
     doing: str | None
-    """`rotate night` or `rotate day`: what is under way; None = it has not begun to change anything."""
-    vms: tuple[Ours, ...]
+    """`rotate night` or `rotate day`, whichever is under way; None = it has not begun to change anything."""
+    vms: tuple[TakenVm, ...]
     """Every VM of nights that are not over, desktops first."""
     names: Mapping[str, str]
     """Host ref -> name."""
@@ -42,13 +44,13 @@ class RotationStatus:
     lease: Lease | None = None
     """Who holds it, on whatever machine, or held it last and did not give it back."""
     lock_trouble: str = ""
-    """Why that cannot be told."""
+    """Why the holder of the lease cannot be read."""
     journal_lost: str = ""
     """Why the journal of this machine cannot be read: then all of this is by vCenter's markers alone."""
     given_up: tuple[Missed, ...] = ()
     """Hosts and VMs that a person gave up and that are not back, those of `vms` left out."""
     skipped: tuple[str, ...] = ()
-    """Nights of the policy, to come or open, that somebody said are not to be taken."""
+    """Nights of the policy, to come or open, that `rotate skip-next` said are not to be taken."""
 
     @property
     def exit_code(self) -> int:
@@ -56,11 +58,11 @@ class RotationStatus:
         return StateDamaged.exit_code if self.journal_lost else 0
 
     @property
-    def away(self) -> tuple[Ours, ...]:
+    def away(self) -> tuple[TakenVm, ...]:
         """Desktops still suspended and ML VMs still running."""
-        return tuple(mine for mine in self.vms if mine.whereabouts is Whereabouts.AWAY)
+        return tuple(taken_vm for taken_vm in self.vms if taken_vm.whereabouts is Whereabouts.AWAY)
 
     @property
-    def changing(self) -> tuple[Ours, ...]:
+    def changing(self) -> tuple[TakenVm, ...]:
         """VMs that a task is just suspending, resuming, starting or stopping."""
-        return tuple(mine for mine in self.vms if mine.whereabouts is Whereabouts.CHANGING)
+        return tuple(taken_vm for taken_vm in self.vms if taken_vm.whereabouts is Whereabouts.CHANGING)

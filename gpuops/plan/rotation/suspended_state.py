@@ -1,9 +1,9 @@
-"""Rotation, suspended states: whether a desktop is still suspended in the state that its night suspended it in.
+"""Whether a desktop is still suspended in the state that its night suspended it in.
 
-Who reverts it to a snapshot that was taken of it suspended puts the memory of then in the place of its user's, and
-`runtime.suspendTime` tells (vSphere API reference: it is updated every time the VM is suspended). The desktop is
-resumed all the same, for its user must have one, and the return names it. The journal alone has the moment of the
-night: the marker is set before the suspend, and to write the moment there would be one more change of each VM.
+A revert to a snapshot that was taken while the desktop was suspended replaces the memory that its night suspended;
+`runtime.suspendTime` shows it (vSphere API reference: it is updated every time the VM is suspended). The desktop is
+resumed all the same, since its user needs one, and the return warns of it. Only the journal has the moment of the
+night: the marker is set before the suspend, and writing the moment there would be one more change of each VM.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from tests.mutants.table import ROOT
 ROTATION: Final = "gpuops/plan/rotation"
 EXECUTE: Final = "gpuops/execute"
 AREAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/clocks.py", f"{ROTATION}/breaker.py", f"{ROTATION}/restless.py"),
-    "identity": (f"{ROTATION}/ours.py", f"{ROTATION}/elsewhere.py"),
+    "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/stop_conditions.py"),
+    "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/other_machines.py"),
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease.py"),
     "adoption": (
         f"{EXECUTE}/doer.py", f"{EXECUTE}/vm_doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/writing/lost_replies.py",

@@ -18,8 +18,8 @@ from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, ShutDownGuest, SuspendVm
 from gpuops.plan.rotation.day import RotateDay, is_returned
-from gpuops.plan.rotation.durations import Durations
 from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.return_time import Durations
 from tests.execute.small_vcenter import SLOTS, World, desktop, ml, small_world
 
 CATALOG = load(profiles=SLOTS)

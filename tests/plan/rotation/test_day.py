@@ -27,8 +27,8 @@ from gpuops.model.vm import PowerState, RunningTask
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import ResumeVm, RunInGuest, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.day import RotateDay, is_returned
-from gpuops.plan.rotation.ours import Whereabouts, ours
 from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -111,7 +111,7 @@ def untaken(world: World) -> tuple[Original, ...]:
 
 def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: World) -> None:
     world._set_power("vm-2", PowerState.OFF)
-    found = {mine.original.vm: mine.whereabouts for mine in ours(SHARED, untaken(world), world.snapshot())}
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
     assert found == {"vm-1": Whereabouts.AWAY, "vm-2": Whereabouts.LOST, "vm-91": Whereabouts.AWAY}
     morning = plan(world, untaken(world), SHARED)
     assert ShutDownGuest("vm-91", 120, then_off=True) in morning.steps
@@ -119,14 +119,14 @@ def test_under_a_lock_vm_the_marker_tells_of_what_another_machine_took(world: Wo
 
 
 def test_without_one_the_journal_knows_what_no_night_started(world: World) -> None:
-    found = {mine.original.vm: mine.whereabouts for mine in ours(POLICY, untaken(world), world.snapshot())}
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(POLICY, untaken(world), world.snapshot())}
     assert found["vm-91"] is Whereabouts.UNTOUCHED
     assert ShutDownGuest("vm-91", 120, then_off=True) not in plan(world, untaken(world)).steps
 
 
 def test_under_a_lock_vm_what_runs_without_a_marker_is_nobodys(world: World) -> None:
     world.set("vm-91", attributes={})
-    found = {mine.original.vm: mine.whereabouts for mine in ours(SHARED, untaken(world), world.snapshot())}
+    found = {mine.original.vm: mine.whereabouts for mine in taken_vms(SHARED, untaken(world), world.snapshot())}
     assert found["vm-91"] is Whereabouts.UNTOUCHED
 
 
@@ -485,7 +485,7 @@ def test_an_ml_vm_keeps_its_work_by_the_entry_that_it_had_in_the_queue_of_its_ni
 
 def test_where_each_vm_is_without_any_policy(world: World) -> None:
     world.set("vm-1", power=PowerState.OFF)
-    found = {mine.original.name: mine.whereabouts for mine in ours(None, journal(world), world.snapshot())}
+    found = {mine.original.name: mine.whereabouts for mine in taken_vms(None, journal(world), world.snapshot())}
     assert found == {
         "desktop-01": Whereabouts.LOST,
         "desktop-02": Whereabouts.AWAY,

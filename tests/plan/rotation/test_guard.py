@@ -27,9 +27,9 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.plan.rotation.breaker import Setbacks
 from gpuops.plan.rotation.desktops import SPACE_MARGIN_MIB, suspend_size_mib
 from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.stop_conditions import StepCounts
 from tests.execute.small_vcenter import World, small_world
 
 CATALOG = catalog_of(small_world().snapshot())
@@ -58,66 +58,66 @@ def world_of(*steps: Step) -> World:
 
 @pytest.mark.parametrize("step", TAKEN)
 def test_from_the_time_of_return_on_nothing_is_taken(step: Step) -> None:
-    guard = Guard(POLICY, Setbacks(4), CATALOG, {"vm-1": NOW})
+    guard = Guard(POLICY, StepCounts(4), CATALOG, {"vm-1": NOW})
     other = replace(step, vm="vm-2")
     world = world_of(step, other).snapshot()
-    assert guard.against(step, world, NOW - timedelta(seconds=1), (), ()) is None
-    assert guard.against(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
-    assert guard.against(other, world, NOW, (), ()) is None, "its host may have more time"
-    assert guard.against(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
+    assert guard.objection(step, world, NOW - timedelta(seconds=1), (), ()) is None
+    assert guard.objection(step, world, NOW, (), ()) == "too late: the return to its host has to begin"
+    assert guard.objection(other, world, NOW, (), ()) is None, "its host may have more time"
+    assert guard.objection(ResumeVm("vm-1"), world, NOW, (), ()) is None, "it never speaks against the way back"
 
 
 @pytest.mark.parametrize("step", [SuspendVm("vm-1"), ShutDownGuest("vm-1")])
 def test_a_desktop_is_looked_at_once_more(step: Step) -> None:
     world = world_of(step)
     owned = replace(POOL, owner=Mark("gpuops.owner"), floor=4)
-    guard = Guard(replace(POLICY, pools=(owned,)), Setbacks(4), CATALOG)
-    assert guard.against(step, world.snapshot(), NOW, (), ()) == "its owner has not agreed (attribute gpuops.owner)"
+    guard = Guard(replace(POLICY, pools=(owned,)), StepCounts(4), CATALOG)
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) == "its owner has not agreed (attribute gpuops.owner)"
     world.set("vm-1", attributes={"gpuops.owner": "cad"})
-    assert guard.against(step, world.snapshot(), NOW, (), ()) is None
-    assert guard.against(step, world.snapshot(), NOW, (), ("vm-2",)) == "floor: 4 of pool all stay running"
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) is None
+    assert guard.objection(step, world.snapshot(), NOW, (), ("vm-2",)) == "floor: 4 of pool all stay running"
     assert guard.pools([step], world.snapshot()) == {"all"}
-    assert "vm-5" in guard.company(["all"], world.snapshot(), ())
+    assert "vm-5" in guard.counted_vms(["all"], world.snapshot(), ())
     world.set("vm-1", console_connections=1)
-    assert guard.against(step, world.snapshot(), NOW, (), ()) == "1 console connection(s) open"
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) == "1 console connection(s) open"
 
 
 def test_what_another_run_is_still_suspending_does_not_count_towards_the_floor() -> None:
     world = small_world()
-    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), Setbacks(4), CATALOG)
-    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
+    guard = Guard(replace(POLICY, pools=(replace(POOL, floor=4),)), StepCounts(4), CATALOG)
+    assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-2", question="Is the disk full?")
-    refused = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    refused = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
     assert refused == "floor: 4 of pool all stay running"
 
 
 @pytest.mark.parametrize("ahead_s", [-61, 61, 3600])
 def test_nothing_is_taken_from_the_look_on_that_finds_the_clocks_apart(ahead_s: int) -> None:
-    guard = Guard(POLICY, Setbacks(4), CATALOG)
+    guard = Guard(POLICY, StepCounts(4), CATALOG)
     for step in TAKEN:
         world = world_of(step).snapshot()
-        said = guard.against(step, world, NOW, (), (), timedelta(seconds=ahead_s))
+        said = guard.objection(step, world, NOW, (), (), timedelta(seconds=ahead_s))
         assert said is not None
         assert said.startswith("clocks: vCenter's is 1 ")
-        assert guard.against(step, world, NOW, (), (), timedelta(seconds=ahead_s % 7)) is None
-    assert guard.against(ResumeVm("vm-1"), world, NOW, (), (), timedelta(hours=1)) is None, "the way back goes on"
+        assert guard.objection(step, world, NOW, (), (), timedelta(seconds=ahead_s % 7)) is None
+    assert guard.objection(ResumeVm("vm-1"), world, NOW, (), (), timedelta(hours=1)) is None, "the way back goes on"
 
 
 def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
     """Some taken by an earlier run of the night, some by this one: all of them are looked at."""
     world = small_world()
-    guard = Guard(POLICY, Setbacks(4), CATALOG, taken=frozenset({"vm-2", "vm-3"}))
+    guard = Guard(POLICY, StepCounts(4), CATALOG, taken=frozenset({"vm-2", "vm-3"}))
     ended = [Outcome(SuspendVm("vm-4"), Verdict.DONE), Outcome(SuspendVm("vm-5"), Verdict.FAILED)]
     for away in ("vm-2", "vm-3", "vm-4"):
         world.set(away, power=PowerState.SUSPENDED)
-    assert guard.company(["all"], world.snapshot(), ended) == {"vm-2", "vm-3", "vm-4"}
+    assert guard.counted_vms(["all"], world.snapshot(), ended) == {"vm-2", "vm-3", "vm-4"}
     for woken in ("vm-2", "vm-3"):
         world.set(woken, power=PowerState.ON)
-        assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ()) is None
+        assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ()) is None
     world.set("vm-4", power=PowerState.ON)
-    said = guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ())
+    said = guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, ())
     assert said == "3 desktops of its pool came back by themselves tonight: no more of it are taken"
-    assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, ended, ()) is None, "it takes no desktop"
+    assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, ended, ()) is None, "it takes no desktop"
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_a_pool_is_left_alone_once_three_that_were_taken_run_again() -> None:
 def test_whatever_the_plan_required_of_a_desktop_is_required_again(change: dict[str, Any], why: str) -> None:
     world = small_world()
     policy = replace(POLICY, ml=(QueuedVm("desktop-ml"),))
-    guard = Guard(policy, Setbacks(4), CATALOG)
-    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
+    guard = Guard(policy, StepCounts(4), CATALOG)
+    assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-1", **change)
-    assert guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) == why
+    assert guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ()) == why
 
 
 @pytest.mark.parametrize(
@@ -170,42 +170,42 @@ def test_an_ml_vm_that_no_entry_of_the_queue_means_any_more_is_not_started(step:
     """Renamed or moved between the plan and its first marker; by its id it is meant whatever it is called."""
     world = small_world()
     world.set("vm-91", path="dc/vm/ml/ml-01")
-    guard = Guard(replace(POLICY, ml=(QueuedVm(queued),)), Setbacks(4), CATALOG)
-    assert guard.against(step, world.snapshot(), NOW, (), ()) is None
+    guard = Guard(replace(POLICY, ml=(QueuedVm(queued),)), StepCounts(4), CATALOG)
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) is None
     world.set("vm-91", name="ml-01-old", path="dc/vm/retired/ml-01-old")
-    assert guard.against(step, world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
+    assert guard.objection(step, world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
     by_id = replace(guard, policy=replace(POLICY, ml=(QueuedVm("moid:vm-91"),)))
-    assert by_id.against(step, world.snapshot(), NOW, (), ()) is None
+    assert by_id.objection(step, world.snapshot(), NOW, (), ()) is None
     clears = SetAttribute("vm-91", "gpuops.rotation", "")
-    assert guard.against(clears, world.snapshot(), NOW, (), ()) is None, "it is left as it was found"
+    assert guard.objection(clears, world.snapshot(), NOW, (), ()) is None, "it is left as it was found"
 
 
 def test_a_desktop_whose_name_comes_to_fit_a_pattern_of_the_queue_is_not_started() -> None:
-    guard = Guard(replace(POLICY, ml=(QueuedVm("*"),)), Setbacks(4), CATALOG)
+    guard = Guard(replace(POLICY, ml=(QueuedVm("*"),)), StepCounts(4), CATALOG)
     world = small_world()
-    assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) is None
+    assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) is None
     world.set("vm-91", name="desktop-91")
-    assert guard.against(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
+    assert guard.objection(PowerOnVm("vm-91"), world.snapshot(), NOW, (), ()) == "is in no entry of the queue any more"
 
 
 def test_a_host_that_went_into_maintenance_and_a_pool_that_is_not_parked_keep_their_desktops() -> None:
     world = small_world()
     loose = replace(POLICY, pools=(replace(POOL, parked=False),))
-    said = Guard(loose, Setbacks(4), CATALOG).against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    said = Guard(loose, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
     assert said == "pool all is not declared parked"
     world.hosts["host-1"] = replace(world.hosts["host-1"], in_maintenance=True)
-    said = Guard(POLICY, Setbacks(4), CATALOG).against(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
+    said = Guard(POLICY, StepCounts(4), CATALOG).objection(SuspendVm("vm-1"), world.snapshot(), NOW, (), ())
     assert said == "esx-01 is in maintenance mode, or does not tell"
 
 
 def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:
     """What is being suspended meanwhile still needs its room; what is suspended has all but a tenth of it."""
-    world, guard = small_world(), Guard(POLICY, Setbacks(4), CATALOG)
+    world, guard = small_world(), Guard(POLICY, StepCounts(4), CATALOG)
     needed_mib = suspend_size_mib(world.vms["vm-1"], CATALOG) or 0
 
     def said(free_mib: int, *leaving: str, ended: Sequence[Outcome] = ()) -> str | None:
         world.datastores["ds-1"] = replace(world.datastores["ds-1"], free_mib=free_mib)
-        return guard.against(SuspendVm("vm-1"), world.snapshot(), NOW, ended, leaving)
+        return guard.objection(SuspendVm("vm-1"), world.snapshot(), NOW, ended, leaving)
 
     assert said(needed_mib + SPACE_MARGIN_MIB) is None
     full = f"datastore ssd: its suspend file needs {needed_mib} MiB, {needed_mib + SPACE_MARGIN_MIB - 1} free"
@@ -217,7 +217,7 @@ def test_a_datastore_that_somebody_else_filled_keeps_the_desktop() -> None:
 
 
 def test_the_rule_by_which_a_desktop_is_idle_is_that_of_its_pool() -> None:
-    world, guard = small_world(), Guard(POLICY, Setbacks(4), CATALOG)
+    world, guard = small_world(), Guard(POLICY, StepCounts(4), CATALOG)
     assert guard.idle_rule(SuspendVm("vm-1"), world.snapshot()) == IdleRule(500)
     assert guard.idle_rule(PowerOnVm("vm-91"), world.snapshot()) is None
     assert guard.idle_rule(SuspendVm("vm-404"), world.snapshot()) is None

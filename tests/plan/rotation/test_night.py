@@ -17,9 +17,9 @@ from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import PowerOnVm, SetAttribute, SuspendVm
 from gpuops.plan.placement.room import Room
+from gpuops.plan.rotation.ml_vms import waiting_vms
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.queue import serve
-from gpuops.plan.rotation.waiting import waiting
+from gpuops.plan.rotation.queue import decide_queue
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -141,10 +141,11 @@ def test_a_vm_whose_desktops_could_not_come_back_is_not_started() -> None:
     desktops = [now.vms[ref] for ref in ("vm-1", "vm-2")]
     never = Rejection("desktop-01", "its host would not take it back")
     room = Room(CATALOG, certain=True)
-    served = serve(waiting(POLICY, now)[:1], desktops, now, room, lambda desktops: (never,) if desktops else ())
-    assert served.starts == ()
-    assert [choice.reason for choice in served.choices] == [f"its desktops could not come back: {never}"]
-    assert serve(waiting(POLICY, now)[:1], desktops, now, room, lambda desktops: ()).desktops == tuple(desktops)
+    first = waiting_vms(POLICY, now)[:1]
+    refused = decide_queue(first, desktops, now, room, lambda desktops: (never,) if desktops else ())
+    assert refused.starts == ()
+    assert [choice.reason for choice in refused.choices] == [f"its desktops could not come back: {never}"]
+    assert decide_queue(first, desktops, now, room, lambda desktops: ()).desktops == tuple(desktops)
 
 
 def test_no_desktop_is_suspended_for_a_slot_that_is_a_guess() -> None:

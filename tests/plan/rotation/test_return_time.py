@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gpuops.model.ml_queue import MlStop
 from gpuops.model.rotation import Limits, MorningOrder, Policy
 from gpuops.model.vm import Vm
-from gpuops.plan.rotation.durations import ENOUGH, Durations
-from gpuops.plan.rotation.return_time import Load, ReturnTime
+from gpuops.plan.rotation.return_time import ENOUGH_MEASURED, Durations, Load, ReturnTime
 
 DEADLINE = datetime(2026, 11, 24, 6, 0, tzinfo=UTC)
 POLICY = Policy(
@@ -84,9 +83,9 @@ def test_the_slow_one_of_a_hundred(seconds: tuple[float, ...], p99: float) -> No
 
 
 def test_few_measurements_on_a_host_do_not_speak_for_it() -> None:
-    few = {("ResumeVm", "host-1"): (10.0,) * (ENOUGH - 1), ("ResumeVm", "host-2"): (90.0,)}
+    few = {("ResumeVm", "host-1"): (10.0,) * (ENOUGH_MEASURED - 1), ("ResumeVm", "host-2"): (90.0,)}
     assert Durations(few).p99_s("ResumeVm", "host-1", 0) == 90
-    assert Durations({**few, ("ResumeVm", "host-1"): (10.0,) * ENOUGH}).p99_s("ResumeVm", "host-1", 0) == 10
+    assert Durations({**few, ("ResumeVm", "host-1"): (10.0,) * ENOUGH_MEASURED}).p99_s("ResumeVm", "host-1", 0) == 10
     assert Durations(few).p99_s("SuspendVm", "host-1", 42) == 42
     recorded = {("ResumeVm", "a-8q", "host-1"): (1.0,), ("ResumeVm", "a-4q", "host-1"): (2.0,)}
     assert Durations.of(recorded) == Durations({("ResumeVm", "host-1"): (1.0, 2.0)})

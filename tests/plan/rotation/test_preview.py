@@ -1,4 +1,4 @@
-"""A night foreseen: what it wins, and the proof that every desktop it takes has its place in the morning."""
+"""The preview of a night: which ML VMs would run, and the proof that each desktop has its place in the morning."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from gpuops.model.selector import Selector
 from gpuops.model.vm import PowerState, VgpuDevice
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.rotation import proof
-from gpuops.plan.rotation.foresight import Foresight, foresee_night
+from gpuops.plan.rotation import preview
 from gpuops.plan.rotation.night import RotateNight
-from gpuops.plan.rotation.proof import prove
+from gpuops.plan.rotation.preview import NightPreview, preview_night, prove
 from tests.execute.small_vcenter import SLOTS, World, desktop, small_world
 
 CATALOG = load(profiles=SLOTS)
@@ -33,13 +32,15 @@ POLICY = Policy(
 )
 
 
-def foresee(world: World, policy: Policy = POLICY, at: datetime = EVENING) -> Foresight:
-    return foresee_night(RotateNight(policy), world.snapshot(), CATALOG, at)
+def foresee(world: World, policy: Policy = POLICY, at: datetime = EVENING) -> NightPreview:
+    return preview_night(RotateNight(policy), world.snapshot(), CATALOG, at)
 
 
 def test_gpu_hours_are_from_the_start_to_the_time_of_return() -> None:
     found = foresee(small_world())
-    assert [(win.start.vm.name, win.gpus, f"{win.run.begins:%H:%M}", win.run.ends) for win in found.wins] == [
+    assert [
+        (each.start.vm.name, each.gpus, f"{each.run.begins:%H:%M}", each.run.ends) for each in found.expected_runs
+    ] == [
         ("ml-01", 1, "21:07", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
         ("ml-02", 1, "21:02", datetime(2026, 11, 21, 5, 15, tzinfo=UTC)),
     ]
@@ -68,15 +69,15 @@ def test_a_lock_vm_for_which_the_night_would_be_refused_is_warned_of(
 def test_every_vm_of_the_pools_and_the_queue_has_one_reason() -> None:
     for at in (EVENING, EVENING.replace(hour=12)):
         found = foresee(small_world(), at=at)
-        subjects = sorted(choice.subject for choice in found.prospect.choices)
+        subjects = sorted(choice.subject for choice in found.night_plan.choices)
         assert subjects == [*(f"desktop-0{number}" for number in range(1, 6)), "ml-01", "ml-02", "ml-99"]
-        assert all(choice.reason for choice in found.prospect.choices)
+        assert all(choice.reason for choice in found.night_plan.choices)
 
 
 def test_a_night_that_is_refused_takes_nothing_and_says_so_of_each() -> None:
     found = foresee(small_world(), at=EVENING.replace(hour=12))
-    assert (found.exit_code, found.wins, found.proofs) == (3, (), ())
-    reasons = {choice.subject: choice.reason for choice in found.prospect.choices}
+    assert (found.exit_code, found.expected_runs, found.proofs) == (3, (), ())
+    reasons = {choice.subject: choice.reason for choice in found.night_plan.choices}
     assert reasons["desktop-01"] == "idle; there is no night now"
     assert reasons["ml-01"] == "there is no night now"
     assert reasons["ml-99"].startswith("no VM 'ml-99'")
@@ -86,7 +87,7 @@ def test_the_proof_names_the_place_of_each_desktop_that_comes_back() -> None:
     [host] = foresee(small_world()).proofs
     assert host.refusals == ()
     assert host.instants == 2
-    assert [(back.vm.name, [str(seat) for seat in back.seats]) for back in host.order] == [
+    assert [(back.vm.name, [str(place) for place in back.places]) for back in host.order] == [
         ("desktop-01", ["0000:3b:00.0 slot 1 of 2"]),
         ("desktop-02", ["0000:3b:00.0 slot 2 of 2"]),
     ]
@@ -105,7 +106,7 @@ def test_what_does_not_fit_back_is_said_for_the_taking_after_which_it_does_not(m
     def no_third(desktops: list[object], *_: object) -> list[Rejection]:
         return [Rejection("desktop-03", "no slot")] if len(desktops) == 3 else []
 
-    monkeypatch.setattr(proof, "stranded", no_third)
+    monkeypatch.setattr(preview, "stranded", no_third)
     world = small_world().snapshot()
     for number, refusals in ((2, 0), (3, 1), (4, 1)):
         [host] = prove([world.vms[f"vm-{each}"] for each in range(1, number + 1)], world, CATALOG)
@@ -146,4 +147,4 @@ def test_on_mixed_size_and_mig_gpus_places_lie_beside_each_other(
     snapshot = replace(snapshot, hosts={"host-2": host}, vms={vm.ref: vm for vm in vms})
     [found] = prove(vms, snapshot, load(profiles=sorted(profiles.values())))
     assert found.refusals == ()
-    assert [seat.place for back in found.order for seat in back.seats] == places
+    assert [place.place for back in found.order for place in back.places] == places

@@ -15,8 +15,7 @@ from gpuops.model.vm import PowerState
 from gpuops.model.window import Window
 from gpuops.plan.core.plan import Plan
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, RunInGuest, ShutDownGuest, SuspendVm
-from gpuops.plan.rotation.day import RotateDay
-from gpuops.plan.rotation.keeping import hooks_of
+from gpuops.plan.rotation.day import RotateDay, hooks_of
 from tests.execute.small_vcenter import SLOTS, World, small_world
 
 CATALOG = load(profiles=SLOTS)
