@@ -249,7 +249,7 @@ def lease_on(site: Site, name: str, seen: Inventory, highest: Numbered) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class RunLease:
     """What a run has of the lease: `held`, or nothing and why."""
 
     held: Held | None = None
@@ -279,14 +279,14 @@ class Lease:
 @contextmanager
 def leased(
     site: Site, name: str | None, journal: Journal, policies: Sequence[Policy], *, returning: bool
-) -> Iterator[Lease]:
+) -> Iterator[RunLease]:
     """The lease on the VM of this name while a run goes on; `policies` say whose markers tell numbers of leases too. A
     run that was cut off keeps it to its end: what is in flight is still its own.
 
     A return goes on without a lock VM that cannot be used: no desktop stays away for that.
     """
     if name is None:
-        yield Lease()
+        yield RunLease()
         return
     try:
         nonces = Nonces(site.state_dir, site.vcenter.uuid, returning=returning)
@@ -294,10 +294,10 @@ def leased(
     except Refused as unusable:
         if not returning:
             raise
-        yield Lease(unusable=unusable.message)
+        yield RunLease(unusable=unusable.message)
         return
     try:
-        yield Lease(held, lock_vm=name)
+        yield RunLease(held, lock_vm=name)
     except Refused:
         _freed(held)
         raise

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease import WAIT, Held, Lease, leased
+from gpuops.execute.lease import WAIT, Held, RunLease, leased
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
@@ -62,7 +62,7 @@ class Leases:
     site: Site
     journal: Journal
     stack: ExitStack
-    each: dict[str, Lease] = field(default_factory=dict)
+    each: dict[str, RunLease] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
     """By name of the lock VM, who holds its lease on another machine."""
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuops.advise.capacity import Slots
-from gpuops.plan.capacity.place import Beside, Device, Fit, Largest, Level, Place
+from gpuops.plan.capacity.fleet_part import Beside, Device, Fit, FleetPart, Largest, Level
 from gpuops.plan.capacity.question import Capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.report.inventory import by_size, figure, without_series
@@ -30,8 +30,8 @@ _KEY_OF_PARTS: Final = {Level.ALL: "clusters", Level.CLUSTER: "hosts", Level.HOS
 class _Both:
     """One place now and, where a night was asked about, after it."""
 
-    now: Place
-    after: Place | None
+    now: FleetPart
+    after: FleetPart | None
 
     @property
     def parts(self) -> tuple[_Both, ...]:
@@ -39,7 +39,7 @@ class _Both:
         return tuple(_Both(*pair) for pair in zip(self.now.parts, after, strict=True))
 
     @property
-    def worlds(self) -> tuple[Place, ...]:
+    def worlds(self) -> tuple[FleetPart, ...]:
         return (self.now,) if self.after is None else (self.now, self.after)
 
 
@@ -105,7 +105,7 @@ def _shown(whole: _Both, scope: Scope) -> Iterator[_Both]:
                 yield from host.parts
 
 
-def _title(place: Place) -> str:
+def _title(place: FleetPart) -> str:
     if place.level is Level.CLUSTER:
         return f"{visible(place.name)}: {count(place.hosts, 'host')} with {count(place.gpus, 'GPU')}"
     beside = f"{_beside(place.beside)}, " if place.beside is not None else ""
@@ -222,7 +222,7 @@ def _place(place: _Both, known: dict[tuple[int, int], list[Document]]) -> Docume
     return document
 
 
-def _each(place: _Both, view: Callable[[Place], Document | None]) -> Document:
+def _each(place: _Both, view: Callable[[FleetPart], Document | None]) -> Document:
     return {"now": view(place.now), "after": None if place.after is None else view(place.after)}
 
 

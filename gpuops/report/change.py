@@ -13,7 +13,7 @@ from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
-from gpuops.plan.hosts.change.roll import Turn
+from gpuops.plan.hosts.change.roll import PlannedHost
 from gpuops.report.host_plan import changes
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
@@ -45,7 +45,7 @@ def change_document(report: ChangeReport) -> Document:
         "applied": report.applied,
         "changed": report.changed,
         "exit_code": report.exit_code,
-        "rounds": [[_turn(turn) for turn in turns] for turns in plan.rounds],
+        "rounds": [[_planned_host(planned) for planned in planned_hosts] for planned_hosts in plan.rounds],
         "rejections": [rejection_document(rejection) for rejection in plan.rejections],
         "warnings": list(plan.warnings),
         "because": list(plan.because),
@@ -93,10 +93,10 @@ def status_document(status: ChangeStatus) -> Document:
     }
 
 
-def _turn(turn: Turn) -> Document:
+def _planned_host(planned: PlannedHost) -> Document:
     return {
-        "host": {"ref": turn.host.ref, "name": turn.host.name},
-        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(turn.step)],
+        "host": {"ref": planned.host.ref, "name": planned.host.name},
+        "changes": [{"what": each.what, "before": each.before, "after": each.after} for each in changes(planned.step)],
         "vms": [
             {
                 "vm": {"ref": each.vm.ref, "name": each.vm.name},
@@ -104,7 +104,7 @@ def _turn(turn: Turn) -> Document:
                 "target": each.target.name if each.target is not None else None,
                 "why": list(each.why),
             }
-            for each in turn.away
+            for each in planned.away
         ],
     }
 
@@ -113,10 +113,10 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
     plan = report.plan
     yield from rejection_lines("refused", plan.rejections, "bold red")
     if not report.applied:
-        for number, turns in enumerate(plan.rounds, 1):
+        for number, planned_hosts in enumerate(plan.rounds, 1):
             yield Text(f"round {number}", "bold")
-            for turn in turns:
-                yield from _of_turn(turn)
+            for planned in planned_hosts:
+                yield from _planned_lines(planned)
     yield from (_of_outcome(outcome, report) for outcome in report.outcomes)
     yield from (Text(f"warning: {visible(text)}", "yellow") for text in plan.warnings)
     if plan.rounds or report.outcomes:
@@ -124,11 +124,11 @@ def _lines(report: ChangeReport) -> Iterator[Text]:
     yield from (Text(f"next: {visible(text)}", "yellow") for text in report.afterwards)
 
 
-def _of_turn(turn: Turn) -> Iterator[Text]:
-    yield Text(f"  {visible(turn.host.name)}: out of service, set and rebooted")
-    rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(turn.step)]
+def _planned_lines(planned: PlannedHost) -> Iterator[Text]:
+    yield Text(f"  {visible(planned.host.name)}: out of service, set and rebooted")
+    rows = [(each.what, f"{each.before or 'none'} -> {each.after or 'none'}") for each in changes(planned.step)]
     rows = [row for row in rows if row[1].split(" -> ")[0] != row[1].split(" -> ")[1]]
-    rows += [(each.vm.name, _goes(each)) for each in turn.away]
+    rows += [(each.vm.name, _goes(each)) for each in planned.away]
     width = max((len(visible(what)) for what, _ in rows), default=0)
     for what, how in rows:
         yield Text(f"      {visible(what):<{width}}  ").append(visible(how), "default")
@@ -166,7 +166,7 @@ def _summary(report: ChangeReport) -> str:
         return f"{report.taking_up} {report.verb}; gpuops change status shows where it stands"
     if not plan.rounds:
         return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
-    hosts, rounds = count(len(plan.turns), "host"), count(len(plan.rounds), "round")
+    hosts, rounds = count(len(plan.planned_hosts), "host"), count(len(plan.rounds), "round")
     return f"{hosts} in {rounds} planned, nothing changed"
 
 

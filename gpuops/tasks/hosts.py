@@ -146,7 +146,7 @@ def _set(
 
 def _change_result(report: ChangeReport, warnings: list[str]) -> TaskResult:
     result, doubts = rolled(report)
-    steps = [turn.step for turn in report.plan.turns]
+    steps = [turn.step for turn in report.plan.planned_hosts]
     return _result(report, result, steps, (*warnings, *doubts))
 
 

@@ -17,7 +17,7 @@ from gpuops.model.gpu import Passthrough, VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
-from gpuops.plan.capacity.place import Device, Level, Place
+from gpuops.plan.capacity.fleet_part import Device, FleetPart, Level
 from gpuops.plan.capacity.question import STANDALONE, capacity
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import PowerOnVm
@@ -31,13 +31,13 @@ A40 = "nvidia_a40-8q"
 ON = PowerState.ON
 
 
-def everywhere(place: Place) -> Iterator[Place]:
+def everywhere(place: FleetPart) -> Iterator[FleetPart]:
     yield place
     for part in place.parts:
         yield from everywhere(part)
 
 
-def named(whole: Place, name: str) -> Place:
+def named(whole: FleetPart, name: str) -> FleetPart:
     return next(place for place in everywhere(whole) if place.name == name)
 
 

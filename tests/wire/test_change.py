@@ -151,7 +151,7 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
     asked: list[frozenset[str]] = []
 
     def consent(report: ChangeReport) -> None:
-        asked.append(frozenset(away.vm.name for turn in report.plan.turns for away in turn.away))
+        asked.append(frozenset(away.vm.name for turn in report.plan.planned_hosts for away in turn.away))
         if len(asked) == 1:
             vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
             power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)

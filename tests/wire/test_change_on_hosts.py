@@ -96,7 +96,7 @@ def test_vcls_machines_are_left_to_vcenter_and_templates_stay(start: Start) -> N
     template = {**desktops(1, 1, first=1), "name": "golden-{:02}", "power": "off", "template": True}
     bench = start(cluster(2, [agent, template]))
     before = bench.places()
-    [turn] = bench.roll(ONE, apply=False).plan.turns
+    [turn] = bench.roll(ONE, apply=False).plan.planned_hosts
     assert [(away.vm.name, away.leaving) for away in turn.away] == [("vCLS-0001", Leaving.DRS)]
     report = bench.roll(ONE)
     assert report.exit_code == 0, report.outcomes
@@ -141,7 +141,7 @@ def test_a_failover_host_of_ha_takes_no_vm_and_what_ha_keeps_free_refuses_the_ch
     bench = start(cluster(3, [desktops(1, 2, first=1)]))
     [found] = bench.world.by_type("ClusterComputeResource")
     found.drs.ha_enabled, found.drs.ha_admission = True, HaAdmission(failover_hosts=(bench.host("esx-02").moid,))
-    [turn] = bench.roll(ONE, apply=False).plan.turns
+    [turn] = bench.roll(ONE, apply=False).plan.planned_hosts
     assert {away.target.name for away in turn.away if away.target} == {"esx-03"}
     found.drs.ha_admission = HaAdmission(memory_percent=99)
     found.touch("configurationEx", "configuration")

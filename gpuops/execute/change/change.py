@@ -28,7 +28,7 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.in_force import driven, stays_divided
-from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, Progress
+from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus, PartProgress
 from gpuops.plan.hosts.change.roll import Roll, needed, next_round, rolled, shut
 from gpuops.plan.hosts.host_plan import HostRequest
 
@@ -104,7 +104,7 @@ def status(site: Site) -> ChangeStatus:
         order = load_order(run.order)
         mine = journal.book.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
-    parts = tuple(Progress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
+    parts = tuple(PartProgress(step.host, order.names[step.host], *_progress(step, history)) for step in order.steps)
     return ChangeStatus(order.verb, run.started, at_it, parts, given_up=given_up)
 
 
@@ -122,13 +122,16 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
     before = site.hosts.with_settings(before, request.hosts(before))
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
-    rejections = [*in_rotation(journal, [turn.host.ref for turn in plan.turns], before), *_lacking(plan, site, before)]
+    rejections = [
+        *in_rotation(journal, [turn.host.ref for turn in plan.planned_hosts], before),
+        *_lacking(plan, site, before),
+    ]
     return ChangeReport(verb, rolling, before, Roll(rejections=tuple(rejections)) if rejections else plan)
 
 
 def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection]:
     """A refusal for each host and VM on which this login lacks a privilege that the roll needs."""
-    on_hosts, on_vms = needed(plan.turns)
+    on_hosts, on_vms = needed(plan.planned_hosts)
     missing: dict[str, Collection[str]] = {}
     if on_hosts:
         lacking = site.hosts.lacking(on_hosts)
@@ -142,7 +145,7 @@ def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection
 
 
 def _order(report: ChangeReport, lock: str | None) -> Order:
-    turns = report.plan.turns
+    turns = report.plan.planned_hosts
     return Order(
         verb=report.verb,
         steps=tuple(turn.step for turn in turns),

@@ -29,7 +29,7 @@ from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Plan, Wave
 from gpuops.plan.core.privileges import HOT_MOVE, needed, refused_without
 from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ShutDownGuest, Step
-from gpuops.plan.hosts.change.report import ChangeStatus, Progress
+from gpuops.plan.hosts.change.report import ChangeStatus, PartProgress
 from gpuops.plan.moving.movability import MoveMethod, admitted_moves
 from gpuops.plan.moving.plan import Defrag
 from gpuops.plan.moving.result import PlannedMove
@@ -129,7 +129,7 @@ def given_up(run: Run, site: Site, journal: Journal, lease: Held | None, report:
 def standing_of(run: Run, hops: tuple[Hop, ...], inventory: Inventory, holder: str) -> ChangeStatus:
     """Which moves are done, by what vCenter shows."""
     found = [
-        Progress(
+        PartProgress(
             hop.vm,
             f"{hop.name} to {hop.target_name}",
             "done" if (vm := inventory.vms.get(hop.vm)) is not None and hop.is_done(vm) else "to do",

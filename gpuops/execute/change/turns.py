@@ -28,7 +28,7 @@ from gpuops.plan.core.plan import Plan, Rejection
 from gpuops.plan.core.steps import EndTurn, EnterMaintenance, HostStep, HostTask, LeaveMaintenance, RebootHost
 from gpuops.plan.hosts.change.in_force import not_in_force, task_satisfied, undivided, undriven
 from gpuops.plan.hosts.change.returning import leaving, returning
-from gpuops.plan.hosts.change.roll import Turn, turns_of
+from gpuops.plan.hosts.change.roll import PlannedHost, planned_together
 from gpuops.plan.hosts.host_plan import kept_as_they_are
 
 DRIVER_S: Final = 600.0
@@ -97,11 +97,11 @@ class Turns:
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
         """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now."""
         inventory = self.doer.look()
-        found = turns_of(steps, self.order.rolling, inventory, catalog_of(inventory))
+        found = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
         refusals = [str(each) for each in found if isinstance(each, Rejection)]
         if refusals:
             return "; ".join(refusals)
-        turns = [each for each in found if isinstance(each, Turn)]
+        turns = [each for each in found if isinstance(each, PlannedHost)]
         away = [each for turn in turns for each in turn.away]
         self._say(steps, f"{len(away)} VMs leave" if away else "no VM is in the way")
         for outcome in self._vms(leaving(away), inventory):

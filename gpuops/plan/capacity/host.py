@@ -18,15 +18,15 @@ from gpuops.model.host import Host, NumaNode
 from gpuops.model.inventory import Inventory
 from gpuops.model.profile_name import parse
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Vm
-from gpuops.plan.capacity.place import (
+from gpuops.plan.capacity.fleet_part import (
     UNKNOWN,
     Beside,
     Device,
     Fit,
     Fits,
+    FleetPart,
     Largest,
     Level,
-    Place,
     beside,
     fits_of,
     free_on,
@@ -184,7 +184,7 @@ class HostRoom:
         self._known: dict[tuple[object, ...], Fits] = {}
         self._largest: dict[int, Largest | None] = {}
 
-    def of(self, host: Host, inventory: Inventory) -> Place:
+    def of(self, host: Host, inventory: Inventory) -> FleetPart:
         """The room on one host as this snapshot shows it."""
         here = _Here(host, tuple(bars(host, inventory)), DeviceHolders(host, inventory))
         states = gpu_states(host, inventory, self._catalog)
@@ -194,7 +194,7 @@ class HostRoom:
             else self._node(here, f"NUMA node {node.id}", there, beside(node, host, inventory))
             for node, there in _by_node(host, states)
         )
-        return Place(
+        return FleetPart(
             level=Level.HOST,
             name=host.name,
             gpus=len(states),
@@ -205,10 +205,10 @@ class HostRoom:
             notes=tuple(bar.because for bar in here.bars),
         )
 
-    def _node(self, here: _Here, name: str, states: Sequence[GpuState], local: Beside) -> Place:
+    def _node(self, here: _Here, name: str, states: Sequence[GpuState], local: Beside) -> FleetPart:
         profiles = self._profiles(here.host)
         fits = self._node_fits([self._rooms.on(state, profiles) for state in states], here, local)
-        return Place(
+        return FleetPart(
             level=Level.NODE,
             name=name,
             gpus=len(states),

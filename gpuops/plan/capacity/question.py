@@ -12,8 +12,8 @@ from gpuops.model.gpu import VgpuMode
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.capacity.fleet_part import FleetPart, Level, fleet_part
 from gpuops.plan.capacity.host import HostRoom
-from gpuops.plan.capacity.place import Level, Place, place_of
 from gpuops.plan.core.command_line import Names, Option
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.core.steps import SuspendVm
@@ -47,8 +47,8 @@ class Capacity:
     inventory: Inventory
     profile: str | None
     """The profile that was asked for, as hosts offer it."""
-    now: Place
-    after: Place | None = None
+    now: FleetPart
+    after: FleetPart | None = None
     """Its places are those of `now`, in the same order."""
     desktops: int = 0
     """How many of these hosts' desktops are suspended for it."""
@@ -100,14 +100,14 @@ def _answers_for(host: Host, profile: str | None) -> bool:
     return profile is None or host.profiles is None or host.offers(profile) is not None
 
 
-def _tree(hosts: Iterable[Host], rooms: Mapping[str, Place], inventory: Inventory) -> Place:
-    by_cluster: dict[str | None, list[Place]] = {}
+def _tree(hosts: Iterable[Host], rooms: Mapping[str, FleetPart], inventory: Inventory) -> FleetPart:
+    by_cluster: dict[str | None, list[FleetPart]] = {}
     for host in hosts:
         by_cluster.setdefault(host.cluster if host.cluster in inventory.clusters else None, []).append(rooms[host.ref])
-    clusters = [place_of(Level.CLUSTER, _name(ref, inventory), places) for ref, places in by_cluster.items()]
+    clusters = [fleet_part(Level.CLUSTER, _name(ref, inventory), places) for ref, places in by_cluster.items()]
     # Hosts of no cluster come last, whatever the others are called.
     clusters.sort(key=lambda cluster: (cluster.name == STANDALONE, cluster.name))
-    return place_of(Level.ALL, "all", clusters)
+    return fleet_part(Level.ALL, "all", clusters)
 
 
 def _name(ref: str | None, inventory: Inventory) -> str:

@@ -49,7 +49,7 @@ class ChangeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PartProgress:
     """One host, or one move, of a change under way."""
 
     ref: str
@@ -68,7 +68,7 @@ class ChangeStatus:
     began: datetime | None = None
     holder: str = ""
     """Who is at it now; empty = it was cut off, or it stopped."""
-    parts: tuple[Progress, ...] = ()
+    parts: tuple[PartProgress, ...] = ()
     noun: str = "host"
     """What a part is."""
     given_up: tuple[Missed, ...] = ()

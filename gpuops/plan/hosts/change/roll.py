@@ -24,8 +24,8 @@ MAINTENANCE: Final = "Host.Config.Maintenance"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One host, once: what is set on it, and what becomes of its VMs meanwhile."""
+class PlannedHost:
+    """One host of a rolling change: what is set on it, and where its VMs go meanwhile."""
 
     host: Host
     step: HostStep
@@ -36,7 +36,7 @@ class Turn:
 class Roll:
     """Rounds of hosts that are down together, one round after another; or every reason why not."""
 
-    rounds: tuple[tuple[Turn, ...], ...] = ()
+    rounds: tuple[tuple[PlannedHost, ...], ...] = ()
     rejections: tuple[Rejection, ...] = ()
     """Not empty = nothing is done on any host (exit 3)."""
     warnings: tuple[str, ...] = ()
@@ -47,15 +47,15 @@ class Roll:
         return not self.rejections
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
-        return tuple(turn for turns in self.rounds for turn in turns)
+    def planned_hosts(self) -> tuple[PlannedHost, ...]:
+        return tuple(planned for planned_hosts in self.rounds for planned in planned_hosts)
 
     @property
     def does(self) -> tuple[object, ...]:
         """What is done, without the facts it was planned on: who agreed to one roll agreed to its like."""
         return tuple(
-            (turn.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in turn.away))
-            for turn in self.turns
+            (planned.step, tuple((each.vm.ref, each.leaving, each.target and each.target.ref) for each in planned.away))
+            for planned in self.planned_hosts
         )
 
 
@@ -74,14 +74,14 @@ def rolled(plan: Plan[HostStep], rolling: Rolling, inventory: Inventory, catalog
     rounds, refused = _rounds(in_order(steps, inventory), rolling, inventory, catalog)
     if refused:
         return Roll(rejections=refused)
-    doubts = (_doubt(turn, inventory, catalog) for turns in rounds for turn in turns)
+    doubts = (_doubt(planned, inventory, catalog) for planned_hosts in rounds for planned in planned_hosts)
     return Roll(rounds, (), (*plan.warnings, *(each for each in doubts if each)), plan.because)
 
 
-def _doubt(turn: Turn, inventory: Inventory, catalog: Catalog) -> str:
+def _doubt(planned: PlannedHost, inventory: Inventory, catalog: Catalog) -> str:
     """Who may not find his GPU again, where the host chooses it for those before him; empty = nobody."""
-    names = doubtful(turn.host, turn.away, inventory, catalog)
-    return f"{turn.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
+    names = doubtful(planned.host, planned.away, inventory, catalog)
+    return f"{planned.host.name}: {', '.join(names)} may find no GPU when they come back" if names else ""
 
 
 def shut(rolling: Rolling, now: datetime) -> Iterator[Rejection]:
@@ -108,9 +108,9 @@ def in_order(steps: Sequence[HostStep], inventory: Inventory) -> list[HostStep]:
     return sorted(steps, key=key)
 
 
-def turns_of(
+def planned_together(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
-) -> tuple[Turn, ...] | tuple[Rejection, ...]:
+) -> tuple[PlannedHost, ...] | tuple[Rejection, ...]:
     """These hosts emptied together; or every VM that cannot leave, or forbids the change, by the name of its host."""
     gone = tuple(Rejection(step.host, "is gone from vCenter") for step in steps if step.host not in inventory.hosts)
     if gone:
@@ -122,13 +122,13 @@ def turns_of(
     found = emptied(hosts, rolling.vms, inventory, catalog)
     if found.rejections:
         return found.rejections
-    return tuple(Turn(host, step, found.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
+    return tuple(PlannedHost(host, step, found.away[host.ref]) for host, step in zip(hosts, steps, strict=True))
 
 
-def needed(turns: Collection[Turn]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
+def needed(planned_hosts: Collection[PlannedHost]) -> tuple[Mapping[str, frozenset[str]], Mapping[str, frozenset[str]]]:
     """(by host, by VM) the privileges that the login must have (vSphere API reference, the methods' privileges)."""
-    hosts = {turn.host.ref: needed_on_host(turn.step) | {MAINTENANCE} for turn in turns}
-    vms = {away.vm.ref: _of_vm(away.leaving) for turn in turns for away in turn.away}
+    hosts = {planned.host.ref: needed_on_host(planned.step) | {MAINTENANCE} for planned in planned_hosts}
+    vms = {away.vm.ref: _of_vm(away.leaving) for planned in planned_hosts for away in planned.away}
     return hosts, {ref: wanted for ref, wanted in vms.items() if wanted}
 
 
@@ -161,31 +161,31 @@ def _host_blockers(host: Host, inventory: Inventory) -> Iterator[Rejection]:
 
 def _rounds(
     steps: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
-) -> tuple[tuple[tuple[Turn, ...], ...], tuple[Rejection, ...]]:
+) -> tuple[tuple[tuple[PlannedHost, ...], ...], tuple[Rejection, ...]]:
     """As many hosts to a round as may be down at once and can be emptied together. Each round begins as the first did:
     what was taken from the hosts before has come back to them."""
-    rounds: list[tuple[Turn, ...]] = []
+    rounds: list[tuple[PlannedHost, ...]] = []
     refused: list[Rejection] = []
     waiting = list(steps)
     while waiting:
         size, found = next_round(waiting, rolling, inventory, catalog)
         refused += _refusals(found)
-        rounds.append(tuple(each for each in found if isinstance(each, Turn)))
+        rounds.append(tuple(each for each in found if isinstance(each, PlannedHost)))
         del waiting[:size]
     return tuple(rounds), tuple(dict.fromkeys(refused))
 
 
 def next_round(
     waiting: Sequence[HostStep], rolling: Rolling, inventory: Inventory, catalog: Catalog
-) -> tuple[int, tuple[Turn, ...] | tuple[Rejection, ...]]:
-    """(how many of the next hosts are down together, their turns), or one host and why it cannot be emptied."""
+) -> tuple[int, tuple[PlannedHost, ...] | tuple[Rejection, ...]]:
+    """(how many of the next hosts are down together, what is planned for each), or why one host cannot be emptied."""
     size = min(rolling.max_hosts, len(waiting))
-    found = turns_of(waiting[:size], rolling, inventory, catalog)
+    found = planned_together(waiting[:size], rolling, inventory, catalog)
     while _refusals(found) and size > 1:
         size -= 1
-        found = turns_of(waiting[:size], rolling, inventory, catalog)
+        found = planned_together(waiting[:size], rolling, inventory, catalog)
     return size, found
 
 
-def _refusals(found: Sequence[Turn | Rejection]) -> tuple[Rejection, ...]:
+def _refusals(found: Sequence[PlannedHost | Rejection]) -> tuple[Rejection, ...]:
     return tuple(each for each in found if isinstance(each, Rejection))

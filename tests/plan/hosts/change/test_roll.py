@@ -45,7 +45,7 @@ def rounds(roll: Roll) -> list[list[str]]:
 
 
 def leaving(roll: Roll, host: str) -> dict[str, tuple[Leaving, str | None]]:
-    [turn] = [turn for turn in roll.turns if turn.host.name == host]
+    [turn] = [turn for turn in roll.planned_hosts if turn.host.name == host]
     return {each.vm.name: (each.leaving, each.target.name if each.target else None) for each in turn.away}
 
 

@@ -136,8 +136,8 @@ class Largest:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The room in one part of the fleet."""
+class FleetPart:
+    """How many vGPUs and whole GPUs fit in one part of the fleet: a NUMA node, a host, a cluster or all of it."""
 
     level: Level
     name: str
@@ -148,7 +148,7 @@ class Place:
     """None = no vGPU fits beside a NUMA node."""
     beside: Beside | None = None
     """Of a NUMA node alone."""
-    parts: tuple[Place, ...] = ()
+    parts: tuple[FleetPart, ...] = ()
     notes: tuple[str, ...] = ()
     """Why there is less room than its GPUs have, or why that is not certain."""
 
@@ -157,9 +157,9 @@ class Place:
         return 1 if self.level in (Level.HOST, Level.NODE) else sum(part.hosts for part in self.parts)
 
 
-def place_of(level: Level, name: str, parts: Sequence[Place]) -> Place:
-    """The place that these make up."""
-    return Place(
+def fleet_part(level: Level, name: str, parts: Sequence[FleetPart]) -> FleetPart:
+    """The part of the fleet that these parts make up."""
+    return FleetPart(
         level=level,
         name=name,
         gpus=sum(part.gpus for part in parts),
