@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.sqlite import open_file
+from gpuops.execute.journal.stores import look_into_store
 
 
 def records(state_dir: Path, vcenter: str) -> Sequence[Record]:
     """All of them, from the first."""
-    store = open_file(state_dir, vcenter, writing=False)
+    store = look_into_store(state_dir, "", vcenter)
     assert store is not None, "there is no journal"
     with closing(store):
         return store.read(0)

@@ -62,8 +62,8 @@ IMPOSSIBLE: Final[tuple[Row, ...]] = (
     (("*",), (SUBMITS[ReconfigureVm],), "a night reconfigures no VM but the lock VM, and that is a lease write"),
     (
         ("*",),
-        (RECORDS[Kind.SKIP], RECORDS[Kind.CHECKPOINT], RECORDS[Kind.IMPORTED]),
-        "no night writes it: it is of `rotate skip`, of the end of 2,000 records, of a journal of an earlier schema",
+        (RECORDS[Kind.SKIP], RECORDS[Kind.CHECKPOINT]),
+        "no night writes it: it is of `rotate skip`, of the end of 2,000 records",
     ),
     # stages
     (

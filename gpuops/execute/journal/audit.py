@@ -8,11 +8,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select, text
 
-from gpuops.errors import Refused, UsageError
+from gpuops.errors import UsageError
 from gpuops.execute.journal import tables
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import FOLD, dump_book
-from gpuops.execute.journal.database import schema_of
+from gpuops.execute.journal.database import has_journal
 from gpuops.execute.journal.postgresql import open_database
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
@@ -23,23 +23,17 @@ from gpuops.model.journal import Audit, AuditedChain
 def verify(state_dir: Path, url: str, head: str = "") -> Audit:
     """What the journal's records say of themselves. `head`, noted at an earlier audit, must still be among them.
 
-    Raises StateDamaged for a database that cannot be read at all, UsageError for what is no head, and Refused for
-    a journal of an earlier schema, which has no chain.
+    Raises StateDamaged for a database that cannot be read at all or has another schema, UsageError for what is no head.
     """
     noted = _noted(head) if head else None
     database = open_database(url) if url else file_database(state_dir)
     if database is None:
         return Audit(str(state_dir / FILE_NAME), (), _cut_off(head, "there is no journal") if head else "")
     with closing(database), database.reading() as connection:
-        schema = schema_of(connection, database.name)
-        if schema is not None and schema < tables.SCHEMA_VERSION:
-            raise Refused(
-                f"the journal {database.name} has schema {schema}, whose records are not chained",
-                hint="the next attach, detach or rotate brings it to this one",
-            )
+        exists = has_journal(connection, database.name)
         damage = _structure(connection)
-        chains = tuple(_chain(connection, vcenter) for vcenter in _vcenters(connection)) if schema else ()
-        if noted is not None and not (schema and _holds(connection, noted)):
+        chains = tuple(_chain(connection, vcenter) for vcenter in _vcenters(connection)) if exists else ()
+        if noted is not None and not (exists and _holds(connection, noted)):
             damage = damage or _cut_off(head, "the journal does not have it")
         return Audit(database.name, chains, damage)
 

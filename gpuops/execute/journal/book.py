@@ -187,8 +187,6 @@ class Book:
                 self._touched(record.at)
             case Kind.CHECKPOINT:
                 self.checkpoint = record.seq
-            case Kind.IMPORTED:
-                pass
             case _ as never:
                 assert_never(never)
         self.seq = record.seq
@@ -205,8 +203,7 @@ class Book:
         self._forget(record.at - KEPT_AFTER_RETURN)
         if run.night is not None:
             self.setbacks[run.night] = self.setbacks.get(run.night, NO_STEP_COUNTS).begun(body.get("steps", 0))
-        before = [body["lease"]] if "lease" in body else []  # as it was written when a run held one at the most
-        for lease in (*before, *body.get("leases", ())):
+        for lease in body.get("leases", ()):
             self._leased(run.night, lease["vm"], lease["number"])
         self._touched(record.at)
 

@@ -1,4 +1,4 @@
-"""Database: transactions whose failures are StateDamaged, and which schema a database holds."""
+"""A journal's database: transactions whose failures are StateDamaged, and whether it holds a journal of this schema."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def schema_of(connection: Connection, name: str) -> int | None:
-    """The schema this database holds, one that we can read; None = none yet. Raises StateDamaged for a newer one."""
+def has_journal(connection: Connection, name: str) -> bool:
+    """Whether this database holds a journal. Raises StateDamaged for one of another schema."""
     if not inspect(connection).has_table(tables.schema.name):
-        return None
+        return False
     found = connection.scalars(select(tables.schema.c.version)).all()
-    if len(found) == 1 and 1 <= found[0] <= tables.SCHEMA_VERSION:
-        return int(found[0])
+    if found == [tables.SCHEMA_VERSION]:
+        return True
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
-        f"the journal {name} has {version}, this version reads {tables.SCHEMA_VERSION} and {tables.SCHEMA_VERSION - 1}",
+        f"the journal {name} has {version}, this version reads schema {tables.SCHEMA_VERSION} alone",
         hint=f"use the gpuops that wrote it; until then {RETURN_HINT}",
     )

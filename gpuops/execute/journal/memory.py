@@ -1,4 +1,4 @@
-"""Records in memory: for simulated nights by the thousand, for a journal of an earlier schema, and for a lost disk."""
+"""Records in memory: for simulated nights by the thousand, and for a disk that fails during a return."""
 
 from __future__ import annotations
 

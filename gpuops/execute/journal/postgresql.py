@@ -11,19 +11,11 @@ from sqlalchemy import URL, create_engine, event
 
 from gpuops.config.journal_url import parsed
 from gpuops.execute.journal.database import Database
-from gpuops.execute.journal.opening import prepared, remembered
-from gpuops.execute.journal.store import Store
 
 CONNECT_TIMEOUT_S: Final = "10"
 
 SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 """After a minute without an answer the database counts as lost: a run must not wait for one for ever."""
-
-
-def open_url(text: str, vcenter: str, *, writing: bool) -> Store | None:
-    """The records of this vCenter in that database. Raises UsageError for what is no URL, StateDamaged."""
-    database = open_database(text)
-    return prepared(database, vcenter) if writing else remembered(database, vcenter)
 
 
 def open_database(text: str) -> Database:

@@ -34,8 +34,6 @@ class Kind(StrEnum):
     ENDED = "ended"
     CHECKPOINT = "checkpoint"
     """All that the records up to here come to: whoever reads may begin with it."""
-    IMPORTED = "imported"
-    """What follows was copied from an earlier schema, which had no chain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,3 @@ def _advance(connection: Connection, vcenter: str, was: tuple[int, str], head: d
     mine = (table.c.vcenter == vcenter, table.c.seq == seq, table.c.checksum == previous)
     if connection.execute(update(table).where(*mine).values(head)).rowcount != 1:
         raise Overtaken
-
-
-def append_all(connection: Connection, vcenter: str, records: Sequence[Record]) -> None:
-    """The first records of a vCenter, within a transaction of the caller's."""
-    if records:
-        rows, head = _sealed(vcenter, GENESIS, records)
-        _advance(connection, vcenter, (0, GENESIS), head)
-        connection.execute(insert(tables.records), rows)

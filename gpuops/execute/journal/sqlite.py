@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from gpuops.execute.journal.database import Database, sqlite_engine
-from gpuops.execute.journal.opening import prepared, remembered
-from gpuops.execute.journal.store import Store
 from gpuops.execute.state import prepare_state_dir, private_file
 
 FILE_NAME: Final = "journal.sqlite"
@@ -16,26 +14,16 @@ COMPANIONS: Final = ("-wal", "-shm", "-journal")
 """Files that SQLite keeps beside it, and would follow a link to."""
 
 
-def open_file(state_dir: Path, vcenter: str, *, writing: bool) -> Store | None:
-    """The records of this vCenter in the directory's journal. Raises StateDamaged.
-
-    To write: made if there is none, and brought to this schema. To read: nothing is written; None = there is none.
-    """
-    if writing:
-        prepare_state_dir(state_dir)
-        private_file(state_dir / FILE_NAME)
-        _private_companions(state_dir)
-    database = file_database(state_dir)
-    if database is None:
-        return None
-    return prepared(database, vcenter) if writing else remembered(database, vcenter)
-
-
 def file_database(state_dir: Path) -> Database | None:
-    """The file, if there is one and it is ours alone. Raises StateDamaged."""
-    path = state_dir / FILE_NAME
-    if not os.path.lexists(path):  # a link to nowhere is no missing journal
+    """The file, if there is one and nobody else may read it. Raises StateDamaged."""
+    if not os.path.lexists(state_dir / FILE_NAME):  # a link to nowhere is no missing journal
         return None
+    return make_file(state_dir)
+
+
+def make_file(state_dir: Path) -> Database:
+    """The file, which nobody else may read; made if there is none. Raises StateDamaged."""
+    path = state_dir / FILE_NAME
     prepare_state_dir(state_dir)
     private_file(path)
     _private_companions(state_dir)

@@ -79,6 +79,7 @@ DAMAGES: dict[str, Callable[[Night], None]] = {
     "a torn middle": sql("DELETE FROM journal WHERE seq = 7"),
     "no head": sql("DELETE FROM journal_heads WHERE seq > 0"),
     "a lost table": sql("DROP TABLE journal"),
+    "an older schema": sql("UPDATE schema_version SET version = 1"),
     "a newer schema": sql("UPDATE schema_version SET version = 3"),
     "no schema": sql("DELETE FROM schema_version WHERE version > 0"),
 }

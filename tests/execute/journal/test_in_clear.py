@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal.postgresql import open_url
+from gpuops.execute.journal.stores import open_store
 from tests.execute.journal.listener import Listener, listening
 
 pytest.importorskip("psycopg", reason="needs psycopg: make setup")
@@ -67,14 +67,16 @@ def test_a_server_that_cannot_encrypt_is_sent_nothing(
     passfile.chmod(0o600)
     monkeypatch.setenv("PGPASSFILE", str(passfile))
     with pytest.raises(StateDamaged) as refused:
-        open_url(f"postgresql://{user}{rest.format(**environment)}", "vc-1", writing=True)
+        open_store(tmp_path, f"postgresql://{user}{rest.format(**environment)}", "vc-1")
     assert SECRET not in f"{refused.value.message} {refused.value.hint}"
     assert listener.heard == b""
 
 
 @pytest.mark.parametrize("rest", ["@127.0.0.1:{port}/j", "@/j?hostaddr=127.0.0.1&port={port}"])
-def test_a_literal_loopback_address_is_this_machine(rest: str, listener: Listener, environment: dict[str, str]) -> None:
+def test_a_literal_loopback_address_is_this_machine(
+    rest: str, listener: Listener, environment: dict[str, str], tmp_path: Path
+) -> None:
     """And the listener of this file hears a password where it is sent in clear."""
     with pytest.raises(StateDamaged):
-        open_url(f"postgresql://gpuops:{SECRET}{rest.format(**environment)}", "vc-1", writing=True)
+        open_store(tmp_path, f"postgresql://gpuops:{SECRET}{rest.format(**environment)}", "vc-1")
     assert SECRET.encode() in listener.heard

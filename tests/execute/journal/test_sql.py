@@ -20,8 +20,8 @@ from gpuops.execute.journal.database import Database, sqlite_engine
 from gpuops.execute.journal.postgresql import open_database
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
 from gpuops.execute.journal.sql import Broken, Chain
-from gpuops.execute.journal.sqlite import FILE_NAME, open_file
-from gpuops.execute.journal.stores import open_store
+from gpuops.execute.journal.sqlite import FILE_NAME
+from gpuops.execute.journal.stores import look_into_store, open_store
 from tests.execute.journal.postgres import PASSWORD, Server
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
@@ -48,7 +48,7 @@ def edit(state: Path, *statements: str) -> None:
 
 
 def read(state: Path, after: int | None) -> Sequence[Record]:
-    store = open_file(state, "vc-1", writing=False)
+    store = look_into_store(state, "", "vc-1")
     assert store is not None
     with closing(store):
         return store.read(after)
