@@ -29,8 +29,6 @@ class Idleness:
     """CPU that the VM uses; None = it cannot be read."""
     cpu_below_mhz: int | None
     """Idle is below this; None = no rule says when the VM is idle."""
-    consoles: int | None
-    """Open console connections; None = they cannot be read."""
 
     @property
     def objection(self) -> str | None:
@@ -47,7 +45,7 @@ def idleness(vm: Vm, rule: IdleRule | None) -> Idleness:
     """
     below_mhz = rule.cpu_below_mhz if rule is not None else None
     use, reason = _verdict(vm, below_mhz)
-    return Idleness(use, reason, vm.cpu_usage_mhz, below_mhz, vm.console_connections)
+    return Idleness(use, reason, vm.cpu_usage_mhz, below_mhz)
 
 
 def _verdict(vm: Vm, below_mhz: int | None) -> tuple[Use, str]:

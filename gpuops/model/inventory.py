@@ -111,15 +111,6 @@ class Inventory:
             by_host[vm.host or ""] = (*by_host.get(vm.host or "", ()), vm)
         return self._derived(vms={**self.vms, vm.ref: vm}, vms_by_host=by_host)
 
-    def without_vm(self, ref: str) -> Inventory:
-        """The same snapshot without this VM."""
-        before = self.vm(ref)
-        left = tuple(other for other in self.vms_by_host[before.host or ""] if other.ref != ref)
-        return self._derived(
-            vms={other: vm for other, vm in self.vms.items() if other != ref},
-            vms_by_host={**self.vms_by_host, before.host or "": left},
-        )
-
     def with_hosts(self, hosts: Iterable[Host]) -> Inventory:
         """The same snapshot with these hosts replaced."""
         given = {host.ref: host for host in hosts}

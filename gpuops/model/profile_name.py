@@ -17,7 +17,7 @@ from gpuops.model.vgpu import Series
 
 _NAME: Final = re.compile(
     r"(?P<brand>grid|nvidia)_(?P<board>.+?)-(?:(?P<slices>\d)-)?"
-    r"(?P<gb>\d+)(?P<series>[abcq])(?P<second>4)?(?P<media>me)?"
+    r"(?P<gb>\d+)(?P<series>[abcq])4?(?P<media>me)?"
 )
 _BRAND: Final = re.compile(r"^(?:grid|nvidia)_")
 
@@ -34,8 +34,6 @@ class ProfileName:
     size_gb: int
     """0 stands for half a GB (M10, M60, M6)."""
     series: Series
-    second_type: bool
-    """`2B4`, `1B4`: a second B type of the same size."""
     media: bool
     """`...ME`: its GPU instance owns the media engines."""
 
@@ -63,7 +61,6 @@ def parse(name: str) -> ProfileName | None:
         slices=int(match["slices"]) if match["slices"] else None,
         size_gb=int(match["gb"]),
         series=Series(match["series"].upper()),
-        second_type=match["second"] is not None,
         media=match["media"] is not None,
     )
 

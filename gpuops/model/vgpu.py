@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Series(StrEnum):
-    """The last letter of a profile's name: what the guest may do with it, and which licence it takes."""
+    """The last letter of a profile's name: what the guest may do with it."""
 
     A = "A"
     """Application streaming."""
@@ -17,11 +17,6 @@ class Series(StrEnum):
     """Compute."""
     Q = "Q"
     """Virtual workstation."""
-
-    @property
-    def licence(self) -> str:
-        """NVIDIA's licence for it; a vWS licence also satisfies B and C (vgpuConfig.xml, NVIDIA AI Enterprise)."""
-        return {"A": "vApps", "B": "vPC", "C": "NVIDIA AI Enterprise", "Q": "vWS"}[self.value]
 
 
 class ProfileKind(StrEnum):

@@ -19,7 +19,7 @@ QUIET = Vm("vm-1", "desktop-01", power=PowerState.ON, connected=True, cpu_usage_
 
 def test_a_quiet_desktop_is_idle_and_the_numbers_are_told() -> None:
     verdict = idleness(QUIET, RULE)
-    assert verdict == Idleness(Use.IDLE, verdict.reason, cpu_mhz=499, cpu_below_mhz=500, consoles=0)
+    assert verdict == Idleness(Use.IDLE, verdict.reason, cpu_mhz=499, cpu_below_mhz=500)
     assert verdict.reason == "uses 499 MHz, idle is below 500; no console, question or task"
     assert verdict.objection is None
 

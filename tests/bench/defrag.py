@@ -28,7 +28,7 @@ from gpuops.plan.queue.workload_vm import running
 from tests.bench.decisions import asked
 from tests.bench.measure import python
 from tests.bench.verdict import Figure, Result
-from tests.plan.snapshots import catalog, gpu, host, inventory
+from tests.plan.snapshots import catalog, gpu, host, inventory, without_vm
 
 HOSTS: Final = 64
 LEAVING: Final = (0.3, 0.3, 0.5)
@@ -76,7 +76,7 @@ def churned(hosts: int, policy: AssignmentPolicy, seed: int = 1) -> Inventory:
             else:
                 refused += 1
         for vm in chance.sample(sorted(world.vms.values(), key=lambda vm: vm.ref), int(leaving * len(world.vms))):
-            world = release(vm, world).without_vm(vm.ref)
+            world = without_vm(vm.ref, release(vm, world))
     return world
 
 
@@ -101,7 +101,7 @@ def main(policy: AssignmentPolicy) -> None:
         "moves": len(found.moves),
         "plan_s": plan_s,
         "after_share": few.after,
-        "freed_percent": 100 * few.gained / few.gpus,
+        "freed_percent": 100 * (few.after - few.before) / few.gpus,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     print(json.dumps(said))

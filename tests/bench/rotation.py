@@ -7,7 +7,8 @@ and 14 hours; a long queue asks for more than the night has, a short one for les
 The known bound is of a world in which resumes are as quick as expected: each GPU is given back as late as if it alone
 had to be. Two shares are shown. Ours with the margin (resumes planned to take 1.5 times as long) is below that bound
 by what the margin costs, too. How much of it any plan can have, with the margin and without, is shown by two bounds:
-`gpuops.plan.schedule.bound`, which the thorough search is held to, and `rotation_bound.py`, which knows nothing of it.
+`tests/plan/schedule/bound.py`, which the thorough search is held to, and `rotation_bound.py`, which knows nothing of
+it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from statistics import mean
 from time import process_time
 from typing import Final
 
-from gpuops.plan.schedule.bound import late_desktops, most_gpu_minutes
-from gpuops.plan.schedule.schedule import QUICK, THOROUGH, Schedule, schedule
+from gpuops.plan.schedule.schedule import QUICK, Schedule, schedule
 from tests.bench.rotation_bound import most_gpu_hours
 from tests.bench.rotation_nights import Night, Pods, Size, drawn, problem_of, read
 from tests.bench.rotation_rules import RULES, Harvest
 from tests.bench.verdict import Figure, Result
+from tests.plan.schedule.bound import late_desktops, most_gpu_minutes
 
 LONG: Final = Size(jobs=90)
 SHORT: Final = Size(jobs=30)
@@ -41,6 +42,8 @@ SIZES: Final = {
 }
 MARGIN: Final = 1.5
 QUICK_CPU_S: Final = 2.0
+THOROUGH: Final = 40_000_000
+"""Units of work: about a minute of one core."""
 THOROUGH_CPU_S: Final = 60.0
 AGREE: Final = 0.3
 

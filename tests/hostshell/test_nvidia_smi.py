@@ -28,9 +28,9 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.wire import nvidia_smi
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
+from tests.sim import nvidia_smi
 from tests.wire.conftest import target_of
 
 NAME = "esx-01.lab"

@@ -75,11 +75,11 @@ def test_no_spelling_of_an_offered_name_is_lost(name: str, upper: bool, blanks: 
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("grid_a100-3-20c", ProfileName("grid", "a100", 3, 20, Series.C, False, False)),
-        ("grid_a100-1-5cme", ProfileName("grid", "a100", 1, 5, Series.C, False, True)),
-        ("nvidia_rtx6000-ada-48q", ProfileName("nvidia", "rtx6000-ada", None, 48, Series.Q, False, False)),
-        ("GRID_M10-2B4", ProfileName("grid", "m10", None, 2, Series.B, True, False)),
-        ("nvidia_h20-4c", ProfileName("nvidia", "h20", None, 4, Series.C, False, False)),
+        ("grid_a100-3-20c", ProfileName("grid", "a100", 3, 20, Series.C, False)),
+        ("grid_a100-1-5cme", ProfileName("grid", "a100", 1, 5, Series.C, True)),
+        ("nvidia_rtx6000-ada-48q", ProfileName("nvidia", "rtx6000-ada", None, 48, Series.Q, False)),
+        ("GRID_M10-2B4", ProfileName("grid", "m10", None, 2, Series.B, False)),
+        ("nvidia_h20-4c", ProfileName("nvidia", "h20", None, 4, Series.C, False)),
     ],
 )
 def test_the_parts_of_a_name(name: str, parts: ProfileName) -> None:

@@ -34,10 +34,3 @@ def test_a_profile_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         TIME_SLICED.max_per_gpu = 7  # type: ignore[misc]
     assert hash(TIME_SLICED) == hash(dataclasses.replace(TIME_SLICED))
-
-
-@pytest.mark.parametrize(
-    ("letter", "licence"), [("A", "vApps"), ("B", "vPC"), ("C", "NVIDIA AI Enterprise"), ("Q", "vWS")]
-)
-def test_each_series_has_its_licence(letter: str, licence: str) -> None:
-    assert Series(letter).licence == licence

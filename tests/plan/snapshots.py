@@ -180,6 +180,13 @@ def inventory(hosts: Iterable[Host], vms: Iterable[Vm]) -> Inventory:
     )
 
 
+def without_vm(ref: str, world: Inventory) -> Inventory:
+    """The same snapshot without this VM, with what is worked out of it so far."""
+    left = replace(world, vms={other: vm for other, vm in world.vms.items() if other != ref})
+    vars(left)["worked_out"] = world.worked_out
+    return left
+
+
 def lab() -> Inventory:
     mig = VgpuMode.MULTI_INSTANCE
     l40s = 0x26B9

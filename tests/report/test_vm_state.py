@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState, VgpuDevice, Vm
 from gpuops.report.vm_state import differences, vm_state
+from tests.plan.snapshots import without_vm
 
 VM = Vm(
     "vm-1",
@@ -47,5 +48,5 @@ def test_the_key_under_which_vcenter_lists_a_device_is_nobodys_to_foresee() -> N
 
 
 def test_a_vm_that_is_gone_has_nothing_after() -> None:
-    (found,) = differences(["vm-1"], BEFORE, BEFORE.without_vm("vm-1"))
+    (found,) = differences(["vm-1"], BEFORE, without_vm("vm-1", BEFORE))
     assert set(found["after"].values()) == {None}

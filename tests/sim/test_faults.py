@@ -23,7 +23,7 @@ from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.trouble.catalogue import catalogue, rules_of
 from gpuops.sim.trouble.rule import Effect, Phase, Rule
-from gpuops.sim.wire import nvidia_smi
+from tests.sim import nvidia_smi
 from tests.sim.lab import Lab, Q, served
 
 OPENED: list[http.client.HTTPConnection] = []

@@ -110,10 +110,6 @@ class Defragmentation:
     steps_of_gain: tuple[tuple[int, int], ...]
     """(number of moves, what is free then) for each move from which on more is free than ever before."""
 
-    @property
-    def gained(self) -> int:
-        return self.after - self.before
-
 
 def describe_plan(
     inventory: Inventory,

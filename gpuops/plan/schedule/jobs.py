@@ -1,6 +1,6 @@
 """The jobs of a night as the search sees them: by number, each with the GPUs that it may run on and its weight.
 
-`search.py` and `bound.py` make the table once for a night.
+`search.py` makes the table once for a night.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ from gpuops.plan.schedule.windows import GpuWindows, compute_windows
 
 QUICK: Final = 1_600_000
 """Units of work: about two seconds of one core."""
-THOROUGH: Final = 40_000_000
-"""Units of work: about a minute of one core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """When each GPU is free tonight: from the last suspend of its desktops to the first resume.
 
-`search.py`, `open_ended.py`, `schedule.py` and `bound.py` call it. List scheduling: GPUs are freed in the order in
+`search.py`, `open_ended.py` and `schedule.py` call it. List scheduling: GPUs are freed in the order in
 which their last desktop is idle, and every desktop is suspended as soon as it may be. They are given back in the
 opposite order of `order`: the first of them keeps its desktops away the longest. A resume starts as late as is safe,
 counted backwards from the end of the night. All suspends and resumes share one book of what goes on at once, per host,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -258,8 +258,3 @@ def merged_options(current: tuple[tuple[str, str], ...], changes: dict[str, str]
         else:
             merged[name] = value
     return tuple(sorted(merged.items()))
-
-
-def renamed_group(device: PciDevice, key: int) -> PciDevice:
-    """The same member of a device group whose temporary key got its real one."""
-    return device if device.group is None else replace(device, group=(key, device.group[1]))

@@ -14,7 +14,6 @@ from gpuops.sim.core.encoder import NAMESPACE, Raw, encoder, escape
 from gpuops.sim.core.managed_object import ManagedObject
 
 _ENVELOPE: Final = f"{{{SoapAdapter.XMLNS_SOAPENV}}}"
-_XSI_TYPE: Final = f"{{{VmomiSupport.XMLNS_XSI}}}type"
 
 _HEAD: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -40,12 +39,6 @@ class SoapRequest:
     moid: str
     operation_id: str
     element: Any
-
-
-@cache
-def latest_version() -> str:
-    """The newest API version that pyVmomi's tables know."""
-    return str(VmomiSupport.GetServiceVersions("vim25")[0])
 
 
 @cache

@@ -34,7 +34,6 @@ LONGEST_TEXT: Final = 10_000_000
 _LONGEST_NAME: Final = 200
 _BUFFER: Final = 1024 * 1024
 """Expat gives text in pieces of this size, and pyVmomi adds them up one by one: in pieces of 8 KiB, quadratic."""
-_XSI_TYPE: Final = "http://www.w3.org/2001/XMLSchema-instance" + SoapAdapter.NS_SEP + "type"
 
 
 class Stub(SoapAdapter.SoapStubAdapterBase):

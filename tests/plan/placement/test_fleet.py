@@ -19,7 +19,7 @@ from gpuops.plan.placement.project import release, take
 from gpuops.plan.placement.select import place, place_exactly, place_in_fleet
 from gpuops.plan.placement.wanted import PinPolicy, Placement, Wanted, demands_of
 from gpuops.plan.queue.workload_vm import running
-from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole
+from tests.plan.snapshots import FIRST, FOURTH, SECOND, THIRD, catalog, gpu, host, inventory, vm, whole, without_vm
 
 KINDS: Final = {
     "a100": [
@@ -148,7 +148,7 @@ def test_the_index_answers_as_the_exact_pass(data: st.DataObject) -> None:
 
 def _stopped(ref: str, world: Inventory) -> Inventory:
     released = release(replace(world.vms[ref], power=PowerState.OFF), world)
-    return released.without_vm(ref)
+    return without_vm(ref, released)
 
 
 def wanted_anywhere(world: Inventory, number: int = 1, profile: str = "nvidia_a40-8q") -> Wanted:

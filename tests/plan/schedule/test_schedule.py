@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
-from gpuops.plan.schedule.bound import back_at, late_desktops, most_gpu_minutes
 from gpuops.plan.schedule.problem import Desktop, Job, NightGpu, NightProblem, OperationLimits
 from gpuops.plan.schedule.schedule import schedule
+from tests.plan.schedule.bound import back_at, late_desktops, most_gpu_minutes
 from tests.plan.schedule.nights import broken, gpu, made_up, moves, run_of
 
 UNITS = 20_000

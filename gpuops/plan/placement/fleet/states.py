@@ -20,9 +20,6 @@ from gpuops.plan.placement.fleet.geometry import Table
 from gpuops.plan.placement.gpu_filters import judge_slot, matches_type
 from gpuops.plan.placement.wanted import WantsDynamic, WantsVgpu
 
-ABSENT: Final = 0
-"""The state of a GPU that is not there: nodes have different numbers of GPUs."""
-
 _SOMEWHERE: Final = PciAddress(0, 0, 0, 0)
 _HOST: Final = Host(ref="", name="")
 _VM: Final = Vm(ref="", name="")
