@@ -17,7 +17,7 @@ from gpuops.cli.options import CommandGroup
 from gpuops.cli.output import OutputFormat
 
 if TYPE_CHECKING:
-    from gpuops.sim.trouble.rule import Rule
+    from gpuops.sim.fault_injection.rule import Rule
 
 sim = typer.Typer(
     name="sim",
@@ -96,10 +96,10 @@ def ledger(
     """
     from gpuops.report.simulator import ledger_document, ledger_text
     from gpuops.sim.wire import ready_file as ready
-    from gpuops.sim.wire.remote import Remote
+    from gpuops.sim.wire.sim_client import SimClient
 
     output.choose(format)
-    entries = Remote(ready.read(ready_file)).ledger()
+    entries = SimClient(ready.read(ready_file)).ledger()
     output.show(ledger_text(entries), ledger_document(entries))
 
 
@@ -115,7 +115,7 @@ def list_faults(
       gpuops sim serve --scenario vdi --faults faults.yaml --ready-file ready.json &
     """
     from gpuops.report.simulator import faults_document, faults_text
-    from gpuops.sim.trouble.catalogue import catalogue
+    from gpuops.sim.fault_injection.catalogue import catalogue
 
     output.choose(format)
     known = [(fault.id, fault.sees) for fault in catalogue().values()]
@@ -125,7 +125,7 @@ def list_faults(
 def _rules(path: Path | None) -> tuple[Rule, ...]:
     if path is None:
         return ()
-    from gpuops.sim.happenings.fault_file import read
+    from gpuops.sim.outside_events.fault_file import read
 
     return read(path)
 

@@ -10,14 +10,14 @@ Packages import downwards only; import-linter holds this order, from bottom to t
   property by the longest declared prefix; `touch(*paths)` drops the kept XML of these paths and tells the property
   filters. `object_store.py` holds all objects behind one re-entrant lock, with the clock, the ledger, the sessions and
   one seeded random generator. Nothing in `sim` is a module global.
-* `trouble`: faults on order: lost replies, stuck tasks, hidden properties, by rules and from one seed.
+* `fault_injection`: lost replies, stuck tasks, hidden properties, by rules and from one seed.
 * `vcenter` and `world.py`: tasks, events, permissions, tags, counters; `World` is the object store with all of these.
 * `inventory`: the objects of the inventory as operations see them: what each holds and how they are linked.
 * `render`: makes vmomi values of the state. Pure.
 * `operations`: what methods do to the state, with the faults they raise; every applied effect is recorded in the
   ledger. Nothing else changes state.
 * `objects`, `services`: the managed objects as clients see them, of the inventory and of every vCenter.
-* `happenings`: what other people, hosts and vCenter itself do, on order of a fault rule.
+* `outside_events`: what other people, hosts and vCenter itself do when a fault rule says so.
 * `scenario` with `scenarios/*.yaml`: declared inventories (`lab`, `vdi`, `fleet`), made into a World, and saved.
 * `wire` and `server.py`: HTTP, SOAP, the tag services, and the process that serves them.
 
@@ -26,7 +26,7 @@ The way of a request: `server.py` and `wire/handler.py` (TLS, HTTP) > `wire/endp
 `wire/soap.py` (bytes <-> typed values, by pyVmomi's own type tables) > the object's method, which answers at once or
 with a task of `vcenter/tasks.py`.
 
-The way of a bulk read: `services/selection.py` (traversal specs -> objects) > `services/contents.py` (joins bytes) >
+The way of a bulk read: `services/selection.py` (traversal specs -> objects) > `services/bulk_reply.py` (joins bytes) >
 `core/fragments.py` (XML per object, path and version) > `core/paths.py` (checks a path, reads it) > `core/encoder.py`
 (values -> XML, compiled per type). `services/property_filter.py` keeps what each client was sent, so that an update
 costs what changed.

@@ -10,8 +10,8 @@ from uuid import UUID
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.object_store import ObjectStore
-from gpuops.sim.trouble.happening import Happening
-from gpuops.sim.trouble.injector import Injector
+from gpuops.sim.fault_injection.injector import Injector
+from gpuops.sim.fault_injection.outside_event import OutsideEvent
 from gpuops.sim.vcenter.authority import Authority
 from gpuops.sim.vcenter.counters import Provider
 from gpuops.sim.vcenter.custom_fields import CustomFields
@@ -41,10 +41,10 @@ class World(ObjectStore):
         clock: ClockMode = ClockMode.VIRTUAL,
         start: datetime = VIRTUAL_START,
         api_version: str = API_VERSION,
-        happenings: Mapping[str, Happening],
+        outside_events: Mapping[str, OutsideEvent],
     ) -> None:
         super().__init__(seed=seed, clock=clock, start=start, api_version=api_version)
-        self.injector = Injector(self, seed, happenings)
+        self.injector = Injector(self, seed, outside_events)
         self.tasks = Tasks(self, self.injector)
         self.events = Events(self, self.tasks)
         self.authority = Authority()

@@ -19,19 +19,19 @@ def sim_vcenter(
     apply: bool,
 ) -> TaskResult:
     """Starts one, or stops it. One that runs already is left as it is, whatever its scenario. Raises UsageError."""
-    from gpuops.sim.wire import serving
+    from gpuops.sim.wire import server_process
 
     path = Path(ready_file).expanduser().absolute()
-    running = serving.serving(path)
+    running = server_process.running_server(path)
     changed = started is (running is None)
     if changed and apply:
         if running is not None:
-            serving.stop(path, running)
+            server_process.stop(path, running)
             running = None
         else:
             state = ["--state", str(Path(state_file).expanduser().absolute())] if state_file else []
             options = ["--scenario", scenario, "--port", str(port), "--clock", clock, "--seed", str(seed), *state]
-            running = serving.start(path, options)
+            running = server_process.start(path, options)
     return TaskResult(
         {
             "changed": changed,

@@ -8,8 +8,8 @@ from importlib.resources import files
 
 import pytest
 
+from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.catalogue import rules_of
 from gpuops.vsphere.waiting import updates
 from tests.cli.conftest import Lab
 

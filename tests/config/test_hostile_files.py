@@ -25,7 +25,7 @@ from gpuops.config.snapshot import load
 from gpuops.config.sources import resolve
 from gpuops.config.targets import Configuration, read_configuration
 from gpuops.model.target import Secret, Target
-from gpuops.sim.happenings import fault_file
+from gpuops.sim.outside_events import fault_file
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build
 from gpuops.sim.scenario.state_file import StateFile

@@ -23,11 +23,11 @@ from gpuops.model.host_settings import Displacement, Rolling, SmiState
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.plan.hosts.graphics.mig import SetMig
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 from tests.hostshell.server import BREAKS_OFF, NEVER_ENDS, Answer, ShellHost, entered
 from tests.sim import nvidia_smi

@@ -22,8 +22,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
 )
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.trouble.catalogue import catalogue, rules_of
-from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from tests.nights.event import GIVEN_UP, Event
 from tests.nights.impossible import OF_TASKS, STARTS, SUSPENDS
 from tests.nights.night import Nightly

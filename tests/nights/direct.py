@@ -45,8 +45,8 @@ from gpuops.plan.vm.clone import NewClone
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.sessions import ClientSession
 from gpuops.sim.core.task import Task, TaskState, description_id
+from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.trouble.rule import Ending
 from gpuops.sim.world import World
 from gpuops.vsphere.faults import translate
 from gpuops.vsphere.writing.lost_replies import DESCRIPTIONS

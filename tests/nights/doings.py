@@ -15,7 +15,7 @@ from tests.nights.worlds import DAY, EVENING
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
 OLD_VALUES: Final = "reads.frozen"
-"""Of the happenings of the simulator, the one after which a VM is shown for a while as it was."""
+"""Of the outside events of the simulator, the one after which a VM is shown for a while as it was."""
 GONE: Final = "is gone from vCenter"
 POWERS: Final = (SUSPEND, START, OFF)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gpuops.execute.half import Half
-from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.cron import returns_early
 from tests.nights.event import Event
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from gpuops.sim.trouble.rule import Rule
+from gpuops.sim.fault_injection.rule import Rule
 
 GIVEN_UP: Final = "P1"
 """A person gives up the VM `target`, `at_s` after the evening."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import ReconfigureVm, RunInGuest, SetAttribute, ShutDownGuest
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.happenings.by_name import HAPPENINGS
-from gpuops.sim.trouble.catalogue import catalogue, rules_of
-from gpuops.sim.trouble.rule import Effect
+from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.rule import Effect
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from tests.nights.direct import METHODS
 from tests.nights.reach import REFUSALS
 from tests.nights.schedule import ALL, DISKS, HANGS, MISSING, TASKS
@@ -52,7 +52,7 @@ def _befalling_vms() -> Iterator[str]:
     """What befalls a VM, or a host with its VMs."""
     for fault in ALL:
         rules = rules_of(fault) if fault in catalogue() else ()
-        kinds = {HAPPENINGS[rule.happening].kind for rule in rules if rule.effect is Effect.HAPPEN}
+        kinds = {OUTSIDE_EVENTS[rule.happening].kind for rule in rules if rule.effect is Effect.HAPPEN}
         if fault.startswith("H") or kinds & {"VirtualMachine", "HostSystem", "ManagedEntity"}:
             yield fault
 

@@ -37,12 +37,12 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.return_time import ends_at
 from gpuops.plan.rotation.stop_conditions import MOST_CLOCK_DIFFERENCE
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.happenings.vms import used
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
 from gpuops.sim.operations.initial_placement import place
+from gpuops.sim.outside_events.vms import use_desktop
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.world import World
 from tests.nights.beside import Beside
 from tests.nights.cron import evening_of, patience_of, policies_in_the_morning
@@ -702,7 +702,7 @@ class Nightly:
         """By remote desktop: CPU, and no console."""
         if vm.state.power is not Power.ON or not vm.is_registered:
             return False
-        used(vm, Rule(Effect.HAPPEN, happening="vm.used"))
+        use_desktop(vm, Rule(Effect.HAPPEN, happening="vm.used"))
         self._seated[vm.moid] = self.world.clock.now()
         return True
 

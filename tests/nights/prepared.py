@@ -15,8 +15,8 @@ from typing import Any, Final
 from gpuops.config.policy import parse_policy
 from gpuops.model.rotation import Policy, Role, marker_value
 from gpuops.plan.rotation.taken_vms import Whereabouts
+from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.scenario.scenario_file import ScenarioFile
-from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.event import ASKED_FOR, GIVEN_UP, Event
 from tests.nights.guests import PASSWORD, USER
 from tests.nights.worlds import EVENING, GRACE_S, HOOK, LOCK, Site, Size, policies_read_quickly

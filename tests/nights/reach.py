@@ -21,10 +21,10 @@ from gpuops.model.rotation import Policy
 from gpuops.plan.core.steps import SetAttribute, SetVmDrs
 from gpuops.plan.rotation.taken_vms import Whereabouts, taken_vms
 from gpuops.sim.core.registry import is_kind_of
-from gpuops.sim.happenings.by_name import HAPPENINGS
+from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import TASKS, Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
-from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.rule import TASKS, Effect, Rule
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.world import World
 from tests.nights.direct import METHODS as OF_STEPS
 from tests.nights.event import Event
@@ -85,7 +85,7 @@ class Reach:
             for rule in event.rules:
                 self._know(rule, event.fault)
         world.injector.on_strike = self._struck
-        world.injector.before_happening = self.look
+        world.injector.before_outside_event = self.look
 
     def stop(self) -> None:
         """What strikes from now on is not of this night any more."""
@@ -155,7 +155,7 @@ class Reach:
             vm = self._world.find(self._about)
             return targets if vm is None else (vm,)
         if rule.effect is Effect.HAPPEN:
-            kind = HAPPENINGS[rule.happening].kind
+            kind = OUTSIDE_EVENTS[rule.happening].kind
             return [each for each in targets if kind and is_kind_of(each.wsdl_name, kind)]
         return targets
 
@@ -293,7 +293,7 @@ def is_light(event: Event) -> bool:
 
 def _target(rule: Rule, vm: Any) -> str:
     """Whom a happening is to strike so that it befalls this VM."""
-    kind = HAPPENINGS[rule.happening].kind
+    kind = OUTSIDE_EVENTS[rule.happening].kind
     if vm is None or not isinstance(vm, VirtualMachine) or not kind:
         return rule.target
     return {"HostSystem": vm.state.host, "Datastore": vm.state.datastore}.get(kind) or vm.moid

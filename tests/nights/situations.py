@@ -27,13 +27,13 @@ from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.happenings import vms as others
+from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.inventory.registration import new_uuid
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
+from gpuops.sim.outside_events import vms as others
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, Power
-from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.rule import Effect, Rule
 from tests.nights.epidemics import READ_FOR_IDLE
 from tests.nights.event import Event
 from tests.nights.night import MORNING, Nightly, Played, wakes
@@ -195,7 +195,7 @@ class Reidentified(Situated):
 
     def arrange(self) -> None:
         for vm in self.desktops():
-            act = self.rng.choice([self._another_uuid, partial(others.deleted, rule=SOMETHING), None])
+            act = self.rng.choice([self._another_uuid, partial(others.delete, rule=SOMETHING), None])
             if act is not None:
                 self.at(self.rng.choice([self.rng.uniform(20, 400), 20_000.0]), partial(self._happens, vm, act))
 
@@ -236,8 +236,8 @@ class Overtaken(Situated):
         return [Event("G1")]
 
     def met(self, before: bool, step: str, name: str) -> None:
-        acts = {"PowerOnVm": others.started, "ResumeVm": others.started, "SuspendVm": others.suspended,
-                "PowerOffVm": others.stopped}  # fmt: skip
+        acts = {"PowerOnVm": others.power_on, "ResumeVm": others.power_on, "SuspendVm": others.suspend,
+                "PowerOffVm": others.power_off}  # fmt: skip
         vm = self.named(name)
         if before and step in acts and vm is not None and self.rng.random() < 0.4:
             acts[step](vm, SOMETHING)
@@ -264,7 +264,9 @@ class Silent(Situated):
         vm = self.named(name)
         if before or step != self.step or vm is None or self.rng.random() < 0.2:
             return
-        act = self.rng.choice([others.deleted, others.elsewhere, others.elsewhere, others.renamed, others.stopped])
+        act = self.rng.choice(
+            [others.delete, others.move_to_another_host, others.move_to_another_host, others.rename, others.power_off]
+        )
         act(vm, SOMETHING)
 
 
@@ -358,7 +360,7 @@ class TakenOver(Situated):
     def arrange(self) -> None:
         later_s = (MORNING - EVENING).total_seconds() + 3600
         for vm in self.world.by_type("VirtualMachine"):
-            act = others.started if vm.name.startswith("ml-") else others.suspended
+            act = others.power_on if vm.name.startswith("ml-") else others.suspend
             if self.rng.random() < 0.3:
                 self.at(later_s + self.rng.uniform(0, 600), partial(act, vm, SOMETHING))
 
@@ -435,7 +437,7 @@ class NextNight(Situated):
 
     def _is_deleted(self, vm: VirtualMachine) -> None:
         if vm.is_registered and self.world.tasks.running(vm) is None:
-            others.deleted(vm, SOMETHING)
+            others.delete(vm, SOMETHING)
 
     def _evening(self) -> Sequence[tuple[Half, datetime]]:
         return [(Half.NIGHT, EVENING), (Half.DAY, MORNING), (Half.NIGHT, EVENING + DAY)]
@@ -484,7 +486,7 @@ class Stated(Situated):
 
     def arrange(self) -> None:
         for vm in self.world.by_type("VirtualMachine"):
-            act = self.rng.choice([others.stopped, others.deleted, others.suspended, others.started, None, None])
+            act = self.rng.choice([others.power_off, others.delete, others.suspend, others.power_on, None, None])
             if act is not None and vm.name != LOCK:
                 self.at(self.rng.uniform(300, 30_000), partial(self._is_changed, vm, act))
 
@@ -528,7 +530,7 @@ class MarkersStay(Situated):
         self.at(morning_s - 5, partial(self.world.injector.add, refuses))
         for vm in self.world.by_type("VirtualMachine"):
             if vm.name.startswith("ml-"):
-                self.at(morning_s + self.rng.uniform(2400, 3000), partial(others.started, vm, SOMETHING))
+                self.at(morning_s + self.rng.uniform(2400, 3000), partial(others.power_on, vm, SOMETHING))
 
 
 class Belated(Situated):

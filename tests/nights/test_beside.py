@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from gpuops.errors import LoginRefused
-from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.checkers import one_session, violations
 from tests.nights.direct import USER, DirectVcenter
 from tests.nights.event import Event

@@ -19,8 +19,8 @@ from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
 from gpuops.sim.core.ledger import Entry
+from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.catalogue import rules_of
 from tests.nights.beside import Beside
 from tests.nights.checkers import CHECKERS, only_ours, violations
 from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop

@@ -13,7 +13,7 @@ import pytest
 from gpuops.execute.journal.record import Kind
 from gpuops.execute.port import Vcenter
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.mutants.drawn import results as mutants
 from tests.nights import results
 from tests.nights.aiming import AIMS, HARD, HARD_AIMS, LIGHT_AIMS, aimed_event, aimed_night, aims

@@ -6,7 +6,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 
 from gpuops.model.rotation import Policy
-from gpuops.sim.trouble.catalogue import rules_of
+from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.checkers import violations
 from tests.nights.cron import policies_in_the_morning
 from tests.nights.doings import START, SUSPEND, effects

@@ -10,7 +10,7 @@ import pytest
 from gpuops.execute.journal.record import Kind
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from gpuops.sim.trouble.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
 from tests.nights.aiming import aimed_event
 from tests.nights.checkers import violations
 from tests.nights.event import Event

@@ -8,10 +8,10 @@ from typing import Any
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
-from gpuops.sim.happenings.by_name import HAPPENINGS
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection
 from tests.nights.showing import Showing
 from tests.wire.conftest import target_of
@@ -76,7 +76,7 @@ def test_a_night_sees_what_our_client_reads() -> None:
             [vm] = [vm for vm in world.by_type("VirtualMachine") if vm.name == "vdi-006"]
             with world.lock:
                 rule = Rule(Effect.HAPPEN, happening=f"vm.reverted_to_{power}")
-                HAPPENINGS[rule.happening].strike(world, [vm], rule)
+                OUTSIDE_EVENTS[rule.happening].strike(world, [vm], rule)
             same()
         host = world.get(showing.inventory().vms[names["ml-06"]].host)
         host.state.in_maintenance = True

@@ -13,8 +13,8 @@ from gpuops.execute.port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import Step
+from gpuops.sim.fault_injection.rule import Effect
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.transport import network
 from gpuops.vsphere.waiting import updates

@@ -16,7 +16,7 @@ from gpuops.model.vm import DirectPathDevice, PowerState, Vm
 from gpuops.plan.placement.wanted import pins_of
 from gpuops.sim.state import board as boards
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, Wish, admit
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 from tests.plan.snapshots import catalog
 
 MODES = {
@@ -44,7 +44,7 @@ class SmallVcenter:
         if len(set(whole)) < len(whole) or set(whole) & {address for each in on for address in self._whole(each)}:
             return f"{vm.name}: a whole device is held"
         pins = pins_of(vm)
-        wishes = [Wish(p, str(pins[n]) if n in pins else None) for n, p in enumerate(vm.profiles)]
+        wishes = [WantedVgpu(p, str(pins[n]) if n in pins else None) for n, p in enumerate(vm.profiles)]
         policy = (
             VgpuPolicy.CONSOLIDATION
             if host.assignment_policy is AssignmentPolicy.CONSOLIDATION

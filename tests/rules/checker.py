@@ -191,8 +191,8 @@ RULES: Final = (
             "gpuops/cli/help.py",
             "gpuops/cli/output.py",
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/trouble/catalogue.py",
-            "gpuops/sim/wire/serving.py",
+            "gpuops/sim/fault_injection/catalogue.py",
+            "gpuops/sim/wire/server_process.py",
         ),
     ),
     Rule(
@@ -207,7 +207,7 @@ RULES: Final = (
             "gpuops/plan/rotation/lease.py",
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/sim/scenario/scenario_file.py",
-            "gpuops/sim/trouble/catalogue.py",
+            "gpuops/sim/fault_injection/catalogue.py",
             "gpuops/sim/wire/vapi.py",  # requests to the simulator
             "gpuops/sim/wire/admin.py",
             "gpuops/cli/output.py",  # what it wrote itself

@@ -7,7 +7,7 @@ import pytest
 from gpuops.catalog import load
 from gpuops.errors import PolicyError
 from gpuops.sim.state.board import GpuBoard, GpuMode, Sharing, VgpuType, board
-from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, Wish, admit
+from gpuops.sim.state.gpu_admission import GpuLoad, NotAdmitted, RunningVgpu, VgpuPolicy, WantedVgpu, admit
 
 CATALOG = load(everything=True)
 KEYS = [each.key for each in CATALOG.boards]
@@ -18,7 +18,7 @@ def capacity(model: GpuBoard, type_: VgpuType, mode: GpuMode) -> int:
     seats: tuple[RunningVgpu, ...] = ()
     while True:
         gpu = GpuLoad("0000:3b:00.0", model, mode, True, seats)
-        found = admit(f"vm-{len(seats)}", [Wish(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
+        found = admit(f"vm-{len(seats)}", [WantedVgpu(type_.name)], [gpu], VgpuPolicy.PERFORMANCE)
         if isinstance(found, NotAdmitted):
             return len(seats)
         seats += found

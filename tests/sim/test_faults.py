@@ -18,11 +18,11 @@ from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.object_store import OTHER_USER
-from gpuops.sim.happenings.fault_file import read
+from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
+from gpuops.sim.outside_events.fault_file import read
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.board import GpuMode
-from gpuops.sim.trouble.catalogue import catalogue, rules_of
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from tests.sim import nvidia_smi
 from tests.sim.lab import Lab, Q, served
 

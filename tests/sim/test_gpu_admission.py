@@ -14,7 +14,7 @@ from gpuops.sim.state.gpu_admission import (
     NotAdmitted,
     RunningVgpu,
     VgpuPolicy,
-    Wish,
+    WantedVgpu,
     admit,
     offered_types,
     supported_types,
@@ -74,7 +74,7 @@ def fill(
     """Start one VM per name, in order; the seats taken and the refusal that ended it, if one did."""
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        found = admit(f"vm-{number}", [Wish(name)], seated(gpus, seats), policy)
+        found = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
         if isinstance(found, NotAdmitted):
             return seats, found
         seats.extend(found)
@@ -126,23 +126,25 @@ def test_consolidation_goes_on_to_the_next_gpu_when_the_first_is_full() -> None:
 
 
 def test_pin_beats_the_policy_and_is_seated_first() -> None:
-    found = admit("vm-0", [Wish("a40-48q"), Wish("a40-48q", pin="3b")], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE)
+    found = admit(
+        "vm-0", [WantedVgpu("a40-48q"), WantedVgpu("a40-48q", pin="3b")], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE
+    )
     assert not isinstance(found, NotAdmitted)
     assert [seat.pci_id for seat in found] == ["5e", "3b"]
 
 
 def test_pin_to_a_gpu_the_host_lacks_is_refused() -> None:
-    found = admit("vm-0", [Wish("a40-8q", pin="99")], (gpu("3b"),), VgpuPolicy.PERFORMANCE)
+    found = admit("vm-0", [WantedVgpu("a40-8q", pin="99")], (gpu("3b"),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "99: pinned to a GPU this host does not have"
 
 
 def test_gpu_that_is_not_shared_direct_takes_nothing() -> None:
-    found = admit("vm-0", [Wish("a40-8q")], (gpu("3b", serves=False),), VgpuPolicy.PERFORMANCE)
+    found = admit("vm-0", [WantedVgpu("a40-8q")], (gpu("3b", serves=False),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "3b: does not serve vGPUs (graphics type or passthrough)"
 
 
 def test_several_vgpus_start_all_or_not_at_all() -> None:
-    wishes = [Wish("a40-48q")] * 3
+    wishes = [WantedVgpu("a40-48q")] * 3
     assert isinstance(admit("vm-0", wishes, (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE), NotAdmitted)
     two = admit("vm-0", wishes[:2], (gpu("3b"), gpu("5e")), VgpuPolicy.PERFORMANCE)
     assert not isinstance(two, NotAdmitted)
@@ -151,12 +153,12 @@ def test_several_vgpus_start_all_or_not_at_all() -> None:
 
 def test_vgpus_of_one_vm_are_of_one_model() -> None:
     gpus = (gpu("3b"), gpu("5e", AMPERE))
-    found = admit("vm-0", [Wish("a40-8q"), Wish("a100-8c")], gpus, VgpuPolicy.PERFORMANCE)
+    found = admit("vm-0", [WantedVgpu("a40-8q"), WantedVgpu("a100-8c")], gpus, VgpuPolicy.PERFORMANCE)
     assert str(found) == "the vGPUs of one VM must be of one GPU model, not A100 and A40"
 
 
 def test_b_series_is_one_per_vm() -> None:
-    found = admit("vm-0", [Wish("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
+    found = admit("vm-0", [WantedVgpu("a40-2b")] * 2, (gpu("3b"),), VgpuPolicy.PERFORMANCE)
     assert str(found) == "a40-2b: at most 1 in one VM, 2 wanted"
 
 
@@ -197,7 +199,7 @@ def test_one_media_instance_per_gpu() -> None:
     [(GpuMode.MULTI_INSTANCE, "a100-20c"), (GpuMode.SAME_SIZE, "a100-3-20c"), (GpuMode.MIXED_SIZE, "a100-3-20c")],
 )
 def test_mig_and_time_sliced_types_never_share_a_gpu(mode: GpuMode, name: str) -> None:
-    found = admit("vm-0", [Wish(name)], (gpu("3b", AMPERE, mode),), VgpuPolicy.PERFORMANCE)
+    found = admit("vm-0", [WantedVgpu(name)], (gpu("3b", AMPERE, mode),), VgpuPolicy.PERFORMANCE)
     assert str(found) == f"3b: {name} does not run in mode {mode}"
 
 
@@ -247,7 +249,7 @@ def test_no_gpu_ever_holds_more_than_it_has(
     gpus = (gpu("3b", boards, mode), gpu("5e", boards, mode))
     seats: list[RunningVgpu] = []
     for number, name in enumerate(names):
-        found = admit(f"vm-{number}", [Wish(name)], seated(gpus, seats), policy)
+        found = admit(f"vm-{number}", [WantedVgpu(name)], seated(gpus, seats), policy)
         seats.extend(() if isinstance(found, NotAdmitted) else found)
     for one in seated(gpus, seats):
         assert sum(seat.type.framebuffer_mib for seat in one.seats) <= one.board.framebuffer_mib
@@ -273,7 +275,7 @@ def test_the_smallest_limit_of_what_runs_is_the_limit() -> None:
     seats = (RunningVgpu("vm-1", "3b", few), RunningVgpu("vm-2", "3b", many))
     refused = admit(
         "vm-3",
-        [Wish("many-8c")],
+        [WantedVgpu("many-8c")],
         [GpuLoad("3b", board, GpuMode.SAME_SIZE, serves_vgpus=True, seats=seats)],
         VgpuPolicy.PERFORMANCE,
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyVmomi import vim, vmodl
 
-from gpuops.sim.happenings import vms as vm_happenings
-from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events import vms as vm_events
 from tests.sim.lab import Lab, P, served
 
 
@@ -170,7 +170,7 @@ def test_power_off_of_a_suspended_vm_discards_its_state(lab: Lab) -> None:
 def test_a_resume_whose_state_was_discarded_meanwhile_does_not_boot(lab: Lab) -> None:
     task = lab.vm("vdi-11").PowerOnVM_Task()
     vdi = next(vm for vm in lab.world.by_type("VirtualMachine") if vm.name == "vdi-11")
-    vm_happenings.stopped(vdi, Rule(Effect.HAPPEN, "PowerOnVM_Task", happening="vm.stopped"))
+    vm_events.power_off(vdi, Rule(Effect.HAPPEN, "PowerOnVM_Task", happening="vm.stopped"))
     with pytest.raises(vim.fault.InvalidPowerState):
         lab.run(task)
     assert lab.power("vdi-11") == "poweredOff"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuops.errors import UsageError
-from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.tasks.rotation import rotation, rotation_info
 from tests.tasks.conftest import Lab
 

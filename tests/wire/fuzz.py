@@ -200,7 +200,7 @@ FILES: Final = ("snapshot", "ready", "configuration", "requests-csv", "policy", 
 
 def _file_decoder(name: str, folder: Path, target: Target) -> Decoder:
     from gpuops.config import policy, requests_file, role_file, snapshot, targets
-    from gpuops.sim.happenings import fault_file
+    from gpuops.sim.outside_events import fault_file
     from gpuops.sim.scenario import scenario_file
     from gpuops.sim.wire import ready_file
 

@@ -17,9 +17,9 @@ from gpuops.plan.core.given_up import Abandonment
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.scope import Scope
 from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.operations import maintenance
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.world import World
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import added_again, removed

@@ -17,10 +17,10 @@ from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.operations import maintenance, power
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.world import World
 from tests.wire.clusters import cluster, desktops
 from tests.wire.points import Killed, Points

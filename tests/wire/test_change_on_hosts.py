@@ -10,11 +10,11 @@ from gpuops.model.host_settings import Displacement, VsanMode
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.hosts.change.emptying import Leaving
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
+from gpuops.sim.fault_injection.catalogue import rules_of
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.host_profiles import HostProfile
 from gpuops.sim.state.drs import HaAdmission
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.catalogue import rules_of
-from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.clusters import cluster, desktops
 from tests.wire.rolling import ONE, OPTIONS, Bench, Start
 

@@ -15,8 +15,8 @@ from gpuops.config.policy import load_policy
 from gpuops.config.sources import Simulated
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SuspendVm
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 from tests.wire.conftest import target_of
 from tests.wire.test_least_privilege import DESKTOPS, POLICY, suspended

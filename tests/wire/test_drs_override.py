@@ -12,9 +12,9 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_restore
 from gpuops.config.policy import parse_policy
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.core.steps import SetVmDrs
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.drs import Behavior, DrsState, Override
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, night_account, site_of
 
 KEPT_OFF = parse_policy(POLICY.read_text(encoding="utf-8") + "\ndrs_override: manual\n", "kept off")

@@ -10,8 +10,8 @@ from gpuops.errors import GpuopsError, LoginRefused, NoPermission, OutcomeUnknow
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, ResumeVm, SetAttribute, Step, SuspendVm
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of

@@ -19,10 +19,10 @@ from gpuops.plan.rotation.setup import Setup
 from gpuops.plan.vm.attach import Attach
 from gpuops.report.rotation_setup import setup_text
 from gpuops.sim.core.object_store import somebody
+from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.objects.virtual_machine import VirtualMachineSnapshot
 from gpuops.sim.operations import movement, snapshots
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.catalogue import rules_of
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 LOCK = "gpuops-lock"

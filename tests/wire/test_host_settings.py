@@ -25,9 +25,9 @@ from gpuops.plan.hosts.graphics.mode import SetMode
 from gpuops.plan.hosts.graphics.passthrough import SetPassthrough
 from gpuops.plan.hosts.scheduler.change import SetScheduler
 from gpuops.plan.hosts.scheduler.state import HostScheduler
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.vcenter.authority import READ_ONLY
 from gpuops.vsphere.connection import Connection
 from tests.sim.conftest import connect

@@ -12,10 +12,10 @@ from gpuops.model.gpu import AssignmentPolicy, GraphicsType, PciAddress, VgpuMod
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, PowerState
-from gpuops.sim.happenings.site import full
-from gpuops.sim.happenings.vms import refiled, renamed
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.vcenter import fill_datastore
+from gpuops.sim.outside_events.vms import move_to_parent_folder, rename
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.session import Session
 
@@ -112,9 +112,9 @@ def test_what_is_observed_is_where_it_is_now_under_its_name_of_now(lab: SimServe
         desktop, other = before.find_vm("vdi-01"), before.find_vm("vdi-02")
         world = lab.world
         with world.changed:
-            refiled(world.get(desktop.ref), Rule(Effect.HAPPEN))
-            renamed(world.get(other.ref), Rule(Effect.HAPPEN))
-            full(world.get(desktop.datastores[0]), Rule(Effect.HAPPEN))
+            move_to_parent_folder(world.get(desktop.ref), Rule(Effect.HAPPEN))
+            rename(world.get(other.ref), Rule(Effect.HAPPEN))
+            fill_datastore(world.get(desktop.datastores[0]), Rule(Effect.HAPPEN))
         seen = collect.observe(session, before, [desktop.ref, other.ref])
         assert seen.vm(desktop.ref).path == f"{desktop.path.removesuffix('/vdi/vdi-01')}/vdi-01" != desktop.path
         assert seen.vm(other.ref).path == f"{other.path}-renamed"

@@ -15,8 +15,8 @@ from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
 from gpuops.plan.core.steps import ShutDownGuest
 from gpuops.plan.rotation.lease import next_lease
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.test_least_privilege import NIGHT_ROLES, POLICY, effects, night_account, site_of
 
 LEASED = parse_policy(POLICY.read_text(encoding="utf-8") + "\nlock_vm: bare\n", "leased")

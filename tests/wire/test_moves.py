@@ -12,8 +12,8 @@ from gpuops.execute.change import change, moves
 from gpuops.execute.site import Site, agreed
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.moving.plan import Defrag
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection
 from tests.cli.aside import Aside
 from tests.wire.conftest import target_of

@@ -28,8 +28,8 @@ from gpuops.plan.core.steps import (
     SuspendVm,
     VmChange,
 )
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 
 from .conftest import target_of

@@ -28,10 +28,10 @@ from gpuops.plan.core.steps import SetAttribute, SuspendVm
 from gpuops.plan.rotation.status import RotationStatus
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.core.ledger import Entry
-from gpuops.sim.happenings.vms import used
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
+from gpuops.sim.outside_events.vms import use_desktop
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.connection import Connection
 from tests.cli.aside import Aside
@@ -210,7 +210,7 @@ def test_desktops_that_somebody_works_with_when_the_question_is_answered_are_not
         assert report.plan.steps
         for vm in lab_wire.server.world.by_type("VirtualMachine"):
             if vm.name.startswith("vdi-"):
-                used(vm, Rule(Effect.HAPPEN, happening="vm.used"))
+                use_desktop(vm, Rule(Effect.HAPPEN, happening="vm.used"))
 
     report = lab_wire.night(consent=answered)
     assert "uses 5200 MHz, idle is below 500" in busy_reasons(report)

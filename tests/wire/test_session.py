@@ -19,9 +19,9 @@ from pyVmomi import vim
 
 from gpuops.errors import GpuopsError, LoginRefused, NotTrusted, OutcomeUnknown, ProtocolError, VcenterUnreachable
 from gpuops.model.target import Secret, Target
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.wire import certificates
 from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.session import Session

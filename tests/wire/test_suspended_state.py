@@ -1,6 +1,6 @@
 """A desktop that somebody reverted to a suspended snapshot in the night comes back, and is named with both moments.
 
-The night is that of the lab. `tests/sim/test_reverting.py` has what such a revert does.
+The night is that of the lab. `tests/sim/test_snapshot_revert.py` has what such a revert does.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpuops.execute.site import Site
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.suspended_state import GRAIN
 from gpuops.sim.core.object_store import somebody
-from gpuops.sim.happenings.by_name import HAPPENINGS
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.objects.virtual_machine import VirtualMachine
 from gpuops.sim.operations import power
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from tests.wire.test_return import cut_off
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, Wire
 
@@ -54,7 +54,7 @@ def suspended_at(wire: Wire) -> datetime:
 def revert(wire: Wire) -> None:
     happening = "vm.reverted_to_suspended"
     with wire.server.world.lock:
-        HAPPENINGS[happening].strike(wire.server.world, [desktop(wire)], Rule(Effect.HAPPEN, happening=happening))
+        OUTSIDE_EVENTS[happening].strike(wire.server.world, [desktop(wire)], Rule(Effect.HAPPEN, happening=happening))
 
 
 def shown(moment: datetime) -> str:

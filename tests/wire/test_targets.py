@@ -11,8 +11,8 @@ from gpuops.model.gpu import PciAddress
 from gpuops.model.host import DynamicTarget
 from gpuops.model.inventory import Inventory
 from gpuops.model.target import Target
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.reading import collect
 from gpuops.vsphere.reading.config_targets import with_config_targets
 from gpuops.vsphere.session import Session

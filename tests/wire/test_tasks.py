@@ -12,9 +12,9 @@ from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState
 from gpuops.plan.core.steps import PowerOffVm, PowerOnVm, SuspendVm
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Question
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.waiting.states import wait_for_guest, wait_for_power
 from gpuops.vsphere.waiting.tasks import TaskWatch

@@ -17,8 +17,8 @@ from gpuops.config.policy import load_policy
 from gpuops.errors import GpuopsError
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.vm.attach import Attach
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.waiting import updates
 from tests.cli.aside import Aside

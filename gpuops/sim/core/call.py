@@ -33,8 +33,8 @@ class Call:
         return self.session.key if self.session else ""
 
 
-class Serving:
-    """While this lasts, a call is the current one of its thread. Not a generator: every request has one."""
+class CurrentCall:
+    """A `with` block in which a call is the current one of its thread. Not a generator: every request has one."""
 
     __slots__ = ("_call", "_calls", "_outer")
 

@@ -50,7 +50,7 @@ class EncodeError(TypeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class EncodedXml:
     """A result that is XML already: ready-made returnval elements."""
 
     parts: list[bytes]

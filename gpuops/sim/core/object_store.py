@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from gpuops.sim.core.call import Call, Serving
+from gpuops.sim.core.call import Call, CurrentCall
 from gpuops.sim.core.clock import Clock, ClockMode
 from gpuops.sim.core.fragments import Fragments
 from gpuops.sim.core.ledger import Ledger
@@ -112,9 +112,9 @@ class ObjectStore:
         """The call that this thread is serving; for the few properties that depend on who reads them."""
         return getattr(self._calls, "current", None)
 
-    def serving(self, call: Call) -> Serving:
+    def serving(self, call: Call) -> CurrentCall:
         """While this lasts, `call` is the current call of this thread."""
-        return Serving(self._calls, call)
+        return CurrentCall(self._calls, call)
 
     # --- time ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpuops.sim.core.managed_object import prop
 from gpuops.sim.inventory.entities import DatastoreEntity
 from gpuops.sim.inventory.managed_entity import ManagedEntity
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from gpuops.sim.core.managed_object import ManagedObject, method, prop
 from gpuops.sim.operations import graphics_change, passthrough_change
 from gpuops.sim.render import config_target, host_graphics
 from gpuops.sim.render.device_groups import group_info, offered_groups
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gpuops.errors import UsageError
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
 from gpuops.sim.inventory import faults
-from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, Wish, admit
+from gpuops.sim.state.gpu_admission import NotAdmitted, RunningVgpu, WantedVgpu, admit
 from gpuops.sim.state.host_state import HostGpu, HostState
 from gpuops.sim.state.vm_state import DynamicBacking, PciDevice, StaticBacking, VgpuBacking, VmState
 
@@ -95,7 +95,7 @@ def _static_ids(vm: VmState) -> Iterable[str]:
 
 def _vgpu_seats(vm: VmEntity, host: HostEntity) -> tuple[RunningVgpu, ...]:
     wishes = [
-        Wish(device.backing.type_name, _pin(vm.state, number))
+        WantedVgpu(device.backing.type_name, _pin(vm.state, number))
         for number, device in enumerate(vm.state.devices)
         if isinstance(device.backing, VgpuBacking)
     ]

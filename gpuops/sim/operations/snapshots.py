@@ -1,4 +1,4 @@
-"""Snapshots of a VM: taken, listed, removed. That somebody reverts one is a happening (`reverting`)."""
+"""Takes, lists and removes snapshots of a VM. Reverting to one is an outside event (`snapshot_revert`)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyVmomi import VmomiSupport, vim
 
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.drs import ClusterRule, DrsState, Group, HaAdmission
 
 

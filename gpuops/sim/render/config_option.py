@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyVmomi import VmomiSupport, vim
 
 from gpuops.sim.inventory import faults
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_capability import capability
 
 D = vim.vm.device

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import HostState
 

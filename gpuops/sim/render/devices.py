@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
 from gpuops.sim.render.passthrough import NIC, PCI_CONTROLLER, passed_through
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import vim
 
 from gpuops.sim.render import host_graphics
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 
 if TYPE_CHECKING:

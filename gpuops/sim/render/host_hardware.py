@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
 from gpuops.sim.render.pci import bridge_of, nic_addresses, pci_devices
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 
 MIB: Final = 1 << 20

@@ -6,8 +6,8 @@ from typing import Any, Final, assert_never
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
 from gpuops.sim.render.pci import MELLANOX, NIC_DEVICE, NIC_NAME
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import (
     FIRST_PCI_KEY,

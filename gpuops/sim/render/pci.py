@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.model.gpu import NVIDIA_VENDOR_ID, PciAddress
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostGpu, HostState
 
 INTEL: Final = 0x8086

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 
 SUPPORTED: Final = (
     "snapshotOperationsSupported",

@@ -7,7 +7,7 @@ from typing import Any
 from pyVmomi import vim
 
 from gpuops.sim.render.devices import devices
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.state.host_state import HostState
 from gpuops.sim.state.vm_state import VmState
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyVmomi import vim
 
-from gpuops.sim.render.filled import filled
+from gpuops.sim.render.required_fields import filled
 from gpuops.sim.render.vm_config import version
 from gpuops.sim.state.vm_state import Power, SnapshotState, SriovBacking, VgpuBacking, VmState
 

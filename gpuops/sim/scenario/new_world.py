@@ -7,8 +7,8 @@ from typing import Final
 
 from gpuops.sim.core.clock import VIRTUAL_START, ClockMode
 from gpuops.sim.core.managed_object import ManagedObject
-from gpuops.sim.happenings.by_name import HAPPENINGS
 from gpuops.sim.objects.host_profiles import HostProfileManager
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.services.authorization_manager import AuthorizationManager
 from gpuops.sim.services.custom_fields_manager import CustomFieldsManager
 from gpuops.sim.services.event_manager import EventManager
@@ -47,7 +47,7 @@ def new_world(
     api_version: str = API_VERSION,
 ) -> World:
     """A vCenter with an empty inventory: its service objects, and all that can happen in it by a fault rule."""
-    world = World(seed=seed, clock=clock, start=start, api_version=api_version, happenings=HAPPENINGS)
+    world = World(seed=seed, clock=clock, start=start, api_version=api_version, outside_events=OUTSIDE_EVENTS)
     world.register(ServiceInstance(world))
     for kind, moid in _SERVICES:
         world.register(kind(world, moid))

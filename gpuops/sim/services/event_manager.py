@@ -12,7 +12,7 @@ from gpuops.sim.vcenter.events import MESSAGES
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
-    from gpuops.sim.vcenter.events import Posted
+    from gpuops.sim.vcenter.events import LoggedEvent
     from gpuops.sim.world import World
 
 
@@ -47,7 +47,7 @@ def matching_events(world: World, spec: Any) -> list[Any]:
     return [posted.render() for posted in (found[-spec.maxCount :] if spec.maxCount else found)]
 
 
-def _matches(posted: Posted, spec: Any) -> bool:
+def _matches(posted: LoggedEvent, spec: Any) -> bool:
     return (
         _matches_type(posted, spec)
         and _matches_entity(posted, spec.entity)
@@ -57,7 +57,7 @@ def _matches(posted: Posted, spec: Any) -> bool:
     )
 
 
-def _matches_type(posted: Posted, spec: Any) -> bool:
+def _matches_type(posted: LoggedEvent, spec: Any) -> bool:
     wanted = {*spec.eventTypeId, *(VmomiSupport.GetWsdlName(kind) for kind in spec.type)}
     if not wanted:
         return True
@@ -66,7 +66,7 @@ def _matches_type(posted: Posted, spec: Any) -> bool:
     return not wanted.isdisjoint(names | {f"vim.event.{posted.kind}"})
 
 
-def _matches_entity(posted: Posted, by_entity: Any) -> bool:
+def _matches_entity(posted: LoggedEvent, by_entity: Any) -> bool:
     if by_entity is None:
         return True
     moid = by_entity.entity._moId
@@ -77,7 +77,7 @@ def _matches_entity(posted: Posted, by_entity: Any) -> bool:
     return moid in posted.places
 
 
-def _matches_time(posted: Posted, by_time: Any) -> bool:
+def _matches_time(posted: LoggedEvent, by_time: Any) -> bool:
     if by_time is None:
         return True
     begins = by_time.beginTime is None or posted.at >= by_time.beginTime

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyVmomi import vmodl
 
-from gpuops.sim.core.encoder import Raw
+from gpuops.sim.core.encoder import EncodedXml
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.services.contents import object_contents, reference
+from gpuops.sim.services.bulk_reply import object_contents, reference
 from gpuops.sim.services.property_filter import PropertyFilter
 from gpuops.sim.services.selection import Selection
 
@@ -54,16 +54,18 @@ class PropertyCollector(ManagedObject):
     # --- bulk reads -----------------------------------------------------------------------------------------------
 
     @method
-    def RetrieveProperties(self, call: Call, specSet: Any) -> Raw:
-        return Raw(object_contents(self.world, self._selected(specSet, call), call.version, "returnval", call.user))
+    def RetrieveProperties(self, call: Call, specSet: Any) -> EncodedXml:
+        return EncodedXml(
+            object_contents(self.world, self._selected(specSet, call), call.version, "returnval", call.user)
+        )
 
     @method
-    def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> Raw | None:
+    def RetrievePropertiesEx(self, call: Call, specSet: Any, options: Any) -> EncodedXml | None:
         selected = self._selected(specSet, call)
         return self._page(selected, options.maxObjects, call) if selected else None
 
     @method
-    def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> Raw:
+    def ContinueRetrievePropertiesEx(self, call: Call, token: str) -> EncodedXml:
         number, _, size = token.partition(":")
         rest = self._retrievals.pop(number, None)
         if rest is None:
@@ -91,7 +93,7 @@ class PropertyCollector(ManagedObject):
         """Whether this session's user may know of the object; vCenter leaves others out of its replies."""
         return self.world.authority.may(self.session.user, obj, "System.View")
 
-    def _page(self, selected: Page, asked: int | None, call: Call) -> Raw:
+    def _page(self, selected: Page, asked: int | None, call: Call) -> EncodedXml:
         limits = [limit for limit in (asked, self.world.page_limit) if limit]
         size = min(limits) if limits else len(selected)
         page, rest = selected[:size], selected[size:]
@@ -102,7 +104,7 @@ class PropertyCollector(ManagedObject):
             parts.append(f"<token>{number}:{size}</token>".encode())
         parts += object_contents(self.world, page, call.version, "objects", call.user)
         parts.append(b"</returnval>")
-        return Raw(parts)
+        return EncodedXml(parts)
 
     # --- filters --------------------------------------------------------------------------------------------------
 
@@ -129,16 +131,16 @@ class PropertyCollector(ManagedObject):
     # --- updates --------------------------------------------------------------------------------------------------
 
     @method
-    def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> Raw | None:
+    def WaitForUpdatesEx(self, call: Call, version: str | None, options: Any) -> EncodedXml | None:
         limit = (options and options.maxObjectUpdates) or UPDATES_PER_PAGE
         return self._updates(call, version or "", None if options is None else options.maxWaitSeconds, limit)
 
     @method
-    def WaitForUpdates(self, call: Call, version: str | None) -> Raw | None:
+    def WaitForUpdates(self, call: Call, version: str | None) -> EncodedXml | None:
         return self._updates(call, version or "", None, UNLIMITED)
 
     @method
-    def CheckForUpdates(self, call: Call, version: str | None) -> Raw | None:
+    def CheckForUpdates(self, call: Call, version: str | None) -> EncodedXml | None:
         return self._updates(call, version or "", 0, UNLIMITED)
 
     @method
@@ -146,9 +148,9 @@ class PropertyCollector(ManagedObject):
         self._cancels += 1
         self.world.changed.notify_all()
 
-    def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> Raw | None:
+    def _updates(self, call: Call, version: str, timeout_s: int | None, limit: int) -> EncodedXml | None:
         if version and self._last is not None and version == self._last[0] != str(self._version):
-            return Raw(self._last[1])  # the reply to this request was lost; vCenter repeats it
+            return EncodedXml(self._last[1])  # the reply to this request was lost; vCenter repeats it
         if version not in ("", str(self._version)):
             raise vmodl.query.InvalidCollectorVersion(msg="The collector version is not valid.")
         if not version:
@@ -167,7 +169,7 @@ class PropertyCollector(ManagedObject):
         if update_set is None:
             return None
         self._last = (version, update_set)
-        return Raw(update_set)
+        return EncodedXml(update_set)
 
     def _update_set(self, limit: int, version: str) -> list[bytes] | None:
         """The returnval of what changed, or None; it makes the next collector version."""

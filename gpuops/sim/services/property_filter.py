@@ -11,7 +11,7 @@ from pyVmomi import vmodl
 from gpuops.sim.core.encoder import escape
 from gpuops.sim.core.fragments import ABSENT, overlaps
 from gpuops.sim.core.managed_object import ManagedObject, method, prop
-from gpuops.sim.services.contents import hidden_property, missing_object, readable, reference
+from gpuops.sim.services.bulk_reply import hidden_property, missing_object, readable, reference
 from gpuops.sim.services.selection import SelectedObjects, Selection
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The rules by which ESXi admits vGPUs to the GPUs of a host, at power-on, resume and vMotion.
+"""The rules by which ESXi admits or refuses vGPUs on the GPUs of a host at power-on, resume and vMotion.
 
 Pure: plain values in, seats or a refusal out. The rules, and where they come from:
 
@@ -63,7 +63,7 @@ class GpuLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WantedVgpu:
     """One vGPU a VM wants; `pin` is the PCI id of `pciPassthru<N>.cfg.gpu-pci-id`, if set."""
 
     type_name: str
@@ -72,7 +72,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
-    """Why no seat was found: one line per GPU looked at, or one for the whole request."""
+    """Why a power-on is refused: one line per GPU that was considered, or one for the whole request."""
 
     reasons: tuple[str, ...]
 
@@ -81,22 +81,22 @@ class NotAdmitted:
 
 
 def admit(
-    vm: str, wishes: Sequence[Wish], gpus: Sequence[GpuLoad], policy: VgpuPolicy
+    vm: str, wanted: Sequence[WantedVgpu], gpus: Sequence[GpuLoad], policy: VgpuPolicy
 ) -> tuple[RunningVgpu, ...] | NotAdmitted:
-    """A seat for every wish, in the order of the wishes, or the reasons why there is not one for each."""
-    refusal = _cannot_be_together(wishes, gpus)
+    """A GPU for every wanted vGPU, in their order, or the reasons why the power-on is refused."""
+    refusal = _cannot_be_together(wanted, gpus)
     if refusal is not None:
         return refusal
     state = {gpu.pci_id: gpu for gpu in sorted(gpus, key=lambda gpu: gpu.pci_id)}
     seats: dict[int, RunningVgpu] = {}
-    for index in sorted(range(len(wishes)), key=lambda index: wishes[index].pin is None):
-        seat = _seat_one(vm, wishes[index], state.values(), policy)
+    for index in sorted(range(len(wanted)), key=lambda index: wanted[index].pin is None):
+        seat = _seat_one(vm, wanted[index], state.values(), policy)
         if isinstance(seat, NotAdmitted):
             return seat
         seats[index] = seat
         gpu = state[seat.pci_id]
         state[seat.pci_id] = replace(gpu, seats=(*gpu.seats, seat))
-    return tuple(seats[index] for index in range(len(wishes)))
+    return tuple(seats[index] for index in range(len(wanted)))
 
 
 def offered_types(gpus: Iterable[GpuLoad]) -> tuple[str, ...]:
@@ -119,22 +119,22 @@ def supported_types(gpus: Iterable[GpuLoad]) -> tuple[VgpuType, ...]:
     return tuple(types.values())
 
 
-def _cannot_be_together(wishes: Sequence[Wish], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
+def _cannot_be_together(wanted: Sequence[WantedVgpu], gpus: Sequence[GpuLoad]) -> NotAdmitted | None:
     boards: set[str] = set()
-    for wish in wishes:
+    for wish in wanted:
         homes = {gpu.board.name: gpu.board for gpu in gpus if wish.type_name in gpu.board.by_name}
         if not homes:
             return NotAdmitted((f"no GPU of this host supports {wish.type_name}",))
         boards.update(homes)
         limit = next(iter(homes.values())).by_name[wish.type_name].max_per_vm
-        if limit is not None and len(wishes) > limit:
-            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(wishes)} wanted",))
+        if limit is not None and len(wanted) > limit:
+            return NotAdmitted((f"{wish.type_name}: at most {limit} in one VM, {len(wanted)} wanted",))
     if len(boards) > 1:
         return NotAdmitted((f"the vGPUs of one VM must be of one GPU model, not {' and '.join(sorted(boards))}",))
     return None
 
 
-def _seat_one(vm: str, wish: Wish, gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> RunningVgpu | NotAdmitted:
+def _seat_one(vm: str, wish: WantedVgpu, gpus: Iterable[GpuLoad], policy: VgpuPolicy) -> RunningVgpu | NotAdmitted:
     reasons = []
     for gpu in _in_order_of_choice(gpus, policy):
         if wish.pin is not None and gpu.pci_id != wish.pin:

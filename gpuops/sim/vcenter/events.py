@@ -48,7 +48,7 @@ MESSAGES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class LoggedEvent:
     """One event. `places` holds the moids of its subject and of everything above it, as they were then."""
 
     key: int
@@ -97,7 +97,7 @@ class Events:
     def __init__(self, store: ObjectStore, tasks: Tasks) -> None:
         self._store = store
         self._tasks = tasks
-        self._posted: deque[Posted] = deque(maxlen=KEPT)
+        self._posted: deque[LoggedEvent] = deque(maxlen=KEPT)
         self._keys = itertools.count(1)
 
     def __iter__(self) -> Any:
@@ -107,7 +107,7 @@ class Events:
         return len(self._posted)
 
     @property
-    def latest(self) -> Posted | None:
+    def latest(self) -> LoggedEvent | None:
         return self._posted[-1] if self._posted else None
 
     def post(
@@ -119,7 +119,7 @@ class Events:
         message: str = "",
         own: Mapping[str, Any] | None = None,
         **fields: Any,
-    ) -> Posted:
+    ) -> LoggedEvent:
         """Log an event of a type (`VmPoweredOnEvent`) about an entity.
 
         The arguments (vm, host, computeResource, datacenter) come from where the entity is; `fields` are the type's
@@ -131,7 +131,7 @@ class Events:
         key = next(self._keys)
         running = self._tasks.running(entity)
         shown = {name: shown for name, (shown, _) in arguments.items()}
-        posted = Posted(
+        posted = LoggedEvent(
             key=key,
             chain=running.event_chain_id if running else key,
             kind=kind,

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.sim.core.task import Task, TaskState
-from gpuops.sim.trouble.task_ends import Unanswered, lingering, waits_for_answer
+from gpuops.sim.fault_injection.task_ends import AwaitingAnswer, lingering, waits_for_answer
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.object_store import ObjectStore
-    from gpuops.sim.trouble.injector import Injector, TaskTrouble
+    from gpuops.sim.fault_injection.injector import Injector, TaskTrouble
 
 RETIREMENT_S: Final = 600.0
 """How long a finished task stays readable; after that only the state of its object shows what it did."""
@@ -183,7 +183,7 @@ class Tasks:
                 self._end(task)
             elif trouble.asks and waits_for_answer(self._store, task.entity):
                 task.asked = True
-                Unanswered(self._store, task.entity, complete)
+                AwaitingAnswer(self._store, task.entity, complete)
             elif self._apply(task, finish):
                 self._end(task)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from gpuops.errors import GpuopsError, UsageError
-from gpuops.sim.trouble.rule import Rule
+from gpuops.sim.fault_injection.rule import Rule
 from gpuops.sim.wire.handler import Incoming, Outgoing
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyVmomi import VmomiSupport, vim, vmodl
 
 from gpuops.sim.core.call import Call
-from gpuops.sim.core.encoder import NAMESPACE, Raw
+from gpuops.sim.core.encoder import NAMESPACE, EncodedXml
 from gpuops.sim.core.managed_object import ManagedObject
 from gpuops.sim.core.sessions import ClientSession
+from gpuops.sim.fault_injection.injector import Interruption
+from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.services.property_collector import DEFAULT_MOID, PropertyCollector
-from gpuops.sim.trouble.injector import Interruption
-from gpuops.sim.trouble.rule import Ending
 from gpuops.sim.vcenter.authority import reading_privilege, refusal
 from gpuops.sim.wire import soap
 
@@ -57,7 +57,7 @@ class Dispatcher:
         version = soap.negotiate(envelope.soap_action, self.world.api_version)
         try:
             request = soap.parse(envelope.body)
-        except soap.Unintelligible as error:
+        except soap.InvalidEnvelope as error:
             return SoapAnswer(500, soap.fault_reply(vmodl.fault.InvalidRequest(msg=str(error)), version))
         with self.world.lock:
             self.world.clock.take_request()
@@ -150,7 +150,7 @@ class Dispatcher:
         if call.session is not None and self.world.authority.hidden(call.user, receiver, (path,)):
             raise refusal(receiver, reading_privilege(receiver.wsdl_name, path))
         returned = [b"<returnval", fragment[4:-6], b"</returnval>"] if fragment else []
-        return soap.reply(request.method, Raw(returned), object, call.version)
+        return soap.reply(request.method, EncodedXml(returned), object, call.version)
 
     def _invoke(self, receiver: ManagedObject, request: soap.SoapRequest, call: Call) -> bytes:
         info = self._method_info(receiver, request, call.version)

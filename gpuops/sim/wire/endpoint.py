@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.clock import ClockMode
-from gpuops.sim.trouble.rule import Ending
+from gpuops.sim.fault_injection.rule import Ending
 from gpuops.sim.wire import soap
 from gpuops.sim.wire.admin import PREFIX, Admin
 from gpuops.sim.wire.dispatch import Dispatcher, Envelope

@@ -10,7 +10,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from gpuops.sim.trouble.rule import Ending
+from gpuops.sim.fault_injection.rule import Ending
 
 GZIP_LEVEL: Final = 1
 GZIP_FROM_BYTES: Final = 16 * 1024

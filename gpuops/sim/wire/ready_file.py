@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyFile:
     """What a client needs; `ca_file` is None over plain HTTP."""
 
     url: str
@@ -26,17 +26,17 @@ class Ready:
     pid: int
 
 
-def of(server: SimServer) -> Ready:
+def of(server: SimServer) -> ReadyFile:
     """How to reach this server."""
-    return Ready(server.url, server.username, server.password, server.ca_file, server.pid)
+    return ReadyFile(server.url, server.username, server.password, server.ca_file, server.pid)
 
 
-def write(path: Path, ready: Ready) -> None:
+def write(path: Path, ready: ReadyFile) -> None:
     """Put the file there in one step, mode 0600: a reader sees all of it or nothing. Raises UsageError."""
     write_private(path, json.dumps(asdict(ready), indent=2) + "\n")
 
 
-def read(path: Path) -> Ready:
+def read(path: Path) -> ReadyFile:
     """The content of a ready file. Raises TargetError when it is missing or not one."""
     try:
         text = read_text(path, error=TargetError)
@@ -47,7 +47,7 @@ def read(path: Path) -> Ready:
             f"no simulated vCenter has written {path}", hint="gpuops sim serve --ready-file FILE writes it"
         ) from None
     try:
-        return _checked(Ready(**parse_json(text)))
+        return _checked(ReadyFile(**parse_json(text)))
     except NOT_PARSED as error:
         raise TargetError(
             f"{path} is not a ready file of a simulated vCenter: {error}",
@@ -55,7 +55,7 @@ def read(path: Path) -> Ready:
         ) from error
 
 
-def _checked(ready: Ready) -> Ready:
+def _checked(ready: ReadyFile) -> ReadyFile:
     """The same. Raises ValueError for values of another kind: to end process -1 would end all of them."""
     texts = (ready.url, ready.username, ready.password, ready.ca_file or "")
     if not all(isinstance(each, str) for each in texts) or not ready.url.startswith(("http://", "https://")):

@@ -10,7 +10,7 @@ from xml.parsers import expat
 from lxml import etree
 from pyVmomi import SoapAdapter, VmomiSupport, vmodl
 
-from gpuops.sim.core.encoder import NAMESPACE, Raw, encoder, escape
+from gpuops.sim.core.encoder import NAMESPACE, EncodedXml, encoder, escape
 from gpuops.sim.core.managed_object import ManagedObject
 
 _ENVELOPE: Final = f"{{{SoapAdapter.XMLNS_SOAPENV}}}"
@@ -26,7 +26,7 @@ _TAIL: Final = "</soapenv:Body></soapenv:Envelope>"
 _OPERATION_ID_HEADERS: Final = ("operationID", "opID", "activationID")
 
 
-class Unintelligible(ValueError):
+class InvalidEnvelope(ValueError):
     """The request is no SOAP envelope, or not one that a vSphere client sends."""
 
 
@@ -66,19 +66,19 @@ def service_versions(newest: str) -> bytes:
 
 
 def parse(body: bytes) -> SoapRequest:
-    """The request in an envelope. Raises Unintelligible."""
+    """The request in an envelope. Raises InvalidEnvelope."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     try:
         envelope = etree.fromstring(body, parser)
     except etree.XMLSyntaxError as error:
-        raise Unintelligible(f"not XML: {error}") from error
+        raise InvalidEnvelope(f"not XML: {error}") from error
     content = envelope.find(f"{_ENVELOPE}Body")
     if content is None or len(content) == 0:
-        raise Unintelligible("no SOAP body")
+        raise InvalidEnvelope("no SOAP body")
     element = content[0]
     this = next((child for child in element if etree.QName(child).localname == "_this"), None)
     if this is None:
-        raise Unintelligible("a request names the object it is for in _this")
+        raise InvalidEnvelope("a request names the object it is for in _this")
     return SoapRequest(
         method=etree.QName(element).localname,
         receiver_type=this.get("type", "").rsplit(":", 1)[-1],
@@ -148,7 +148,7 @@ def decode(element: Any, expected: Any, version: str) -> Any:
 
 def reply(method: str, result: Any, static: Any, version: str) -> bytes:
     """The 200 reply with a method's result; a void or unset one has no returnval."""
-    parts = result.parts if isinstance(result, Raw) else [_returned(result, static, version).encode()]
+    parts = result.parts if isinstance(result, EncodedXml) else [_returned(result, static, version).encode()]
     head, tail = f'{_HEAD}<{method}Response xmlns="{NAMESPACE}">', f"</{method}Response>{_TAIL}"
     return b"".join((head.encode(), *parts, tail.encode()))
 

@@ -11,8 +11,8 @@ from pyVim.connect import VimSessionOrientedStub
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import UsageError
+from gpuops.sim.fault_injection.rule import Effect, Phase, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Phase, Rule
 from gpuops.sim.world import World
 from tests.sim.test_tasks import machine
 
@@ -102,7 +102,7 @@ def test_probability_comes_from_the_seed(world: World, si: Any) -> None:
     rule = Rule(Effect.FAULT, method="CurrentTime", times=None, probability=0.5)
 
     def run() -> list[bool]:
-        world.injector.__init__(world, 4, world.injector.happenings)  # type: ignore[misc]
+        world.injector.__init__(world, 4, world.injector.outside_events)  # type: ignore[misc]
         world.injector.add(rule)
         struck = []
         for _ in range(20):

@@ -14,8 +14,8 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import GpuopsError, UsageError, VcenterUnreachable
 from gpuops.sim.wire import ready_file as ready
-from gpuops.sim.wire.ready_file import Ready
-from gpuops.sim.wire.remote import Remote
+from gpuops.sim.wire.ready_file import ReadyFile
+from gpuops.sim.wire.sim_client import SimClient
 
 BEGIN_S: Final = 120.0
 """The largest fleet is built in less."""
@@ -24,7 +24,7 @@ _OF_OTHERS: Final = ("GPUOPS_", "VMWARE_", "GOVC_", "PG")
 """Variables with passwords among them, for this tool, Ansible's collections, govc and PostgreSQL's clients."""
 
 
-def serving(path: Path) -> Ready | None:
+def running_server(path: Path) -> ReadyFile | None:
     """The simulated vCenter that this ready file leads to, if it answers; None = there is none.
 
     Raises TargetError for a file that is something else.
@@ -33,13 +33,13 @@ def serving(path: Path) -> Ready | None:
         return None
     found = ready.read(path)
     try:
-        Remote(found).clock()
+        SimClient(found).clock()
     except GpuopsError:
         return None  # it was killed, and another process may have its port
     return found
 
 
-def start(path: Path, options: list[str]) -> Ready:
+def start(path: Path, options: list[str]) -> ReadyFile:
     """Starts `gpuops sim serve` with these options, apart from this process. Raises UsageError with what it said."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not name.startswith(_OF_OTHERS)}
 
 
-def stop(path: Path, found: Ready) -> None:
+def stop(path: Path, found: ReadyFile) -> None:
     """Ends it, and waits until its state is kept. Raises VcenterUnreachable for one that does not end."""
     try:
         os.kill(found.pid, signal.SIGTERM)

@@ -23,7 +23,7 @@ TAKEN_AGO: Final = timedelta(days=7)
 """How old the snapshot is."""
 
 
-def reverted(vm: VmEntity, call: Call, was: Power) -> None:
+def revert(vm: VmEntity, call: Call, was: Power) -> None:
     """RevertToSnapshot_Task, at its end, for a snapshot that was taken when the VM was off, suspended or running.
 
     A running VM is restored from its memory as a suspended one is, and stays suspended where no GPU is free for it

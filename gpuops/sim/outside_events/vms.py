@@ -10,21 +10,21 @@ from pyVmomi import vmodl
 from gpuops.sim.core.call import Call
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.inventory.registration import enter, leave, new_moid, new_uuid
-from gpuops.sim.operations import power, reverting
+from gpuops.sim.operations import power, snapshot_revert
 from gpuops.sim.operations.host_admission import Admission, admission
 from gpuops.sim.operations.recording import facts, recorded
 from gpuops.sim.state.vm_state import Power
 
 if TYPE_CHECKING:
+    from gpuops.sim.fault_injection.rule import Rule
     from gpuops.sim.inventory.entities import HostEntity, VmEntity
-    from gpuops.sim.trouble.rule import Rule
 
 ANOTHER_NAME: Final = "{}-renamed"
 WORKING_MHZ: Final = 5200
 """CPU of a desktop that somebody works with."""
 
 
-def deleted(vm: VmEntity, rule: Rule) -> None:
+def delete(vm: VmEntity, rule: Rule) -> None:
     """Somebody removes it with its files, running or not."""
     call = somebody(vm.world, "Destroy_Task")
     if vm.state.power is not Power.OFF:
@@ -34,9 +34,9 @@ def deleted(vm: VmEntity, rule: Rule) -> None:
     leave(vm)
 
 
-def recreated(vm: VmEntity, rule: Rule) -> None:
+def recreate(vm: VmEntity, rule: Rule) -> None:
     """It is gone, and another VM has its name: same folder, same host, off, with an identity of its own."""
-    deleted(vm, rule)
+    delete(vm, rule)
     state = copy.copy(vm.state)
     state.uuid, state.instance_uuid = new_uuid(vm.world), new_uuid(vm.world)
     state.attributes, state.snapshots = {}, ()
@@ -45,14 +45,14 @@ def recreated(vm: VmEntity, rule: Rule) -> None:
     made.world.ledger.record(somebody(vm.world, "CreateVM_Task"), made, before={}, after=facts(state))
 
 
-def inaccessible(vm: VmEntity, rule: Rule) -> None:
+def make_inaccessible(vm: VmEntity, rule: Rule) -> None:
     """vCenter cannot reach its files: runtime.connectionState says so (vSphere API reference)."""
     _connection(vm, "inaccessible")
     if rule.for_s:
         vm.world.clock.schedule(rule.for_s, lambda: _connection(vm, None), background=True)
 
 
-def renamed(vm: VmEntity, rule: Rule) -> None:
+def rename(vm: VmEntity, rule: Rule) -> None:
     """Somebody gives it another name."""
     before = vm.name
     vm.rename(ANOTHER_NAME.format(before))
@@ -61,7 +61,7 @@ def renamed(vm: VmEntity, rule: Rule) -> None:
     vm.world.ledger.record(call, vm, before={"name": before}, after={"name": vm.name})
 
 
-def refiled(vm: VmEntity, rule: Rule) -> None:
+def move_to_parent_folder(vm: VmEntity, rule: Rule) -> None:
     """Somebody moves it to the folder that holds its own."""
     own = vm.world.get(vm.state.folder)
     above = vm.world.get(own.parent)
@@ -72,38 +72,38 @@ def refiled(vm: VmEntity, rule: Rule) -> None:
     vm.world.ledger.record(call, vm, before={"folder": own.moid}, after={"folder": above.moid})
 
 
-def stopped(vm: VmEntity, rule: Rule) -> None:
+def power_off(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it off; of a suspended VM that discards the suspended state."""
     if vm.state.power is not Power.OFF:
         power.stop(vm, somebody(vm.world, "PowerOffVM_Task"), clean=False)
 
 
-def reverted_to_off(vm: VmEntity, rule: Rule) -> None:
+def revert_to_off(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken when it was off, or without its memory."""
-    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
+    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.OFF)
 
 
-def reverted_to_suspended(vm: VmEntity, rule: Rule) -> None:
+def revert_to_suspended(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken when it was suspended."""
-    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
+    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.SUSPENDED)
 
 
-def reverted_to_running(vm: VmEntity, rule: Rule) -> None:
+def revert_to_running(vm: VmEntity, rule: Rule) -> None:
     """Somebody reverts it to a snapshot that was taken, with its memory, when it ran."""
-    reverting.reverted(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
+    snapshot_revert.revert(vm, somebody(vm.world, "RevertToSnapshot_Task"), Power.ON)
 
 
-def started(vm: VmEntity, rule: Rule) -> None:
+def power_on(vm: VmEntity, rule: Rule) -> None:
     """Somebody powers it on, or resumes it; refused as anybody's power-on would be."""
     _tried(lambda call: power.power_on(vm, call, None), somebody(vm.world, "PowerOnVM_Task"))
 
 
-def suspended(vm: VmEntity, rule: Rule) -> None:
+def suspend(vm: VmEntity, rule: Rule) -> None:
     """Somebody suspends it."""
     _tried(lambda call: power.suspend(vm, call), somebody(vm.world, "SuspendVM_Task"))
 
 
-def elsewhere(vm: VmEntity, rule: Rule) -> None:
+def move_to_another_host(vm: VmEntity, rule: Rule) -> None:
     """DRS moves it while it runs, or HA registers it anew when it does not: it is on another host of its cluster."""
     call = Call(method="MigrateVM_Task", version=vm.world.api_version)
     for target in vm.host().compute_resource().hosts():
@@ -116,13 +116,13 @@ def elsewhere(vm: VmEntity, rule: Rule) -> None:
             return
 
 
-def busy(vm: VmEntity, rule: Rule) -> None:
+def start_task(vm: VmEntity, rule: Rule) -> None:
     """A task of somebody else runs on it for `for_s`: TaskInProgress to everyone."""
     call = somebody(vm.world, "ReconfigVM_Task")
     _tried(lambda call: vm.world.tasks.start(call, "ReconfigVM_Task", vm, rule.for_s or 60.0), call)
 
 
-def used(vm: VmEntity, rule: Rule) -> None:
+def use_desktop(vm: VmEntity, rule: Rule) -> None:
     """Somebody works with it by remote desktop, for `for_s` or for good: its CPU tells, and no console does."""
     idle_mhz = vm.state.cpu_usage_mhz
     _uses(vm, WORKING_MHZ)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from gpuops.sim.vcenter.authority import READ_ONLY
 
 if TYPE_CHECKING:
+    from gpuops.sim.fault_injection.rule import Rule
     from gpuops.sim.inventory.entities import DatastoreEntity
     from gpuops.sim.inventory.managed_entity import ManagedEntity
-    from gpuops.sim.trouble.rule import Rule
     from gpuops.sim.world import World
 
 RESTART_S: Final = 300.0
@@ -19,7 +19,7 @@ STALE_S: Final = 90.0
 """How long old values are shown unless the rule has another time."""
 
 
-def full(store: DatastoreEntity, rule: Rule) -> None:
+def fill_datastore(store: DatastoreEntity, rule: Rule) -> None:
     """Another user fills it completely, for `for_s`."""
     taken_mib = store.free_mib
     store.use(taken_mib)
@@ -27,14 +27,14 @@ def full(store: DatastoreEntity, rule: Rule) -> None:
         store.world.clock.schedule(rule.for_s, lambda: store.use(-taken_mib), background=True)
 
 
-def gone(store: DatastoreEntity, rule: Rule) -> None:
+def lose_datastore(store: DatastoreEntity, rule: Rule) -> None:
     """All paths to it are down, for `for_s`: its VMs are inaccessible."""
     _reachable(store, reachable=False)
     if rule.for_s:
         store.world.clock.schedule(rule.for_s, lambda: _reachable(store, reachable=True), background=True)
 
 
-def restarted(world: World, rule: Rule) -> None:
+def restart_vcenter(world: World, rule: Rule) -> None:
     """vCenter restarts: no answer for a while, then every session is over and no old task is known.
 
     The hosts go on meanwhile: what they were doing, they end.
@@ -46,12 +46,12 @@ def restarted(world: World, rule: Rule) -> None:
     world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
 
 
-def away(world: World, rule: Rule) -> None:
+def lose_vcenter(world: World, rule: Rule) -> None:
     """vCenter is not reached for a while: the network is down. vCenter itself goes on."""
     world.down_until = world.clock.now() + timedelta(seconds=rule.for_s or RESTART_S)
 
 
-def revoked(world: World, rule: Rule) -> None:
+def revoke_permissions(world: World, rule: Rule) -> None:
     """Every login may only read from now on, or for `for_s`."""
     users = list(world.sessions.passwords)
     for user in users:
@@ -65,20 +65,20 @@ def revoked(world: World, rule: Rule) -> None:
         world.clock.schedule(rule.for_s, given_back, background=True)
 
 
-def frozen(entity: ManagedEntity, rule: Rule) -> None:
+def freeze_properties(entity: ManagedEntity, rule: Rule) -> None:
     """Its properties are shown for `for_s` as they were last read, whatever changes."""
     world, moid = entity.world, entity.moid
     world.fragments.freeze(moid)
     world.clock.schedule(rule.for_s or STALE_S, lambda: world.fragments.thaw(moid), background=True)
 
 
-def another_certificate(world: World, rule: Rule) -> None:
+def change_certificate(world: World, rule: Rule) -> None:
     """It shows a certificate of another authority from now on, and every connection ends."""
     if world.change_certificate is not None:
         world.change_certificate()
 
 
-def skewed(world: World, rule: Rule) -> None:
+def skew_clock(world: World, rule: Rule) -> None:
     """Its clock is off by `delay_s` from now on."""
     world.skew = timedelta(seconds=rule.delay_s)
 

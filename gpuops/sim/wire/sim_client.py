@@ -12,17 +12,17 @@ from urllib.parse import urlsplit
 
 from gpuops.config.file import parse_json
 from gpuops.errors import LoginRefused, ProtocolError, UsageError, VcenterUnreachable
-from gpuops.sim.trouble.rule import Rule
-from gpuops.sim.wire.ready_file import Ready
+from gpuops.sim.fault_injection.rule import Rule
+from gpuops.sim.wire.ready_file import ReadyFile
 
 PREFIX: Final = "/gpuops-sim"
 TIMEOUT_S: Final = 60.0
 
 
-class Remote:
+class SimClient:
     """A running simulated vCenter, as its ready file names it."""
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, ready: ReadyFile) -> None:
         self._ready = ready
 
     def ledger(self, *, after_sequence: int = 0) -> list[dict[str, Any]]:

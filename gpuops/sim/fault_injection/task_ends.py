@@ -37,7 +37,7 @@ def waits_for_answer(store: ObjectStore, entity: Any) -> bool:
     return True
 
 
-class Unanswered:
+class AwaitingAnswer:
     """A task that waits for the answer to its VM's question, and ends at the first check after it, as in vCenter.
 
     It is called at the answer and does not poll: a night would have seven thousand polls.

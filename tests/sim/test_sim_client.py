@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpuops.errors import LoginRefused, TargetError, UsageError, VcenterUnreachable
+from gpuops.sim.fault_injection.rule import Effect, Rule
 from gpuops.sim.server import SimServer
-from gpuops.sim.trouble.rule import Effect, Rule
 from gpuops.sim.wire import ready_file
-from gpuops.sim.wire.ready_file import Ready
-from gpuops.sim.wire.remote import Remote
+from gpuops.sim.wire.ready_file import ReadyFile
+from gpuops.sim.wire.sim_client import SimClient
 from gpuops.sim.world import World
 from tests.sim.small_world import small_world
 from tests.sim.test_tasks import machine
@@ -41,7 +41,7 @@ def test_what_is_no_ready_file_is_said(tmp_path: Path, content: str | None) -> N
 
 
 def test_the_ledger_is_read_from_outside(world: World, server: SimServer, si: Any) -> None:
-    remote = Remote(ready_file.of(server))
+    remote = SimClient(ready_file.of(server))
     machine(si).PowerOnVM_Task()
     assert remote.ledger() == []
     remote.advance(10)
@@ -52,7 +52,7 @@ def test_the_ledger_is_read_from_outside(world: World, server: SimServer, si: An
 
 
 def test_trouble_is_injected_from_outside(server: SimServer, si: Any) -> None:
-    remote = Remote(ready_file.of(server))
+    remote = SimClient(ready_file.of(server))
     remote.inject(Rule(Effect.HTTP, method="CurrentTime", times=None))
     with pytest.raises(Exception, match="503"):
         si.CurrentTime()
@@ -61,7 +61,7 @@ def test_trouble_is_injected_from_outside(server: SimServer, si: Any) -> None:
 
 
 def test_state_is_saved_and_restored_by_whoever_built_the_world(world: World, server: SimServer) -> None:
-    remote = Remote(ready_file.of(server))
+    remote = SimClient(ready_file.of(server))
     with pytest.raises(UsageError, match="no state"):
         remote.state()
     kept: dict[str, Any] = {"vms": 3}
@@ -72,14 +72,14 @@ def test_state_is_saved_and_restored_by_whoever_built_the_world(world: World, se
 
 
 def test_the_door_wants_the_password(server: SimServer) -> None:
-    wrong = Ready(server.url, server.username, "wrong", server.ca_file, server.pid)
+    wrong = ReadyFile(server.url, server.username, "wrong", server.ca_file, server.pid)
     with pytest.raises(LoginRefused):
-        Remote(wrong).ledger()
+        SimClient(wrong).ledger()
 
 
 def test_over_tls_with_its_own_authority() -> None:
     with SimServer(small_world()) as server:
-        remote = Remote(ready_file.of(server))
+        remote = SimClient(ready_file.of(server))
         assert remote.clock()["mode"] == "virtual"
     with pytest.raises(VcenterUnreachable):
         remote.clock()

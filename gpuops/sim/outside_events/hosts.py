@@ -13,8 +13,8 @@ from gpuops.sim.state.board import GpuMode
 from gpuops.sim.state.host_state import REBOOT_S
 
 if TYPE_CHECKING:
+    from gpuops.sim.fault_injection.rule import Rule
     from gpuops.sim.inventory.entities import HostEntity
-    from gpuops.sim.trouble.rule import Rule
 
 OTHER_SCHEDULER: Final = "NVreg_RegistryDwords=RmPVMRL=0x11"
 """Fixed share (NVIDIA vGPU documentation, RmPVMRL)."""
@@ -22,7 +22,7 @@ AGAIN_AFTER_S: Final = 600.0
 """How long a host is away unless the rule says otherwise: a server needs ten minutes to boot."""
 
 
-def gpu_failed(host: HostEntity, rule: Rule) -> None:
+def fail_gpu(host: HostEntity, rule: Rule) -> None:
     """Its first GPU falls off the bus: the VMs on it stop, the host shows it no more."""
     if not host.state.gpus:
         return
@@ -38,41 +38,41 @@ def gpu_failed(host: HostEntity, rule: Rule) -> None:
     host.load_changed()
 
 
-def crashed(host: HostEntity, rule: Rule) -> None:
+def crash(host: HostEntity, rule: Rule) -> None:
     """It stops at once, its VMs with it; it is back after `for_s`, they are not."""
     if host.state.connection != "connected":
         return
     maintenance.go_down(host, _own(host, "HostCrash"), rule.for_s or AGAIN_AFTER_S)
 
 
-def disconnected(host: HostEntity, rule: Rule) -> None:
+def disconnect(host: HostEntity, rule: Rule) -> None:
     """vCenter loses sight of it for `for_s`; what runs there runs on."""
     _connection(host, "notResponding")
     if rule.for_s:
         host.world.clock.schedule(rule.for_s, lambda: _connection(host, "connected"), background=True)
 
 
-def stays_down(host: HostEntity, rule: Rule) -> None:
+def stay_down_after_reboot(host: HostEntity, rule: Rule) -> None:
     """From its next reboot it does not come back; or so much later, where the rule says so."""
     host.boot.takes_s = REBOOT_S + rule.for_s if rule.for_s else None
 
 
-def reverted(host: HostEntity, rule: Rule) -> None:
+def revert_module_options(host: HostEntity, rule: Rule) -> None:
     """At its next boot a host profile sets its module options back to those that are loaded now."""
     host.boot.options = host.state.loaded_module_options
 
 
-def forgets_mig(host: HostEntity, rule: Rule) -> None:
+def forget_mig(host: HostEntity, rule: Rule) -> None:
     """Its next boot leaves its GPUs out of MIG mode, asked for or in force: not on every system it survives one."""
     host.boot.forgets_mig = True
 
 
-def driverless(host: HostEntity, rule: Rule) -> None:
+def boot_without_driver(host: HostEntity, rule: Rule) -> None:
     """After its next boot its GPU driver is not there, or `for_s` later."""
     host.boot.driver_late_s = rule.for_s or None
 
 
-def scheduler_changed(host: HostEntity, rule: Rule) -> None:
+def change_scheduler(host: HostEntity, rule: Rule) -> None:
     """Somebody sets another vGPU scheduler: it is pending until the next boot."""
     before, host.state.module_options = host.state.module_options, OTHER_SCHEDULER
     call = somebody(host.world, "UpdateModuleOptionString")
@@ -82,16 +82,16 @@ def scheduler_changed(host: HostEntity, rule: Rule) -> None:
     host.touch("summary")
 
 
-def mixed_size_off(host: HostEntity, rule: Rule) -> None:
+def turn_mixed_size_off(host: HostEntity, rule: Rule) -> None:
     """It boots anew, and gives each of its GPUs to vGPUs of one size alone from then on."""
-    crashed(host, rule)
+    crash(host, rule)
     for gpu in host.state.gpus:
         if gpu.mode is GpuMode.MIXED_SIZE:
             gpu.mode = GpuMode.SAME_SIZE
     host.graphics_changed()
 
 
-def maintenance_wanted(host: HostEntity, rule: Rule) -> None:
+def enter_maintenance(host: HostEntity, rule: Rule) -> None:
     """Somebody asks it to enter maintenance mode: it waits for the VMs that run there."""
     try:
         maintenance.enter(host, somebody(host.world, "EnterMaintenanceMode_Task"), 0)

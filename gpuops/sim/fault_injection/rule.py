@@ -83,7 +83,7 @@ class Effect(StrEnum):
     """The GPU that a VM leaves by it stays taken for `delay_s`."""
     # beside the calls
     HAPPEN = "happen"
-    """`happening` strikes the objects that match `target`, at a call that matches, or `at_s` from now."""
+    """`happening` is done to the objects that match `target`, at a call that matches, or `at_s` from now."""
 
 
 class Phase(StrEnum):
@@ -140,7 +140,7 @@ class Rule:
     at_s: Seconds | None = None
     """Virtual seconds after the rule was added; None = at a call."""
     for_s: Seconds = 0.0
-    """How long a happening lasts, where it can end by itself; 0 = for good."""
+    """How long the outside event lasts, where it can end by itself; 0 = for good."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Rule:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuops.sim.happenings.by_name import HAPPENINGS
-from gpuops.sim.trouble.rule import Effect, Rule
+from gpuops.sim.fault_injection.rule import Effect, Rule
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from tests.sim.lab import Lab, served
 
 
@@ -21,7 +21,7 @@ def revert(lab: Lab, name: str, to: str) -> None:
     happening = f"vm.reverted_to_{to}"
     vms = [vm for vm in lab.world.by_type("VirtualMachine") if vm.name == name]
     with lab.world.lock:
-        HAPPENINGS[happening].strike(lab.world, vms, Rule(Effect.HAPPEN, happening=happening))
+        OUTSIDE_EVENTS[happening].strike(lab.world, vms, Rule(Effect.HAPPEN, happening=happening))
 
 
 @pytest.mark.parametrize("name", ["vdi-01", "vdi-11"], ids=["running", "suspended"])

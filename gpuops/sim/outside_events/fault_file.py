@@ -20,10 +20,10 @@ from typing import Any
 
 from gpuops.config.yaml_file import parse_yaml, read_text
 from gpuops.errors import UsageError
-from gpuops.sim.happenings.by_name import HAPPENINGS
-from gpuops.sim.trouble.catalogue import catalogue, rules_of
-from gpuops.sim.trouble.injector import checked
-from gpuops.sim.trouble.rule import Rule
+from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
+from gpuops.sim.fault_injection.injector import checked
+from gpuops.sim.fault_injection.rule import Rule
+from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 
 
 def read(path: Path) -> tuple[Rule, ...]:
@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     for number, entry in enumerate(document["faults"], start=1):
         try:
-            rules += [checked(rule, HAPPENINGS) for rule in _rules(entry)]
+            rules += [checked(rule, OUTSIDE_EVENTS) for rule in _rules(entry)]
         except UsageError as error:
             raise UsageError(f"{path}, fault {number}: {error.message}", hint=error.hint) from error
     return tuple(rules)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from gpuops.errors import UsageError
-from gpuops.sim.trouble.rule import Rule
+from gpuops.sim.fault_injection.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fault:
 @cache
 def catalogue() -> Mapping[str, Fault]:
     """Every fault by its id, in the order of the file."""
-    source = resources.files("gpuops.sim.trouble").joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    source = resources.files("gpuops.sim.fault_injection").joinpath("catalogue.yaml").read_text(encoding="utf-8")
     return {
         name: Fault(name, entry["sees"], tuple(Rule.from_json(rule) for rule in entry["rules"]))
         for name, entry in yaml.safe_load(source).items()

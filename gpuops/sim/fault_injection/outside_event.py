@@ -1,4 +1,4 @@
-"""One kind of event beside the calls of the tested client, such as a deleted VM or a lost host."""
+"""One kind of event outside the calls of the tested client, such as a deleted VM; rules name it as `happening`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpuops.sim.core.registry import is_kind_of
 if TYPE_CHECKING:
     from gpuops.sim.core.managed_object import ManagedObject
     from gpuops.sim.core.object_store import ObjectStore
-    from gpuops.sim.trouble.rule import Rule
+    from gpuops.sim.fault_injection.rule import Rule
 
 Act = Callable[[Any, "Rule"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """What happens to each object of a type that is meant; with no type, once to the whole site."""
+class OutsideEvent:
+    """What is done to each targeted object of a type; with no type, once to the whole vCenter."""
 
     kind: str
     act: Act
@@ -27,7 +27,7 @@ class Happening:
     """Whether it changes what vCenter answers and nothing that it keeps."""
 
     def strike(self, store: ObjectStore, targets: Iterable[ManagedObject], rule: Rule) -> None:
-        """Let it happen."""
+        """Does it to the targets."""
         if not self.kind:
             self.act(store, rule)
             return
@@ -36,9 +36,9 @@ class Happening:
                 self.act(target, rule)
 
 
-def named(name: str, happenings: Mapping[str, Happening]) -> Happening:
-    """The happening of that name. Raises UsageError."""
+def named(name: str, outside_events: Mapping[str, OutsideEvent]) -> OutsideEvent:
+    """The event that a rule names as its `happening`. Raises UsageError."""
     try:
-        return happenings[name]
+        return outside_events[name]
     except KeyError:
-        raise UsageError(f"no happening is called {name!r}", hint=f"there are: {', '.join(happenings)}") from None
+        raise UsageError(f"no happening is called {name!r}", hint=f"there are: {', '.join(outside_events)}") from None

@@ -12,9 +12,9 @@ from pyVmomi import VmomiSupport
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.encoder import NAMESPACE
-from gpuops.sim.trouble.happening import Happening, named
-from gpuops.sim.trouble.rule import REPLIES, TASKS, Effect, Ending, Phase, Rule
-from gpuops.sim.trouble.typed_fault import fault_type, make_fault
+from gpuops.sim.fault_injection.outside_event import OutsideEvent, named
+from gpuops.sim.fault_injection.rule import REPLIES, TASKS, Effect, Ending, Phase, Rule
+from gpuops.sim.fault_injection.typed_fault import fault_type, make_fault
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -51,12 +51,12 @@ class TaskTrouble:
 
 
 @dataclass(slots=True)
-class Armed:
-    """A rule and how often it was matched and has struck."""
+class ActiveRule:
+    """A rule of this world, how often it matched a call, and how often it was applied."""
 
     rule: Rule
     phase: Phase | None
-    """When it strikes a call; None = it strikes no call."""
+    """When it applies to a call; None = it applies to no call."""
     matched: int = 0
     struck: int = 0
 
@@ -64,18 +64,18 @@ class Armed:
 class Injector:
     """The rules of a world, none to begin with."""
 
-    def __init__(self, store: ObjectStore, seed: int, happenings: Mapping[str, Happening]) -> None:
+    def __init__(self, store: ObjectStore, seed: int, outside_events: Mapping[str, OutsideEvent]) -> None:
         self._store = store
-        self.happenings = happenings
+        self.outside_events = outside_events
         """What a rule can let happen, by name."""
         self._rng = random.Random(f"{seed}:inject")  # noqa: S311 - reproducible trouble, no secrets
-        self._armed: list[Armed] = []
-        self._by_method: dict[str, tuple[Armed, ...]] = {}
+        self._armed: list[ActiveRule] = []
+        self._by_method: dict[str, tuple[ActiveRule, ...]] = {}
         """The rules by method, kept because every call looks here and most methods have none."""
         self.on_strike: Callable[[Rule, tuple[ManagedObject, ...]], None] = lambda rule, targets: None
-        """Called with each rule that takes effect, and the objects that it strikes."""
-        self.before_happening: Callable[[], None] = lambda: None
-        """Called just before a happening changes the world."""
+        """Called with each rule that takes effect, and the objects that it applies to."""
+        self.before_outside_event: Callable[[], None] = lambda: None
+        """Called just before an outside event changes the world."""
         self.hides = False
         """Whether a rule may keep a property from its reader: asked before every read."""
 
@@ -84,13 +84,13 @@ class Injector:
         return tuple(each.rule for each in self._armed)
 
     def struck(self) -> list[tuple[Rule, int]]:
-        """Each rule and how often it has struck."""
+        """Each rule and how often it was applied."""
         return [(each.rule, each.struck) for each in self._armed]
 
     def add(self, rule: Rule) -> None:
-        """From now on, strike what this rule matches. Raises UsageError for one that can strike nothing."""
-        checked(rule, self.happenings)
-        armed = Armed(rule, rule.phase_of_calls())
+        """Applies this rule from now on. Raises UsageError for a rule that can apply to nothing."""
+        checked(rule, self.outside_events)
+        armed = ActiveRule(rule, rule.phase_of_calls())
         self._armed.append(armed)
         self._by_method.clear()
         self.hides = self.hides or rule.effect is Effect.MISSING
@@ -98,8 +98,8 @@ class Injector:
             self._store.clock.schedule(rule.at_s, lambda: self._happen(armed), background=True)
 
     def happen(self, rule: Rule) -> None:
-        """Let the happening of this rule strike now. Raises UsageError for one that can strike nothing."""
-        armed = Armed(checked(rule, self.happenings), None, struck=1)
+        """Applies the outside event of this rule now. Raises UsageError for a rule that can apply to nothing."""
+        armed = ActiveRule(checked(rule, self.outside_events), None, struck=1)
         self._armed.append(armed)
         self._by_method.clear()
         self._happen(armed)
@@ -149,7 +149,7 @@ class Injector:
         for armed in self._of(call.method):
             if armed.phase is not phase:
                 continue
-            # A happening is addressed by its call, and strikes other objects than that call's.
+            # A rule with an outside event is matched by a call, and applies to other objects than that call's.
             target = None if armed.rule.effect is Effect.HAPPEN else receiver
             if self._strikes(armed, target):
                 interruption = self._interruption(armed, call, receiver)
@@ -157,7 +157,7 @@ class Injector:
                     return interruption
         return None
 
-    def _of(self, method: str) -> tuple[Armed, ...]:
+    def _of(self, method: str) -> tuple[ActiveRule, ...]:
         """The rules that match this method, in order."""
         found = self._by_method.get(method)
         if found is None:
@@ -165,8 +165,8 @@ class Injector:
             self._by_method[method] = found
         return found
 
-    def _strikes(self, armed: Armed, target: ManagedObject | None) -> bool:
-        """Whether a rule that matches the method strikes this object now; counts both."""
+    def _strikes(self, armed: ActiveRule, target: ManagedObject | None) -> bool:
+        """Whether a rule that matches the method applies to this object now; counts both."""
         rule = armed.rule
         if not (target is None or matches(target, rule.target)):
             return False
@@ -182,7 +182,7 @@ class Injector:
             self.on_strike(rule, () if target is None else (target,))
         return True
 
-    def _interruption(self, armed: Armed, call: Call, receiver: ManagedObject) -> Interruption | None:
+    def _interruption(self, armed: ActiveRule, call: Call, receiver: ManagedObject) -> Interruption | None:
         rule = armed.rule
         match rule.effect:
             case effect if effect in REPLIES:
@@ -207,27 +207,27 @@ class Injector:
             self._store.sessions.close(call.session)
             call.session = None
 
-    def _happen(self, armed: Armed) -> None:
+    def _happen(self, armed: ActiveRule) -> None:
         rule = armed.rule
         if rule.at_s is not None:
             if armed not in self._armed:
                 return  # cleared meanwhile
             armed.struck += 1
-        happening = named(rule.happening, self.happenings)
+        happening = named(rule.happening, self.outside_events)
         targets = [obj for obj in self._store.registry if matches(obj, rule.target)]
-        self.before_happening()
+        self.before_outside_event()
         changes = self._store.changes
         happening.strike(self._store, targets, rule)
         if self._store.changes > changes or happening.is_unseen:
             self.on_strike(rule, tuple(targets))
 
 
-def checked(rule: Rule, happenings: Mapping[str, Happening]) -> Rule:
+def checked(rule: Rule, outside_events: Mapping[str, OutsideEvent]) -> Rule:
     """The rule. Raises UsageError where its fault, its happening or its method is none."""
     if rule.effect in (Effect.FAULT, Effect.TASK, Effect.KILL) or (rule.effect is Effect.MISSING and rule.fault):
         fault_type(rule.fault)
     if rule.effect is Effect.HAPPEN:
-        named(rule.happening, happenings)
+        named(rule.happening, outside_events)
     if not any(wild in rule.method for wild in "*?[") and not _is_method(rule.method):
         raise UsageError(
             f"no method of the vSphere API is called {rule.method!r}",
