@@ -52,7 +52,7 @@ class Session:
                 self.api_version = negotiate(connection, target.address)
             finally:
                 connection.close()
-        except (*network.LOST_ERRORS, network.Unreadable) as error:
+        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             raise network.connection_error(target, error) from error
         with self.wire() as wire:
             self.service, self.about = self._introduce(wire)

@@ -14,17 +14,17 @@ from gpuops.model.gpu import GraphicsType, PciAddress, VgpuMode
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, Firmware, OtherPassthrough, PowerState, VgpuDevice, Vm
 from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.reader import Found, _objects
+from gpuops.vsphere.reading.reader import ReadObject, _objects
 from gpuops.vsphere.transport.wire import SessionEnded, parsed
 
 XSI = 'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
 
 
-def found(kind: str, properties: Mapping[str, str], unreadable: tuple[str, ...] = ()) -> Found:
+def found(kind: str, properties: Mapping[str, str], unreadable: tuple[str, ...] = ()) -> ReadObject:
     values = {
         path: etree.fromstring(f'<val xmlns="urn:vim25" {XSI}>{inner}</val>') for path, inner in properties.items()
     }
-    return Found(kind, "object-1", values, unreadable)
+    return ReadObject(kind, "object-1", values, unreadable)
 
 
 def device(key: int, backing_type: str, backing: str, *, kind: str = "VirtualPCIPassthrough") -> str:

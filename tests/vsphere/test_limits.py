@@ -96,13 +96,13 @@ def flood(end: socket.socket) -> None:
 
 
 def test_a_reply_has_a_size() -> None:
-    with answering(flood) as connection, pytest.raises(network.Unreadable, match="in one reply"):
+    with answering(flood) as connection, pytest.raises(network.UnreadableReply, match="in one reply"):
         ask(connection, within_s=5)
 
 
 def test_nothing_is_unpacked() -> None:
     head = OK + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
-    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(network.Unreadable, match="packed"):
+    with answering(lambda end: end.sendall(head)) as connection, pytest.raises(network.UnreadableReply, match="packed"):
         ask(connection)
 
 
@@ -116,15 +116,15 @@ def test_nothing_is_unpacked() -> None:
     ids=["document type", "elements"],
 )
 def test_what_no_parser_gets(read: Callable[[bytes], Any], received: bytes, said_of_it: str) -> None:
-    with pytest.raises(network.Unreadable, match=re.escape(said_of_it)):
+    with pytest.raises(network.UnreadableReply, match=re.escape(said_of_it)):
         read(received)
 
 
 def test_what_lxml_never_has() -> None:
     assert reply.elements(b"<a>" * 256 + b"</a>" * 256) is not None
-    with pytest.raises(network.Unreadable, match="depth"):
+    with pytest.raises(network.UnreadableReply, match="depth"):
         reply.elements(b"<a>" * 257 + b"</a>" * 257)
-    with pytest.raises(network.Unreadable, match="not XML"):
+    with pytest.raises(network.UnreadableReply, match="not XML"):
         reply.elements(said(f"<returnval>{'x' * 10_000_001}</returnval>"))
 
 
@@ -138,7 +138,7 @@ def test_what_lxml_never_has() -> None:
     ids=["depth", "text", "id"],
 )
 def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
-    with pytest.raises(network.Unreadable, match=said_of_it):
+    with pytest.raises(network.UnreadableReply, match=said_of_it):
         stub.deserialised(received, datetime, None)
 
 
@@ -152,7 +152,7 @@ def test_what_pyvmomi_never_gets(received: bytes, said_of_it: str) -> None:
     ids=["namespaces", "attributes", "elements"],
 )
 def test_attributes_and_namespaces_count_for_the_typed_parser(inside: str, said_of_it: str) -> None:
-    with pytest.raises(network.Unreadable, match=said_of_it):
+    with pytest.raises(network.UnreadableReply, match=said_of_it):
         stub.deserialised(said(inside), datetime, None)
 
 

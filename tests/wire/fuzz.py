@@ -118,7 +118,7 @@ def _typed(found: Recorded) -> Decoder:
 
     def play(case: bytes) -> None:
         kind, _, reply = case.partition(b"\n")
-        with contextlib.suppress(network.Unreadable, ExpatError):
+        with contextlib.suppress(network.UnreadableReply, ExpatError):
             deserialised(reply, kinds.get(kind, datetime), None)
 
     examples = [f"{kind.__module__}.{kind.__name__}\n".encode() + reply for reply, kind in found.typed]
@@ -130,18 +130,18 @@ def _pages(found: Recorded) -> Decoder:
     from gpuops.vsphere.reading import collect
     from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
     from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-    from gpuops.vsphere.reading.reader import Found, _objects, pieces
+    from gpuops.vsphere.reading.reader import ReadObject, _objects, split_reply
     from gpuops.vsphere.transport.reply import checked
     from gpuops.vsphere.transport.xml_values import child
 
-    def decode(one: Found) -> Any:
+    def decode(one: ReadObject) -> Any:
         if one.type == "HostSystem":
             return host_with_gpus(thin_host(one), pci_gpus(one))
         return with_detail(thin_vm(one).vm, one) if one.type == "VirtualMachine" else collect._decode(one)
 
     def play(reply: bytes) -> None:
         with contextlib.suppress(ProtocolError, WireFault, SessionEnded), network.decoding("vc:443", "a bulk read"):
-            for piece in pieces(checked(reply)):
+            for piece in split_reply(checked(reply)):
                 for one in _objects(child(parsed(piece, "vc:443"), "returnval")):
                     decode(one)
 

@@ -140,7 +140,7 @@ def fuzz_both(replies: Sequence[tuple[bytes, Any]], turns: int, *, seed: int) ->
     for turn in range(turns):
         reply, result = replies[turn % len(replies)]
         changed = mutated(reply, rng)
-        with suppress(network.Unreadable, ExpatError):
+        with suppress(network.UnreadableReply, ExpatError):
             deserialised(changed, result, None)
         with suppress(ProtocolError, WireFault, SessionEnded):
             parsed(changed, "vc:443")

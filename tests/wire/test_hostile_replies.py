@@ -99,12 +99,12 @@ def test_pyvmomi_never_makes_a_value_of_it(name: str) -> None:
     result: Any = vmodl.query.PropertyCollector.RetrieveResult if bulk else datetime
     with pytest.raises(network.UNREADABLE_ERRORS) as raised:
         deserialised(strike.body, result, None)
-    assert isinstance(raised.value, (network.Unreadable, ExpatError))
+    assert isinstance(raised.value, (network.UnreadableReply, ExpatError))
 
 
 def test_no_entity_is_ever_replaced() -> None:
     """The test of the parsers' own settings, behind the check of the bytes."""
-    with pytest.raises(network.Unreadable, match="document type"):
+    with pytest.raises(network.UnreadableReply, match="document type"):
         elements(b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>')
 
 

@@ -19,7 +19,7 @@ from gpuops.model.vm import RunningTask, Vm
 from gpuops.vsphere.reading import property_paths as paths
 from gpuops.vsphere.reading.decode_host import ThinHost, decode_cluster, host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import ThinVm, running_task, thin_vm, with_detail
-from gpuops.vsphere.reading.reader import Found, Reader, reading
+from gpuops.vsphere.reading.reader import Reader, ReadObject, reading
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport.xml_values import child, children, flag, mebibytes, moment, number, text, texts, whole
 
@@ -62,7 +62,7 @@ def inventory(session: Session) -> Inventory:
     """What this vCenter looks like now. Raises NotConnected in its kinds."""
     with reading(session) as reader:
         version = session.api_version
-        thin = reader.everything(
+        thin = reader.read_all(
             {
                 "Folder": paths.FOLDERS,
                 "Datacenter": paths.FOLDERS,
@@ -101,7 +101,7 @@ def observe(session: Session, inventory: Inventory, vms: Collection[str]) -> Inv
     A host keeps what QueryConfigTarget told of it, and a VM its tags.
     """
     with reading(session) as reader:
-        thin = reader.these(_OF_VMS, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
+        thin = reader.read_named(_OF_VMS, [("VirtualMachine", ref) for ref in sorted(vms)], _decode)
         places = {each.ref: each for each in thin if isinstance(each, _Parent)}
         fresh = _vms(_custom_fields(reader, session), thin, places)
         detailed = _detailed(reader, session.api_version, fresh.values())
@@ -126,7 +126,7 @@ def with_drs(session: Session, inventory: Inventory, vms: Collection[str]) -> In
     named = {cluster.ref: cluster.name for cluster in found if cluster is not None}
     refs = [("ClusterComputeResource", ref) for ref in sorted(named)]
     with reading(session) as reader:
-        fresh = reader.these(
+        fresh = reader.read_named(
             {"ClusterComputeResource": ("configurationEx",)}, refs, lambda each: decode_cluster(each, named[each.ref])
         )
     return replace(inventory, clusters={**inventory.clusters, **{cluster.ref: cluster for cluster in fresh}})
@@ -139,7 +139,7 @@ def _tagged_as(seen: Vm | None, fresh: Vm) -> Vm:
 
 def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterable[str]) -> dict[str, Host]:
     named = [("HostSystem", ref) for ref in sorted(refs)]
-    thin = reader.these({"HostSystem": paths.known(paths.HOST, version)}, named, thin_host)
+    thin = reader.read_named({"HostSystem": paths.known(paths.HOST, version)}, named, thin_host)
     devices = _pci_devices(reader, thin)
     found = {}
     for each in thin:
@@ -151,7 +151,7 @@ def _observed_hosts(reader: Reader, version: str, seen: Inventory, refs: Iterabl
     return found
 
 
-def _decode(found: Found) -> _Record:
+def _decode(found: ReadObject) -> _Record:
     match found.type:
         case "HostSystem":
             return thin_host(found)
@@ -187,7 +187,7 @@ def _hosts(reader: Reader, thin: list[ThinHost], places: Mapping[str, _Parent]) 
 
 def _pci_devices(reader: Reader, thin: Iterable[ThinHost]) -> dict[str, tuple[PhysicalGpu, ...]]:
     refs = [("HostSystem", each.host.ref) for each in thin if each.has_devices]
-    found = reader.these({"HostSystem": paths.HOST_DEVICES}, refs, lambda each: (each.ref, pci_gpus(each)))
+    found = reader.read_named({"HostSystem": paths.HOST_DEVICES}, refs, lambda each: (each.ref, pci_gpus(each)))
     return dict(found)
 
 
@@ -246,7 +246,7 @@ def _detailed(reader: Reader, version: str, vms: Iterable[Vm]) -> dict[str, Vm]:
     by_ref = {vm.ref: vm for vm in vms}
     wanted = {"VirtualMachine": paths.known(paths.VM_DETAIL, version)}
     refs = [("VirtualMachine", ref) for ref in by_ref]
-    return dict(reader.these(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
+    return dict(reader.read_named(wanted, refs, lambda found: (found.ref, with_detail(by_ref[found.ref], found))))
 
 
 def _custom_fields(reader: Reader, session: Session) -> Mapping[int, str]:
@@ -254,7 +254,7 @@ def _custom_fields(reader: Reader, session: Session) -> Mapping[int, str]:
     manager = session.service.get("customFieldsManager")
     if manager is None:
         return {}
-    told = reader.these({manager[0]: ("field",)}, [manager], lambda found: found.properties.get("field"))
+    told = reader.read_named({manager[0]: ("field",)}, [manager], lambda found: found.properties.get("field"))
     fields = (texts(each) for value in told for each in children(value))
     return {key: name for each in fields if (key := whole(each.get("key"))) is not None and (name := each.get("name"))}
 

@@ -26,7 +26,7 @@ from gpuops.model.host import (
     OfferedProfile,
     RuleKind,
 )
-from gpuops.vsphere.reading.reader import Found
+from gpuops.vsphere.reading.reader import ReadObject
 from gpuops.vsphere.transport.xml_values import (
     child,
     children,
@@ -90,7 +90,7 @@ class ThinHost:
         return bool(self.graphics) or any(state.enabled or state.active for state in self.passthrough.values())
 
 
-def thin_host(found: Found) -> ThinHost:
+def thin_host(found: ReadObject) -> ThinHost:
     """A host as the thin read shows it, without GPUs yet."""
     values = found.properties
     config = values.get("config.graphicsConfig")
@@ -139,7 +139,7 @@ def host_with_gpus(thin: ThinHost, devices: tuple[PhysicalGpu, ...]) -> Host:
     return replace(thin.host, gpus=tuple(sorted(gpus, key=lambda gpu: gpu.address)))
 
 
-def pci_gpus(found: Found) -> tuple[PhysicalGpu, ...]:
+def pci_gpus(found: ReadObject) -> tuple[PhysicalGpu, ...]:
     """The GPUs in a host's `hardware.pciDevice`; their graphics and passthrough state come from the thin read."""
     classes = descendants(found.properties.get("hardware.pciDevice"), "classId")
     return tuple(gpu for each in classes if _may_be_gpu(each.text) and (gpu := _pci_gpu(each.getparent())) is not None)
@@ -303,7 +303,7 @@ def _megahertz(hertz: int | None) -> int | None:
     return None if hertz is None else hertz // 1_000_000
 
 
-def decode_cluster(found: Found, name: str) -> Cluster:
+def decode_cluster(found: ReadObject, name: str) -> Cluster:
     """The cluster of a read of `configurationEx`; what this login cannot read of it is unknown."""
     configuration: Any = found.properties.get("configurationEx")
     drs = child(configuration, "drsConfig")

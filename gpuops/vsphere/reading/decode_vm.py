@@ -18,7 +18,7 @@ from gpuops.model.vm import (
     VgpuDevice,
     Vm,
 )
-from gpuops.vsphere.reading.reader import Found
+from gpuops.vsphere.reading.reader import ReadObject
 from gpuops.vsphere.transport.xml_values import (
     XSI_TYPE,
     children,
@@ -58,7 +58,7 @@ class ThinVm:
     recent_tasks: tuple[str, ...]
 
 
-def thin_vm(found: Found) -> ThinVm:
+def thin_vm(found: ReadObject) -> ThinVm:
     """A VM as the thin read shows it: no devices, no path, attributes by number, a vApp by id."""
     values = found.properties
     connection = text(values.get("runtime.connectionState"))
@@ -89,7 +89,7 @@ def thin_vm(found: Found) -> ThinVm:
     )
 
 
-def running_task(found: Found) -> RunningTask | None:
+def running_task(found: ReadObject) -> RunningTask | None:
     """A task that has not ended, or None."""
     state = text(found.properties.get("info.state"))
     if state not in ("queued", "running"):
@@ -97,7 +97,7 @@ def running_task(found: Found) -> RunningTask | None:
     return RunningTask(found.ref, text(found.properties.get("info.name")) or "task", state)
 
 
-def with_detail(vm: Vm, found: Found) -> Vm:
+def with_detail(vm: Vm, found: ReadObject) -> Vm:
     """The VM with its devices, extraConfig and what else a change of it must know."""
     values = found.properties
     tools = text(values.get("guest.toolsRunningStatus"))
@@ -186,7 +186,7 @@ def _extra_config(value: Any) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _kept(key: str | None) -> bool:
-    """Remembered: the same twenty keys stand in every VM."""
+    """Whether this key of extraConfig is decoded; cached, because every VM has the same twenty keys."""
     return (key or "").lower().startswith(_KEPT_KEYS)
 
 

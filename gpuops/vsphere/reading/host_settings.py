@@ -45,7 +45,7 @@ SINCE: Final = version_numbers("8.0.0.0")
 
 def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, ...]:
     """The settings of each of these hosts; what cannot be read is said in them. Raises NotConnected in its kinds."""
-    custodians = Custodians(session, hosts)
+    custodians = CustodyReader(session, hosts)
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, len(hosts)), thread_name_prefix="host-settings") as pool:
         return tuple(pool.map(lambda host: _HostReader(session, host, custodians).settings(), hosts))
 
@@ -53,7 +53,7 @@ def settings_of(session: Session, hosts: Sequence[Host]) -> tuple[HostSettings, 
 class _HostReader:
     """Reads one host, and keeps the reasons why something could not be read."""
 
-    def __init__(self, session: Session, host: Host, custodians: Custodians) -> None:
+    def __init__(self, session: Session, host: Host, custodians: CustodyReader) -> None:
         self._session = session
         self._host = host
         self._custodians = custodians
@@ -166,8 +166,8 @@ def _passthrough_states(told: Iterable[Any]) -> tuple[PassthroughState, ...]:
     )
 
 
-class Custodians:
-    """Whom the hosts of one vCenter are in the custody of; each cluster is asked once."""
+class CustodyReader:
+    """Reads what else manages hosts (host profiles, images of vSphere Lifecycle Manager); each cluster is read once."""
 
     def __init__(self, session: Session, hosts: Iterable[Host]) -> None:
         """Asks the clusters of these hosts. Raises NotConnected in its kinds."""

@@ -46,7 +46,7 @@ _END: Final = b"</objects>"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReadObject:
     """One object of a reply: its properties' XML by path, and the paths that this login could not read."""
 
     type: str
@@ -65,7 +65,7 @@ Answer = TypeVar("Answer")
 
 @contextmanager
 def reading(session: Session) -> Iterator[Reader]:
-    """A reader with a connection to itself for the block."""
+    """A reader with a connection of its own for the `with` block."""
     with session.wire() as wire:
         yield Reader(session, wire)
 
@@ -77,14 +77,16 @@ class Reader:
         self._session = session
         self._wire = wire
 
-    def everything(self, wanted: Wanted, decode: Callable[[Found], Record]) -> list[Record]:
+    def read_all(self, wanted: Wanted, decode: Callable[[ReadObject], Record]) -> list[Record]:
         """What `decode` makes of every object of these types below the root, and of the tasks VMs list as recent.
 
         `decode` must keep nothing of the XML: it dies with its page. Raises NotConnected in its kinds.
         """
         return self._bulk(lambda: self._through_a_view(wanted, decode))
 
-    def these(self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[Found], Record]) -> list[Record]:
+    def read_named(
+        self, wanted: Wanted, refs: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
+    ) -> list[Record]:
         """What `decode` makes of the named (type, id) objects; one that is gone is left out.
 
         With VMs come what of `AROUND_VMS` is wanted too: their recent tasks, the places above them, their datastores.
@@ -110,7 +112,7 @@ class Reader:
             address = self._session.target.address
             raise ProtocolError(f"{address} refuses a bulk read: {fault.fault or 'fault'}: {fault}") from fault
 
-    def _through_a_view(self, wanted: Wanted, decode: Callable[[Found], Record]) -> list[Record]:
+    def _through_a_view(self, wanted: Wanted, decode: Callable[[ReadObject], Record]) -> list[Record]:
         """A view belongs to its session: after a new login it is made anew."""
         service = self._session.service
         kind_of_root, root = service["rootFolder"]
@@ -123,7 +125,7 @@ class Reader:
         with_view = {**wanted, "ContainerView": ("container",)}
         seen: list[str] = []
 
-        def record(found: Found) -> Record | None:
+        def record(found: ReadObject) -> Record | None:
             if found.type != "ContainerView":
                 return decode(found)
             seen.append(found.ref)
@@ -140,7 +142,7 @@ class Reader:
         return [each for each in records if each is not None]
 
     def _named(
-        self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[Found], Record]
+        self, wanted: Wanted, page: Iterable[tuple[str, str]], decode: Callable[[ReadObject], Record]
     ) -> list[Record]:
         asked = list(page)
         refs, around = {ref for _, ref in asked}, AROUND_VMS.intersection(wanted)
@@ -159,7 +161,9 @@ class Reader:
         except SessionEnded as ended:
             raise ProtocolError("vCenter ends the session as soon as it begins", hint="look at its vpxd log") from ended
 
-    def _pages(self, wanted: Wanted, object_set: str, decode: Callable[[Found], Record], most: int) -> list[Record]:
+    def _pages(
+        self, wanted: Wanted, object_set: str, decode: Callable[[ReadObject], Record], most: int
+    ) -> list[Record]:
         """What `decode` makes of the objects of all pages. Raises ProtocolError for more than `most` of them."""
         deadline, address, records = clock.passed_s() + DEADLINE_S, self._session.target.address, list[Record]()
         collector = self._session.service["propertyCollector"]
@@ -176,22 +180,22 @@ class Reader:
             token: str | None = None
             before = len(records)
             with network.decoding(address, "a bulk read"):
-                for piece in pieces(checked(reply)):
+                for piece in split_reply(checked(reply)):
                     page = child(parsed(piece, address), "returnval")
                     token = text(page, "token")
                     records += map(decode, _objects(page))
                     if len(records) > min(most, before + MOST_IN_A_PAGE):
-                        raise network.Unreadable(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
+                        raise network.UnreadableReply(f"more than {min(most, MOST_IN_A_PAGE):,} objects")
                 if token is not None and len(records) == before:
-                    raise network.Unreadable("pages without an object, one after the other")
+                    raise network.UnreadableReply("pages without an object, one after the other")
             if token is None:
                 return records
             more = f"<token>{written(token)}</token>"
             reply = self._wire.fetch("ContinueRetrievePropertiesEx", collector, more, deadline=deadline)
 
 
-def pieces(reply: bytes) -> Iterator[bytes]:
-    """Replies that hold the same objects between them, each once, and each with all else that stands in the reply.
+def split_reply(reply: bytes) -> Iterator[bytes]:
+    """The reply split into smaller replies: each object is in one of them, and what else the reply holds is in all.
 
     In XML without comments, CDATA or a document type a "<" begins a tag and nothing else, so the cut is where it seems
     to be. A reply with any of these, without objects, or with names in another form, or much beside them, is one piece.
@@ -211,14 +215,14 @@ def pieces(reply: bytes) -> Iterator[bytes]:
         start = end
 
 
-def _asked_for(found: Found, refs: Collection[str], around: Collection[str]) -> Found:
+def _asked_for(found: ReadObject, refs: Collection[str], around: Collection[str]) -> ReadObject:
     """The same, if it is one of these, or of a type that is asked for around them. Raises ProtocolError."""
     if found.ref not in refs and found.type not in around:
         raise ProtocolError(f"vCenter answers with {found.type} {found.ref}, which it was not asked for")
     return found
 
 
-def _objects(page: Any) -> Iterator[Found]:
+def _objects(page: Any) -> Iterator[ReadObject]:
     for each in children(page, "objects"):
         moref = child(each, "obj")
         if moref is None or not REFERENCE.fullmatch(moref.text or ""):
@@ -226,7 +230,7 @@ def _objects(page: Any) -> Iterator[Found]:
         # A property is its name, then its value (DynamicProperty, a sequence); an unset one may come without a value.
         # By position, because looking for them by name costs more than parsing the page did.
         properties = {one[0].text: one[1] for one in children(each, "propSet") if len(one) > 1}
-        yield Found(moref.get("type", ""), moref.text, properties, _unreadable(list(children(each, "missingSet"))))
+        yield ReadObject(moref.get("type", ""), moref.text, properties, _unreadable(list(children(each, "missingSet"))))
 
 
 def _unreadable(missing: Sequence[Any]) -> tuple[str, ...]:

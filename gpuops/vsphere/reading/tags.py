@@ -138,7 +138,7 @@ def _translated(target: Target) -> Iterator[None]:
         ) from error
     except Unauthorized as error:
         raise NoPermission("this login may not read tags", hint="ask for read access to tags and VMs") from error
-    except (*network.LOST_ERRORS, network.Unreadable) as error:
+    except (*network.LOST_ERRORS, network.UnreadableReply) as error:
         raise network.connection_error(target, error) from error
     except _vapi_errors() as error:
         raise _not_answered(target, error) from error

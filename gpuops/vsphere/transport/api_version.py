@@ -8,7 +8,7 @@ from typing import Final
 from gpuops import clock
 from gpuops.errors import ProtocolError
 from gpuops.vsphere.transport.exchange import exchange
-from gpuops.vsphere.transport.network import AWAY, SILENCE_S, Unreadable
+from gpuops.vsphere.transport.network import AWAY, SILENCE_S, UnreadableReply
 from gpuops.vsphere.transport.reply import elements
 
 _PATH: Final = "/sdk/vimServiceVersions.xml"
@@ -49,7 +49,7 @@ def negotiate(connection: http.client.HTTPConnection, address: str) -> str:
 def _offered(body: bytes, address: str) -> frozenset[str]:
     try:
         root = elements(body)
-    except Unreadable as error:
+    except UnreadableReply as error:
         raise ProtocolError(f"{address} does not answer like a vCenter: {error}", hint="check the address") from error
     found = set()
     for namespace in root.iter("namespace"):

@@ -56,7 +56,7 @@ class _Adapter(BaseAdapter):
         self._connection: http.client.HTTPConnection | None = None
 
     def send(self, request: PreparedRequest, **options: Any) -> Response:  # type: ignore[override]
-        """Raises Unreadable for a redirect and for a reply that is packed or too large, and the connection's errors."""
+        """Raises UnreadableReply for a redirect or a reply that is packed or too large, and the connection's errors."""
         if self._connection is None:
             self._connection = network.open_connection(self._target, network.tls_context(self._target))
         assert isinstance(request.body, bytes), "the SDK writes its calls as bytes"
@@ -74,9 +74,9 @@ class _Adapter(BaseAdapter):
             self.close()  # half a reply may be left in it
             raise
         if reply.status // 100 == _ELSEWHERE:
-            raise network.Unreadable("a redirect, which no vCenter does")
+            raise network.UnreadableReply("a redirect, which no vCenter does")
         if reply.body.count(b",") + reply.body.count(b"{") + reply.body.count(b"[") > MOST_VALUES:
-            raise network.Unreadable(f"more than {MOST_VALUES:,} values in one reply")
+            raise network.UnreadableReply(f"more than {MOST_VALUES:,} values in one reply")
         response = Response()
         response.status_code, response.reason = reply.status, reply.reason
         response.request, response.url = request, request.url or ""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.vsphere.transport import network
-from gpuops.vsphere.transport.network import Unreadable
+from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -52,12 +52,12 @@ def exchange(
 ) -> HttpReply:
     """The reply, received before `until` on the monotonic clock.
 
-    Raises TimeoutError (EndlessReply for one that goes on and on), Unreadable for one larger than `largest` bytes or
-    packed, and the connection's own errors. The caller closes the connection after any of them: what follows on it
-    belongs to no request.
+    Raises TimeoutError (EndlessReply for one that goes on and on), UnreadableReply for one packed or larger than
+    `largest` bytes, and the connection's own errors. The caller closes the connection after any of them: what follows
+    on it belongs to no request.
     """
     # http.client makes its responses by this name: the only seam before the status line is read
-    connection.response_class = partial(_Response, until=until, largest=largest)  # type: ignore[assignment]
+    connection.response_class = partial(_BoundedResponse, until=until, largest=largest)  # type: ignore[assignment]
     began = clock.passed_s()
     if connection.sock is not None:
         connection.sock.settimeout(_patience(until))
@@ -74,9 +74,9 @@ def exchange(
 
 
 def unpacked(encoding: str) -> None:
-    """Raises Unreadable for a Content-Encoding: what is small on the wire may be anything when it is unpacked."""
+    """Raises UnreadableReply for a Content-Encoding: what is small on the wire may be anything when it is unpacked."""
     if encoding.strip().lower() not in _UNPACKED:
-        raise Unreadable("a packed reply that was not asked for")
+        raise UnreadableReply("a packed reply that was not asked for")
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:
@@ -87,8 +87,8 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
         parts.append(piece)
         size += len(piece)
         metered = response.fp.raw if response.fp is not None else None
-        if isinstance(metered, _Metered) and metered.total > size + size // 8 + _OVERHEAD:
-            raise Unreadable("a reply in crumbs")  # chunks of a byte each would cost seconds per mebibyte
+        if isinstance(metered, _BoundedStream) and metered.total > size + size // 8 + _OVERHEAD:
+            raise UnreadableReply("a reply in crumbs")  # chunks of a byte each would cost seconds per mebibyte
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(parts)
@@ -101,18 +101,18 @@ def _patience(until: float) -> float:
     return min(left, network.SILENCE_S)
 
 
-class _Response(http.client.HTTPResponse):
-    """A response whose every byte comes through `_Metered`."""
+class _BoundedResponse(http.client.HTTPResponse):
+    """A response read through `_BoundedStream`, within its limits of bytes and of seconds."""
 
     def __init__(
         self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, *, until: float, largest: int
     ) -> None:
         super().__init__(sock, debuglevel, method)
         self.fp.close()
-        self.fp = io.BufferedReader(_Metered(sock, until, largest), _BUFFER)
+        self.fp = io.BufferedReader(_BoundedStream(sock, until, largest), _BUFFER)
 
 
-class _Metered(io.RawIOBase):
+class _BoundedStream(io.RawIOBase):
     """What a socket receives, until the time is up or it is too much."""
 
     def __init__(self, sock: socket.socket, until: float, largest: int) -> None:
@@ -130,7 +130,7 @@ class _Metered(io.RawIOBase):
         received = self._raw.readinto(buffer)
         self.total += received or 0
         if self.total > self._largest + _OVERHEAD:
-            raise Unreadable(f"more than {self._largest // 1024**2} MiB in one reply")
+            raise UnreadableReply(f"more than {self._largest // 1024**2} MiB in one reply")
         return received
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ BROKEN_OFF: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError, h
 TLS errors are not among them: the next answer would be the same."""
 
 
-class Unreadable(ValueError):
+class UnreadableReply(ValueError):
     """The server sends what no vCenter sends; the text says what, as in "HOST sends ..."."""
 
 
@@ -165,7 +165,7 @@ def connection_error(target: Target, error: BaseException) -> GpuopsError:
             return _not_secured(target, error)
         case OSError():
             return _unreachable(target, error)
-        case Unreadable():
+        case UnreadableReply():
             return ProtocolError(f"{target.address} sends {error}", hint="check the address; nothing of it was used")
         case http.client.HTTPException() if str(error)[:3] in AWAY:
             return VcenterUnreachable(
@@ -186,7 +186,7 @@ def decoding(address: str, what: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE_ERRORS as error:
-        sent = f"{error}" if isinstance(error, Unreadable) else f"what nobody can read ({type(error).__name__})"
+        sent = f"{error}" if isinstance(error, UnreadableReply) else f"what nobody can read ({type(error).__name__})"
         raise ProtocolError(
             f"{address} sends {sent} in reply to {what}", hint="check the address; nothing of it was used"
         ) from error

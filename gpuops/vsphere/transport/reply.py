@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuops.vsphere.transport.network import Unreadable
+from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
     from lxml.etree import XMLParser
@@ -35,23 +35,23 @@ def typed_limit(request: bytes) -> int:
 def checked_typed(received: bytes, most: int) -> bytes:
     """The same bytes, fit for pyVmomi's parser, to which namespaces cost more than elements do.
 
-    vCenter declares namespaces once a reply; other servers one for each type that they name. Raises Unreadable.
+    vCenter declares namespaces once a reply; other servers one for each type that they name. Raises UnreadableReply.
     """
     checked(received, most)
     if received.count(b"xmlns") > _MOST_NAMESPACES + received.count(b"<") // 2:
-        raise Unreadable(f"more than {_MOST_NAMESPACES:,} namespaces in one reply")
+        raise UnreadableReply(f"more than {_MOST_NAMESPACES:,} namespaces in one reply")
     return received
 
 
 def checked(received: bytes, most: int = MOST_MARKS) -> bytes:
-    """The same bytes, fit for a parser. No element of a vCenter's has more than two attributes. Raises Unreadable."""
+    """The same bytes, fit for a parser: no element of vCenter has more than two attributes. Raises UnreadableReply."""
     if b"<!DOCTYPE" in received:
-        raise Unreadable("a document type, which SOAP forbids")
+        raise UnreadableReply("a document type, which SOAP forbids")
     elements, attributes = received.count(b"<"), received.count(b"=")
     if elements + attributes > most:
-        raise Unreadable(f"more than {most:,} elements and attributes in one reply")
+        raise UnreadableReply(f"more than {most:,} elements and attributes in one reply")
     if attributes > _MOST_ATTRIBUTES + elements:  # one element with all of them costs lxml more than 256 MB
-        raise Unreadable(f"more than {_MOST_ATTRIBUTES:,} attributes in one reply")
+        raise UnreadableReply(f"more than {_MOST_ATTRIBUTES:,} attributes in one reply")
     return received
 
 
@@ -63,15 +63,15 @@ def expat_version() -> tuple[int, ...]:
 
 
 def elements(received: bytes) -> Any:
-    """The root element of a reply, as lxml has it. Raises Unreadable."""
+    """The root element of a reply, as lxml has it. Raises UnreadableReply."""
     from lxml import etree
 
     try:
         return etree.fromstring(checked(received), _parser())
     except etree.XMLSyntaxError as error:
-        raise Unreadable(f"a reply that is not XML: {error.msg}") from error
+        raise UnreadableReply(f"a reply that is not XML: {error.msg}") from error
     except MemoryError as error:
-        raise Unreadable("a reply that does not fit into memory") from error
+        raise UnreadableReply("a reply that does not fit into memory") from error
 
 
 def _parser() -> XMLParser:

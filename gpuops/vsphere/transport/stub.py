@@ -52,7 +52,7 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         return self
 
     def InvokeMethod(self, mo: Any, info: Any, args: Any) -> Any:  # noqa: N802 - pyVmomi's name
-        """The answer of one call, sent once. Raises its fault, Unreadable, and the connection's own errors."""
+        """The answer of one call, sent once. Raises its fault, UnreadableReply, and the connection's own errors."""
         request = self.SerializeRequest(mo, info, args)
         reply = self._exchange(request)
         if reply.status not in (http.HTTPStatus.OK, http.HTTPStatus.INTERNAL_SERVER_ERROR):
@@ -60,10 +60,10 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
         answer = deserialised(reply.body, info.result, self, most=typed_limit(request))
         if reply.status == http.HTTPStatus.OK:
             if answer is None and info.isTask:
-                raise network.Unreadable("no task where one was begun")
+                raise network.UnreadableReply("no task where one was begun")
             return answer
         if not isinstance(answer, Exception):
-            raise network.Unreadable("a fault that is none")
+            raise network.UnreadableReply("a fault that is none")
         raise answer
 
     def SerializeRequest(self, mo: Any, info: Any, args: Any) -> bytes:  # noqa: N802
@@ -111,25 +111,25 @@ class Stub(SoapAdapter.SoapStubAdapterBase):
 def deserialised(received: bytes, result: Any, stub: Any, *, most: int = MOST_TYPED) -> Any:
     """pyVmomi's value of a reply of at most so many marks, of the type `result` or a fault.
 
-    Raises ExpatError for what is cut off or no XML, Unreadable for all else that no vCenter sends.
+    Raises ExpatError for what is cut off or no XML, UnreadableReply for all else that no vCenter sends.
     """
     try:
-        answer = _Reading(stub).Deserialize(checked_typed(received, most), result)
-    except (ExpatError, network.Unreadable):
+        answer = _EnvelopeDeserializer(stub).Deserialize(checked_typed(received, most), result)
+    except (ExpatError, network.UnreadableReply):
         raise
     except Exception as error:  # whatever pyVmomi's code does with what a stranger wrote
-        raise network.Unreadable(f"a reply that makes no sense ({type(error).__name__})") from error
+        raise network.UnreadableReply(f"a reply that makes no sense ({type(error).__name__})") from error
     if answer is not None and not isinstance(answer, (result, Exception)):
-        raise network.Unreadable(f"a {type(answer).__name__} where a {result.__name__} belongs")
+        raise network.UnreadableReply(f"a {type(answer).__name__} where a {result.__name__} belongs")
     return answer
 
 
-class _Reading(SoapAdapter.SoapResponseDeserializer):
-    """The envelope; what is in it is read by `_Typed`."""
+class _EnvelopeDeserializer(SoapAdapter.SoapResponseDeserializer):
+    """The envelope; what is in it is read by `_BoundedDeserializer`."""
 
     def __init__(self, stub: Any) -> None:
         super().__init__(stub)
-        self.deser = _Typed(stub)
+        self.deser = _BoundedDeserializer(stub)
         # A server sends no type newer than the version it is spoken to in; pyVmomi would look at each element for one.
         self.deser.version = None
         self._depth = 0
@@ -146,7 +146,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         SoapAdapter.SetHandlers(self.parser, SoapAdapter.GetHandlers(self))
         self.parser.Parse(response, True)
         if not self._answers:
-            raise network.Unreadable("a reply without an answer")
+            raise network.UnreadableReply("a reply without an answer")
         answer = self.deser.GetResult()
         if self.isFault:
             answer = answer if answer is not None else VmomiSupport.GetVmodlType("vmodl.RuntimeFault")()
@@ -156,7 +156,7 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
     def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
         self._depth += 1
         if self._depth > DEEPEST:
-            raise network.Unreadable(_TOO_DEEP)
+            raise network.UnreadableReply(_TOO_DEEP)
         self._answers = self._answers or tag.endswith(("Response", SoapAdapter.NS_SEP + "Fault"))
         super().StartElementHandler(tag, attr)
 
@@ -165,13 +165,13 @@ class _Reading(SoapAdapter.SoapResponseDeserializer):
         super().EndElementHandler(tag)
 
 
-class _Typed(SoapAdapter.SoapDeserializer):
+class _BoundedDeserializer(SoapAdapter.SoapDeserializer):
     """pyVmomi's deserialiser with bounds: depth, lengths, names, ids, and only types that belong where they stand."""
 
     def StartElementHandler(self, tag: str, attr: Any) -> None:  # noqa: N802
         stack = self.stack
         if len(stack) > DEEPEST:
-            raise network.Unreadable(_TOO_DEEP)
+            raise network.UnreadableReply(_TOO_DEEP)
         super().StartElementHandler(tag, attr)
         if "type" in attr:  # only references have it, unqualified
             self.parser.EndElementHandler = self._end_of_reference
@@ -179,13 +179,13 @@ class _Typed(SoapAdapter.SoapDeserializer):
     def _end_of_reference(self, tag: str) -> None:
         self.parser.EndElementHandler = self.EndElementHandler
         if REFERENCE.fullmatch(self.data) is None:
-            raise network.Unreadable(f"the id {self.data[:80]!r}, which no object has")
+            raise network.UnreadableReply(f"the id {self.data[:80]!r}, which no object has")
         self.EndElementHandler(tag)
 
     def CharacterDataHandler(self, data: str) -> None:  # noqa: N802
         self.data: str = self.data + data if self.data else data
         if len(self.data) > LONGEST_TEXT:
-            raise network.Unreadable(f"a text of more than {LONGEST_TEXT:,} characters")
+            raise network.UnreadableReply(f"a text of more than {LONGEST_TEXT:,} characters")
 
     def LookupWsdlType(self, ns: str, name: str, allowManagedObjectReference: bool = False) -> Any:  # noqa: N802, N803
         return _type_of(ns, name, allowManagedObjectReference)

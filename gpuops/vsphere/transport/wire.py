@@ -92,12 +92,12 @@ class Wire:
             self.close()
             if not again:
                 raise network.connection_error(self.target, error) from error
-        except (*network.LOST_ERRORS, network.Unreadable) as error:
+        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             self.close()
             raise network.connection_error(self.target, error) from error
         try:
             return self._exchange(body, until)
-        except (*network.LOST_ERRORS, network.Unreadable) as error:
+        except (*network.LOST_ERRORS, network.UnreadableReply) as error:
             self.close()
             raise network.connection_error(self.target, error) from error
 
@@ -118,7 +118,7 @@ class Wire:
             try:
                 morsel = SimpleCookie(header).get(_COOKIE)
             except CookieError as error:
-                raise network.Unreadable("a cookie that is none") from error
+                raise network.UnreadableReply("a cookie that is none") from error
             if morsel is not None:
                 self.cookie = f"{_COOKIE}={morsel.coded_value}"
 
@@ -132,7 +132,7 @@ def parsed(received: bytes, address: str) -> Any:
     """The method's response element. Raises SessionEnded, WireFault, and ProtocolError for what is no SOAP."""
     try:
         root = elements(received)
-    except network.Unreadable as error:
+    except network.UnreadableReply as error:
         raise ProtocolError(f"{address} sends {error}") from error
     body = root.find("{http://schemas.xmlsoap.org/soap/envelope/}Body")
     if body is None or len(body) == 0:

@@ -12,7 +12,7 @@ from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.vsphere.faults import translate
-from gpuops.vsphere.waiting.updates import News, Updates
+from gpuops.vsphere.waiting.updates import PropertyUpdate, Updates
 
 if TYPE_CHECKING:
     from gpuops.vsphere.session import Session
@@ -84,7 +84,7 @@ class TaskWatch:
             del left[ref]
             yield self._ends.pop(ref)
 
-    def _take(self, news: News) -> None:
+    def _take(self, news: PropertyUpdate) -> None:
         info = self._running.get(news.ref)
         if info is None:
             return  # its end is known already: the same news may come twice
@@ -119,7 +119,7 @@ class TaskWatch:
     def _end_those_never_told_of(self, left: Iterable[str]) -> None:
         """vCenter's first word is how every watched task is; one it was silent about is gone."""
         for ref in [ref for ref in left if self._running.get(ref) == {}]:
-            self._take(News(ref, {}, gone=True))
+            self._take(PropertyUpdate(ref, {}, gone=True))
 
     def _end_those_who_ask(self, left: Iterable[str]) -> None:
         waiting = {ref: self._running[ref] for ref in left if ref in self._running}

@@ -2,7 +2,7 @@
 
 `WaitForUpdatesEx` is called in slices, so that a silent vCenter never delays the caller longer than asked. When the
 session ends, or the collector's version is lost, collector and filter are made anew and report everything again: a
-reader of updates must accept the same news twice. pyVim's WaitForTask is not used: it has no deadline, and no end when
+caller must accept the same change twice. pyVim's WaitForTask is not used: it has no deadline, and no end when
 cancelled.
 """
 
@@ -27,8 +27,8 @@ PAUSES_S: Final = (0.0, 2.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What is new of one object: values by property path, None for one that is unset now; or that it is gone."""
+class PropertyUpdate:
+    """A change of one object: values by property path, None for a property that is unset now; or that it is gone."""
 
     ref: str
     values: Mapping[str, Any]
@@ -51,21 +51,21 @@ class Updates:
         self._broken = 0
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
-        """Tell of these objects, all of one type, from now on, beginning with how they are."""
+        """Reports changes of these objects, all of one type, from now on; the first report has their present values."""
         self._objects, self._paths = tuple(objects), tuple(paths)
         if self._collector is not None:
             self._guarded(self._replace_filter)
 
-    def next(self, wait_s: float) -> list[News] | None:
+    def next(self, wait_s: float) -> list[PropertyUpdate] | None:
         """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
 
         Raises VcenterUnreachable when it stays broken.
         """
-        told: list[News] | None = self._guarded(lambda: self._ask(wait_s))
+        told: list[PropertyUpdate] | None = self._guarded(lambda: self._ask(wait_s))
         return told
 
     def close(self) -> None:
-        """Give the collector back; it dies with the session anyway."""
+        """Destroys the collector, which would otherwise last as long as the session."""
         if self._collector is not None:
             self._left.append(self._collector)
         self._collector = self._filter = None
@@ -78,7 +78,7 @@ class Updates:
             with suppress(vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS):
                 self._left.pop().DestroyPropertyCollector()
 
-    def _ask(self, wait_s: float) -> list[News] | None:
+    def _ask(self, wait_s: float) -> list[PropertyUpdate] | None:
         """What the next UpdateSet tells; None = nothing within the time."""
         from pyVmomi import vmodl
 
@@ -92,7 +92,7 @@ class Updates:
         told = self._collector.WaitForUpdatesEx(self._version, options)
         if told is None:
             return None
-        found = [news for each in told.filterSet for news in _news(each)]
+        found = [news for each in told.filterSet for news in _property_updates(each)]
         if self._version:
             self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
         self._version = told.version
@@ -127,7 +127,7 @@ class Updates:
             gone = [each for each in self._objects if fault.obj is not None and each._moId == fault.obj._moId]
             self._objects = tuple(each for each in self._objects if each not in gone)
             self._begin_anew(fault)
-            return [News(str(each._moId), {}, gone=True) for each in gone]
+            return [PropertyUpdate(str(each._moId), {}, gone=True) for each in gone]
         except vim.fault.NoPermission as fault:
             raise translate(fault) from fault
         except (vmodl.MethodFault, *network.LOST_ERRORS, *network.UNREADABLE_ERRORS) as error:
@@ -140,7 +140,7 @@ class Updates:
         self._collector = self._filter = None
         self._version = ""
         if self._broken == len(PAUSES_S):
-            self._broken = 0  # whoever comes back to it later finds it patient again
+            self._broken = 0  # a later call begins with all attempts again
             kind = type(error).__name__.rpartition(".")[2]
             raise VcenterUnreachable(
                 f"{self._session.target.address} breaks off every wait for its tasks: {kind}",
@@ -151,9 +151,9 @@ class Updates:
         self._broken += 1
 
 
-def _news(told: Any) -> Iterator[News]:
+def _property_updates(told: Any) -> Iterator[PropertyUpdate]:
     for update in told.objectSet:
         values = {change.name: change.val if change.op in ("assign", "add") else None for change in update.changeSet}
-        yield News(str(update.obj._moId), values, gone=update.kind == "leave")
+        yield PropertyUpdate(str(update.obj._moId), values, gone=update.kind == "leave")
     for missing in told.missingSet:
-        yield News(str(missing.obj._moId), {}, gone=True)
+        yield PropertyUpdate(str(missing.obj._moId), {}, gone=True)

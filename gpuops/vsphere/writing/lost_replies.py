@@ -1,4 +1,4 @@
-"""Finds the task of a change whose reply was lost among those vCenter shows, and who started a running VM."""
+"""Handles lost replies: finds the task of a change among those vCenter shows, and whether this login started a VM."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
 from gpuops.model.task import TaskRef
-from gpuops.vsphere.transport.network import Unreadable
+from gpuops.vsphere.transport.network import UnreadableReply
 
 if TYPE_CHECKING:
     from gpuops.plan.rotation.setup import NewVm
@@ -90,4 +90,4 @@ def _datacenter(host: Any) -> Any:
         if isinstance(place, vim.Datacenter):
             return place
         place = place.parent
-    raise Unreadable(f"more than {_DEEPEST} folders within each other")
+    raise UnreadableReply(f"more than {_DEEPEST} folders within each other")

@@ -21,7 +21,7 @@ from gpuops.plan.core.steps import (
     Step,
     SuspendVm,
 )
-from gpuops.vsphere.transport.network import Unreadable
+from gpuops.vsphere.transport.network import UnreadableReply
 from gpuops.vsphere.writing import guest_programs
 from gpuops.vsphere.writing.attributes import set_attribute
 from gpuops.vsphere.writing.specs import config_spec, overriding
@@ -110,7 +110,7 @@ def _devices(session: Session, ref: str, subject: str) -> Any:
     with session.decoding("a read of devices"):
         devices = next((one.val for each in (found.objects if found else ()) for one in each.propSet), ())
         if not all(isinstance(each, vim.vm.device.VirtualDevice) for each in devices):
-            raise Unreadable("something else where devices belong")
+            raise UnreadableReply("something else where devices belong")
     return devices
 
 

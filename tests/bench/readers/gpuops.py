@@ -15,7 +15,7 @@ from gpuops.model.vm import Vm
 from gpuops.vsphere.reading.collect import inventory
 from gpuops.vsphere.reading.decode_host import host_with_gpus, pci_gpus, thin_host
 from gpuops.vsphere.reading.decode_vm import thin_vm, with_detail
-from gpuops.vsphere.reading.reader import Found, reading
+from gpuops.vsphere.reading.reader import ReadObject, reading
 from gpuops.vsphere.session import Session
 from tests.bench.readers.account import Account
 from tests.bench.readers.question import Question, asked
@@ -33,7 +33,7 @@ def target_of(question: Question) -> Target:
     )
 
 
-def decode(found: Found) -> Vm | Host:
+def decode(found: ReadObject) -> Vm | Host:
     """A record with everything that was read of it."""
     if found.type == "VirtualMachine":
         return with_detail(thin_vm(found).vm, found)
@@ -47,7 +47,7 @@ def main() -> None:
         account.begin()
         if question.paths:
             with reading(session) as reader:
-                records = reader.everything(question.paths, decode)
+                records = reader.read_all(question.paths, decode)
                 account.objects = len(records)
         else:
             snapshot = inventory(session)

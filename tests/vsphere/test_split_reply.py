@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuops.vsphere.reading import reader as module
-from gpuops.vsphere.reading.reader import PIECE, pieces
+from gpuops.vsphere.reading.reader import PIECE, split_reply
 from gpuops.vsphere.transport.wire import parsed
 from gpuops.vsphere.transport.xml_values import child, children, text
 
@@ -31,7 +31,7 @@ def vm(number: int, size: int = 10) -> str:
 
 def refs(reply_bytes: bytes) -> list[tuple[str | None, list[str | None]]]:
     """Of each piece, its token and the objects in it."""
-    pages = [child(parsed(piece, "vc"), "returnval") for piece in pieces(reply_bytes)]
+    pages = [child(parsed(piece, "vc"), "returnval") for piece in split_reply(reply_bytes)]
     return [(text(page, "token"), [text(each, "obj") for each in children(page, "objects")]) for page in pages]
 
 
@@ -68,10 +68,10 @@ def test_a_token_behind_the_objects_is_kept_too() -> None:
 )
 def test_where_a_cut_could_lie_the_reply_stays_whole(objects: list[str]) -> None:
     whole = reply(objects)
-    assert list(pieces(whole)) == [whole]
+    assert list(split_reply(whole)) == [whole]
     assert [ref for _, part in refs(whole) for ref in part] == re.findall(r"vm-\d", "".join(objects))
 
 
 def test_much_beside_the_objects_is_not_repeated_with_every_piece() -> None:
     reply = b"<a>" + b"<x/>" * 20_000 + (b"<objects>" + b"y" * PIECE + b"</objects>") * 5 + b"</a>"
-    assert list(pieces(reply)) == [reply]
+    assert list(split_reply(reply)) == [reply]
