@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What Python compiled is kept whatever the environment says: the tests start hundreds of processes of gpuops.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup hooks demo test lint format bench bench-results peers collections long soak mutants results sbom lock clean

@@ -38,6 +38,8 @@ from gpuops.plan.vm.attach import Attach
 from gpuops.plan.vm.detach import Detach
 from tests.plan.snapshots import SNAPSHOTS, catalog, device
 
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 CASES: Final = Path(__file__).parent / "cases"
 VERBS: Final = {"attach": Attach, "detach": Detach}
 
@@ -81,7 +83,7 @@ def read_cases(folder: str, kind: type[CaseKind]) -> list[CaseKind]:
     found = [
         case_of(kind, {**one, "name": f"{path.stem}: {one['name']}"})
         for path in sorted((CASES / folder).glob("*.yaml"))
-        for one in yaml.safe_load(path.read_text(encoding="utf-8"))
+        for one in yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     ]
     names = [case.name for case in found]
     assert len(set(names)) == len(names), "each case has a name of its own"

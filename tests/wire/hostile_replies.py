@@ -6,6 +6,7 @@ Each is what stands in the HTTP answer to one call; `%s` in a body is where the 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MIB = 1024 * 1024
@@ -113,33 +114,41 @@ def nonsense() -> dict[str, Hostile]:
     }
 
 
-def large() -> dict[str, Hostile]:
-    """Those that would take seconds, memory, or the process."""
+def large() -> dict[str, Callable[[], Hostile]]:
+    """Those that would take seconds, memory, or the process; made only when called for, for one packs a gigabyte."""
     return {
-        "X2 quadratic blow-up": Hostile(_said("&a;" * 1000, f'<!DOCTYPE x [<!ENTITY a "{"a" * 100_000}">]>')),
-        "X3 text of 16 MB": Hostile(_said("a" * 16 * MIB)),
-        "X4 chained entities": Hostile(_said("&e99999;", _chain(100_000))),
-        "X5 packed": Hostile(_packed(1024), headers={"Content-Encoding": "gzip"}),
-        "X7 half a million nested": Hostile(_said("<a>" * 500_000 + "</a>" * 500_000)),
-        "X8 silence": Hostile(silent=True),
-        "X8 drip": Hostile(_said("x"), drip_s=0.1),
-        "M1 blow-up under the limit": Hostile(_said("&a;" * 90, f'<!DOCTYPE x [<!ENTITY a "{"a" * 1_000_000}">]>')),
-        "M3 text of 100 MB": Hostile(_said("a" * 100_000_000)),
-        "a flood of elements": Hostile(_said("<a/>" * (15 * MIB))),
-        "a flood of objects": Hostile(_objects("<objects/>" * 6 * MIB)),
-        "a flood of attributes": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(2_000_000)) + "/>")),
-        "attributes as far as allowed": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(700_000)) + "/>")),
-        "namespaces": Hostile(_said("<a " + " ".join(f'xmlns:b{n}="u{n}"' for n in range(700_000)) + "/>")),
-        "a namespace an element": Hostile(_vm("".join(f'<a xmlns:b{n}="u{n}"/>' for n in range(450_000)))),
-        "1.4 million attributes": Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(1_400_000)) + "/>")),
-        "honest values without end": Hostile(
+        "X2 quadratic blow-up": lambda: Hostile(_said("&a;" * 1000, f'<!DOCTYPE x [<!ENTITY a "{"a" * 100_000}">]>')),
+        "X3 text of 16 MB": lambda: Hostile(_said("a" * 16 * MIB)),
+        "X4 chained entities": lambda: Hostile(_said("&e99999;", _chain(100_000))),
+        "X5 packed": lambda: Hostile(_packed(1024), headers={"Content-Encoding": "gzip"}),
+        "X7 half a million nested": lambda: Hostile(_said("<a>" * 500_000 + "</a>" * 500_000)),
+        "X8 silence": lambda: Hostile(silent=True),
+        "X8 drip": lambda: Hostile(_said("x"), drip_s=0.1),
+        "M1 blow-up under the limit": lambda: Hostile(
+            _said("&a;" * 90, f'<!DOCTYPE x [<!ENTITY a "{"a" * 1_000_000}">]>')
+        ),
+        "M3 text of 100 MB": lambda: Hostile(_said("a" * 100_000_000)),
+        "a flood of elements": lambda: Hostile(_said("<a/>" * (15 * MIB))),
+        "a flood of objects": lambda: Hostile(_objects("<objects/>" * 6 * MIB)),
+        "a flood of attributes": lambda: Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(2_000_000)) + "/>")),
+        "attributes as far as allowed": lambda: Hostile(
+            _said("<a " + " ".join(f'b{n}=""' for n in range(700_000)) + "/>")
+        ),
+        "namespaces": lambda: Hostile(_said("<a " + " ".join(f'xmlns:b{n}="u{n}"' for n in range(700_000)) + "/>")),
+        "a namespace an element": lambda: Hostile(_vm("".join(f'<a xmlns:b{n}="u{n}"/>' for n in range(450_000)))),
+        "1.4 million attributes": lambda: Hostile(_said("<a " + " ".join(f'b{n}=""' for n in range(1_400_000)) + "/>")),
+        "honest values without end": lambda: Hostile(
             _vm('<propSet><name>name</name><val xsi:type="xsd:string">x</val></propSet>' * 200_000)
         ),
-        "much beside the objects": Hostile(_objects("<x/>" * 300_000 + f"<objects>{'x' * 4000}</objects>" * 10_000)),
-        "elements as far as allowed": Hostile(_objects("<objects></objects>" * 700_000)),
-        "a claim of a terabyte": Hostile(b"<a/>", length=10**12),
-        "a chunk of a terabyte": Hostile(b"e8d4a51000\r\n<a/>", headers={"Transfer-Encoding": "chunked"}, length=-1),
-        "crumbs": Hostile(_chunked(bytes(4 * MIB), 1), headers={"Transfer-Encoding": "chunked"}, length=-1),
-        "headers without end": Hostile(flood=b"X-More: more\r\n"),
-        "continue without end": Hostile(flood=b"\r\nHTTP/1.1 100 Continue\r\n", status="100 Continue"),
+        "much beside the objects": lambda: Hostile(
+            _objects("<x/>" * 300_000 + f"<objects>{'x' * 4000}</objects>" * 10_000)
+        ),
+        "elements as far as allowed": lambda: Hostile(_objects("<objects></objects>" * 700_000)),
+        "a claim of a terabyte": lambda: Hostile(b"<a/>", length=10**12),
+        "a chunk of a terabyte": lambda: Hostile(
+            b"e8d4a51000\r\n<a/>", headers={"Transfer-Encoding": "chunked"}, length=-1
+        ),
+        "crumbs": lambda: Hostile(_chunked(bytes(4 * MIB), 1), headers={"Transfer-Encoding": "chunked"}, length=-1),
+        "headers without end": lambda: Hostile(flood=b"X-More: more\r\n"),
+        "continue without end": lambda: Hostile(flood=b"\r\nHTTP/1.1 100 Continue\r\n", status="100 Continue"),
     }

@@ -143,4 +143,4 @@ def test_nonsense_in_a_small_child(hostile_server: HostileServer, parser: str) -
 @pytest.mark.parametrize("name", large())
 def test_large_ones_in_a_small_child(hostile_server: HostileServer, parser: str, name: str) -> None:
     codes = (0, 5) if "as far as allowed" in name else (5,)
-    require_refused(struck(hostile_server, parser, large()[name]), codes)
+    require_refused(struck(hostile_server, parser, large()[name]()), codes)
