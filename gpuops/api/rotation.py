@@ -145,7 +145,7 @@ def rotate_audit_verify(state_dir: Path, journal_url: str = "", head: str = "") 
     """How far the journal can be trusted: the file in the state directory, or the PostgreSQL database at the URL.
 
     `head` is one that an earlier audit gave: it must still be there. Raises StateDamaged for what cannot be read at
-    all, UsageError, and Refused for a journal that an earlier gpuops wrote.
+    all, and UsageError.
     """
     from gpuops.execute.journal.audit import verify
 

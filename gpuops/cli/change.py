@@ -144,9 +144,9 @@ class ChangeProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._began and kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit):
-            output.note("cut off; what was begun goes on in vCenter, and hosts may be out of service")
-            output.note("next: gpuops change resume goes on with it, gpuops change abort gives it up")
+        if self._began:
+            goes_on = "gpuops change resume goes on with it, gpuops change abort gives it up"
+            output.note_if_cut_off(kind, "cut off, hosts may be out of service", goes_on)
 
 
 def confirm_reboots(*, yes: bool) -> Callable[[ChangeReport], None]:

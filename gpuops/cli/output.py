@@ -75,6 +75,13 @@ def note(text: RenderableType) -> None:
         print_text(text, sys.stderr)
 
 
+def note_if_cut_off(ended_by: type[BaseException] | None, how_far: str, next_move: str) -> None:
+    """Says how far a run came and how to go on, if Ctrl-C or a signal ended it; nothing for any other end."""
+    if ended_by is not None and issubclass(ended_by, KeyboardInterrupt | SystemExit):
+        note(f"{how_far}; what was begun goes on in vCenter")
+        note(f"next: {next_move}")
+
+
 def error(message: str, hint: str, exit_code: int) -> None:
     """One line on stderr, the next move below it; and in JSON or YAML a document on stdout, so that one is there."""
     from gpuops.report.text import visible

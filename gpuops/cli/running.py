@@ -98,10 +98,9 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        if kind is not None and issubclass(kind, KeyboardInterrupt | SystemExit) and self.report is not None:
-            output.note(f"cut off after {self.ended} of {self.steps} steps; what was begun goes on in vCenter")
-            output.note("next: the same command again; for a rotation, gpuops rotate resume")
-            output.note("      for moves of defrag, gpuops change resume")
+        if self.report is not None:
+            goes_on = "the same command again; for a rotation, gpuops rotate resume; for defrag, gpuops change resume"
+            output.note_if_cut_off(kind, f"cut off after {self.ended} of {self.steps} steps", goes_on)
 
 
 def _bar() -> Bar:

@@ -182,8 +182,8 @@ def test_what_binds_a_vm_is_read_and_vcenter_refuses_the_move_too(serve: Serve) 
         assert {name: reason for name, reason in stays.items() if "DRS" in reason} == {
             "cad-01": "esx-02.scattered: DRS rule 'licence' keeps cad-01 off it",
             "desk-01": "DRS is switched off for it",
-            "desk-12": "DRS rule 'pair' keeps it apart with others",
-            "desk-13": "DRS rule 'pair' keeps it apart with others",
+            "desk-12": "DRS rule 'pair' keeps it apart from others",
+            "desk-13": "DRS rule 'pair' keeps it apart from others",
         }
         task = connection.submit(
             RelocateVm(vms["cad-01"].moid, hosts["esx-02.scattered"].moid), connection.inventory(), "test"

@@ -148,7 +148,8 @@ def owner_reasons(case: MovabilityCase) -> Reasons:
             yield "DRS is switched off for it"
         for rule in case.cluster.rules:
             if rule.kind is not RuleKind.HOSTS and case.vm.ref in rule.vms:
-                yield f"DRS rule {rule.name!r} keeps it {rule.kind} with others"
+                where = "together with" if rule.kind is RuleKind.TOGETHER else "apart from"
+                yield f"DRS rule {rule.name!r} keeps it {where} others"
 
 
 def device_reasons(case: MovabilityCase) -> Reasons:

@@ -144,7 +144,8 @@ def _on_one_gpu(
             continue
         answer = judge_slot(state.without(vm.ref), demand, vm, host, question.catalog)
         if not isinstance(answer, Rejection):
-            doubts = tuple(doubt for doubt in (memory, answer) if doubt)
+            doubt = f"{host.name} {state.gpu.address}: {answer}" if answer else ""
+            doubts = tuple(each for each in (memory, doubt) if each)
             yield Candidate(host, Seating({demand.ordinal: state.gpu.address}, (), doubts), node, bound=True)
 
 

@@ -73,10 +73,8 @@ def _judge_whole_gpu(
 
 def _as_choice(subject: str, answer: Rejection | str, room: str) -> Choice:
     if isinstance(answer, Rejection):
-        reason = answer.reason if answer.subject == subject else str(answer)
-        return Choice(subject, chosen=False, reason=reason)
-    doubt = f", but {answer.removeprefix(f'{subject}: ')}" if answer else ""
-    return Choice(subject, chosen=False, reason=f"{room}{doubt}", feasible=True)
+        return Choice(subject, chosen=False, reason=answer.reason)
+    return Choice(subject, chosen=False, reason=f"{room}, but {answer}" if answer else room, feasible=True)
 
 
 def _slots_text(state: GpuState, demand: WantsVgpu, catalog: Catalog) -> str:

@@ -23,7 +23,10 @@ from gpuops.plan.placement.wanted import WantsDirectPath, WantsDynamic, WantsVgp
 
 
 def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: Catalog) -> Rejection | str:
-    """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and the VM's own vGPUs so far."""
+    """A doubt about the slot ("" = certain), or why the GPU has none beside what runs and the VM's own vGPUs so far.
+
+    A doubt does not name the GPU.
+    """
     subject = f"{host.name} {state.gpu.address}"
     refused = refuse_vgpus(state.gpu, subject)
     if refused is not None:
@@ -37,7 +40,7 @@ def judge_slot(state: GpuState, demand: WantsVgpu, vm: Vm, host: Host, catalog: 
         return Rejection(subject, f"{slots.because}{held}", 1, 0, "slot")
     if state.unclear:
         return Rejection(subject, f"what runs on it is not known: {state.unclear}")
-    return "" if slots.at_least else f"{subject}: {slots.because}"
+    return "" if slots.at_least else slots.because
 
 
 def refuse_vgpus(gpu: PhysicalGpu, subject: str) -> Rejection | None:
@@ -88,7 +91,7 @@ def used_mib(state: GpuState, catalog: Catalog) -> int:
 
 
 def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Inventory) -> Rejection | str:
-    """A doubt about the device ("" = certain), or why the host cannot give it to the VM."""
+    """A doubt about the device ("" = certain), which does not name it, or why the host cannot give it to the VM."""
     subject = f"{host.name} {demand.address}"
     holder = holders(host, inventory).get(demand.address)
     if holder is not None and holder != vm.ref:
@@ -102,7 +105,7 @@ def judge_device(demand: WantsDirectPath, vm: Vm, host: Host, inventory: Invento
     if host.config_target is None:
         if host.ref != vm.host:
             return Rejection(subject, "is no GPU of this host")
-        return f"{subject}: not a GPU that the host lists; its passthrough state is not checked"
+        return "not a GPU that the host lists; its passthrough state is not checked"
     addresses = [target.address for target in host.config_target.passthrough]
     if demand.address in addresses:
         return ""

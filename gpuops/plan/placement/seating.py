@@ -115,7 +115,7 @@ def _seat_vgpu(
         if isinstance(answer, Rejection):
             rejections.append(answer)
         elif doubtful is None:
-            doubtful = (state.gpu.address, answer)
+            doubtful = (state.gpu.address, f"{host.name} {state.gpu.address}: {answer}")
     if doubtful is not None:
         return doubtful
     nothing = f"has no GPU {demand.pin}, which {vm.name} is pinned to" if demand.pin else "has no GPU"
@@ -130,7 +130,9 @@ def _seat_device(
         rule = f"is not on NUMA node {node}"
         return (Rejection(f"{host.name} {demand.address}", rule, node, _node(gpu.numa_node)),), ""
     answer = judge_device(demand, vm, host, inventory)
-    return ((answer,), "") if isinstance(answer, Rejection) else (demand.address, answer)
+    if isinstance(answer, Rejection):
+        return (answer,), ""
+    return demand.address, f"{host.name} {demand.address}: {answer}" if answer else ""
 
 
 def _node(number: int | None) -> int | str:
