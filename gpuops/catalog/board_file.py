@@ -1,4 +1,4 @@
-"""Reads one board file into a `Board` with its profiles; `catalog.load` calls it.
+"""Reads one board file into a `Board` with its profiles and the MIG geometry of its family; `catalog.load` calls it.
 
 A board's profiles are regular: those of one size share their counts and starts whatever the series, those of one series
 share limits and marks, and each is named by the board's name and a tail. So a file says each of these once, and under
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from gpuops.catalog.fields import Fields, read
-from gpuops.catalog.mig_file import geometry
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Board, Generation, MixedSizeRule, MultiVgpu, PciId
-from gpuops.model.mig import MigGeometry
+from gpuops.model.mig import InstanceProfile, MigGeometry, Variant
 from gpuops.model.vgpu import ProfileKind, Series, Verified, VgpuProfile
 
 BOARDS: Final = Path(__file__).parent / "gpus"
+_FAMILIES: Final = Path(__file__).parent / "mig"
+# Longest first, so that `+me.all` is not taken for an `+me` with something behind it.
+_SUFFIXES: Final = tuple(sorted((variant for variant in Variant if variant), key=len, reverse=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def board(key: str) -> Board:
     fields = read(BOARDS / f"{key}.yaml")
     names = _ProfileNames(key, fields.text("short_name"), fields.maybe_text("full_name"), fields.texts("names_seen"))
     family = fields.maybe_text("mig")
-    mig = geometry(family) if family else None
+    mig = _geometry(family) if family else None
     profiles = tuple(_profiles(fields, names, mig))
     first, last = fields.texts("vgpu_releases")
     result = Board(
@@ -148,3 +151,33 @@ def _profile(
     )
     fields.done()
     return result
+
+
+@cache
+def _geometry(family: str) -> MigGeometry:
+    """The geometry of a family of GPUs, read once per process. Raises UsageError."""
+    fields = read(_FAMILIES / f"{family}.yaml")
+    result = MigGeometry(
+        family=family,
+        max_instances=fields.number("max_instances"),
+        compute_slices=fields.number("compute_slices"),
+        memory_slices=fields.number("memory_slices"),
+        min_driver=fields.maybe_text("min_driver"),
+        verified=fields.choice("verified", Verified),
+        profiles=tuple(_instance(name, row) for name, row in fields.named_rows("profiles")),
+    )
+    fields.done()
+    return result
+
+
+def _instance(name: str, row: Fields) -> InstanceProfile:
+    return InstanceProfile(
+        name=name,
+        id=row.maybe_number("id"),
+        compute_slices=row.number("compute_slices"),
+        memory_slices=row.number("memory_slices"),
+        starts=row.numbers("starts"),
+        max_count=row.number("count"),
+        variant=next((variant for variant in _SUFFIXES if name.endswith(variant)), Variant.PLAIN),
+        usable_for_vgpu=row.flag("vgpu"),
+    )

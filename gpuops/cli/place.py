@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OneVm:
-    """The VM that the command line asks a place for; the same keys stand in a file (config/sections/request.py)."""
+    """The VM that the command line asks a place for; the same keys stand in a file (config/requests_file.py)."""
 
     profile: Annotated[
         tuple[str, ...],

@@ -22,9 +22,8 @@ from unittest.mock import patch
 from gpuops.clock import wall_clock
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal, Run, database
 from gpuops.execute.journal.journal import CHECKPOINT_EVERY
-from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.store import Store
+from gpuops.execute.journal.store import MemoryStore, Store
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.originals import Originals
 from gpuops.model.inventory import Inventory

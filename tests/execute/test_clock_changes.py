@@ -11,7 +11,7 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.execute.half import Half
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.memory import MemoryStore
+from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy

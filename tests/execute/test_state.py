@@ -17,7 +17,7 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute import audit
 from gpuops.execute.half import Half
 from gpuops.execute.journal import FILE_NAME, Journal
-from gpuops.execute.journal.sqlite import COMPANIONS
+from gpuops.execute.journal.stores import COMPANIONS
 from gpuops.execute.lock import locked, locked_to_return
 from gpuops.execute.rotation import rotate
 from gpuops.execute.site import Site, agreed

@@ -11,10 +11,8 @@ from typing import Any, Final
 
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.lasting import LastingStore
-from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.store import Store
+from gpuops.execute.journal.store import LastingStore, MemoryStore, Store
 from gpuops.execute.lock import LockedBy, LockHold, locked
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder

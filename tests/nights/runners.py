@@ -16,7 +16,7 @@ from typing import Any, Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
-from gpuops.execute.journal.memory import MemoryStore
+from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.lock import locked
 from gpuops.execute.site import Site as Place
 from gpuops.model.inventory import Inventory

@@ -11,6 +11,6 @@ Given up: nothing is ever deleted, so the file grows with the nights (the manual
 
 from gpuops.execute.journal.book import IntentState, Run
 from gpuops.execute.journal.journal import Intent, Journal
-from gpuops.execute.journal.sqlite import FILE_NAME
+from gpuops.execute.journal.stores import FILE_NAME
 
 __all__ = ["FILE_NAME", "Intent", "IntentState", "Journal", "Run"]

@@ -9,14 +9,12 @@ from pathlib import Path
 from sqlalchemy import Connection, select, text
 
 from gpuops.errors import UsageError
-from gpuops.execute.journal import tables
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import FOLD, dump_book
-from gpuops.execute.journal.database import has_journal
-from gpuops.execute.journal.postgresql import open_database
+from gpuops.execute.journal.database import has_journal, heads_table, records_table
 from gpuops.execute.journal.record import GENESIS, Kind, Record, text_of
 from gpuops.execute.journal.sql import Broken, Chain, head_of, rows_of
-from gpuops.execute.journal.sqlite import FILE_NAME, file_database
+from gpuops.execute.journal.stores import FILE_NAME, file_database, open_database
 from gpuops.model.journal import Audit, AuditedChain
 
 
@@ -50,7 +48,7 @@ def _cut_off(head: str, reason: str) -> str:
 
 
 def _holds(connection: Connection, noted: tuple[int, str]) -> bool:
-    table = tables.records
+    table = records_table
     found = connection.execute(select(table.c.seq).where(table.c.seq == noted[0], table.c.checksum == noted[1]))
     return found.first() is not None
 
@@ -64,8 +62,8 @@ def _structure(connection: Connection) -> str:
 
 
 def _vcenters(connection: Connection) -> list[str]:
-    rows = select(tables.records.c.vcenter).distinct()
-    found = connection.scalars(rows.union(select(tables.heads.c.vcenter)))
+    rows = select(records_table.c.vcenter).distinct()
+    found = connection.scalars(rows.union(select(heads_table.c.vcenter)))
     return sorted(vcenter for vcenter in found if isinstance(vcenter, str))  # a torn page may hold anything
 
 

@@ -1,4 +1,4 @@
-"""A journal's database: transactions whose failures are StateDamaged, and whether it holds a journal of this schema."""
+"""A journal's database: its tables, and transactions whose failures are StateDamaged."""
 
 from __future__ import annotations
 
@@ -6,12 +6,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    select,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal import tables
 from gpuops.execute.journal.uninterrupted import uninterrupted, with_uninterrupted_ends
+
+SCHEMA_VERSION: Final = 2
+"""One more for each change of a table, and for a new word in `Kind`."""
+
+metadata = MetaData()
+
+schema_table = Table("schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+records_table = Table(
+    "journal",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),  # two that append at once: one of them loses
+    Column("run", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("at", String, nullable=False),
+    Column("body", String, nullable=False),
+    Column("checksum", String, nullable=False),
+)
+
+heads_table = Table(
+    "journal_heads",
+    metadata,
+    Column("vcenter", String, primary_key=True),
+    Column("seq", BigInteger, nullable=False),  # rows that are missing at the end are missed here
+    Column("checksum", String, nullable=False),
+    Column("checkpoint", BigInteger, nullable=False),  # where reading may begin; 0 = at the first record
+)
+"""Written with each append, in its transaction."""
 
 RETURN_HINT: Final = "gpuops rotate day --policy FILE returns every desktop from vCenter's markers alone"
 _WRITING: Final = "gpuops_writing"
@@ -83,13 +124,13 @@ def _begin(connection: Connection) -> None:
 
 def has_journal(connection: Connection, name: str) -> bool:
     """Whether this database holds a journal. Raises StateDamaged for one of another schema."""
-    if not inspect(connection).has_table(tables.schema.name):
+    if not inspect(connection).has_table(schema_table.name):
         return False
-    found = connection.scalars(select(tables.schema.c.version)).all()
-    if found == [tables.SCHEMA_VERSION]:
+    found = connection.scalars(select(schema_table.c.version)).all()
+    if found == [SCHEMA_VERSION]:
         return True
     version = f"schema {found[-1]}" if found else "no schema"
     raise StateDamaged(
-        f"the journal {name} has {version}, this version reads schema {tables.SCHEMA_VERSION} alone",
+        f"the journal {name} has {version}, this version reads schema {SCHEMA_VERSION} alone",
         hint=f"use the gpuops that wrote it; until then {RETURN_HINT}",
     )

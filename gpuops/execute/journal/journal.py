@@ -13,10 +13,8 @@ from typing import Any, Final
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.book_json import dump_book, load_book
-from gpuops.execute.journal.lasting import LastingStore
-from gpuops.execute.journal.memory import MemoryStore
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.store import Overtaken, Store
+from gpuops.execute.journal.store import LastingStore, MemoryStore, Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.lock import LockHold
 from gpuops.execute.step_json import Recorded, dump_step, load_step

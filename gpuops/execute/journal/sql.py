@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gpuops.errors import StateDamaged
-from gpuops.execute.journal import tables
-from gpuops.execute.journal.database import RETURN_HINT, Database
+from gpuops.execute.journal.database import RETURN_HINT, Database, heads_table, records_table
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum, text_of
 from gpuops.execute.journal.store import Overtaken
 
@@ -49,7 +48,7 @@ class SqlStore:
         try:
             with self._database.writing() as connection:
                 _advance(connection, self._vcenter, self._last, head)
-                connection.execute(insert(tables.records), rows)
+                connection.execute(insert(records_table), rows)
         except StateDamaged as failed:
             if isinstance(failed.__cause__, IntegrityError):  # two that both write the first record of a vCenter
                 raise Overtaken from failed
@@ -66,7 +65,7 @@ class SqlStore:
         begin = after if after is not None else max(checkpoint - 1, 0)
         if begin == 0:
             return 0, GENESIS
-        table = tables.records
+        table = records_table
         found = connection.scalar(
             select(table.c.checksum).where(table.c.vcenter == self._vcenter, table.c.seq == begin)
         )
@@ -140,10 +139,10 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 
     Raises Broken where there are records and no head.
     """
-    found = connection.execute(select(tables.heads).where(tables.heads.c.vcenter == vcenter)).one_or_none()
+    found = connection.execute(select(heads_table).where(heads_table.c.vcenter == vcenter)).one_or_none()
     if found is not None:
         return found
-    first = connection.scalar(select(func.min(tables.records.c.seq)).where(tables.records.c.vcenter == vcenter))
+    first = connection.scalar(select(func.min(records_table.c.seq)).where(records_table.c.vcenter == vcenter))
     if first is not None:
         raise Broken(first, "it is there, and gpuops wrote none")
     return _NoHead()
@@ -151,7 +150,7 @@ def head_of(connection: Connection, vcenter: str) -> Head:
 
 def rows_of(connection: Connection, vcenter: str, after: int) -> Iterator[Row[Any]]:
     """What is kept of this vCenter behind that place, in order, a thousand rows at a time."""
-    table = tables.records
+    table = records_table
     query = select(table).where(table.c.vcenter == vcenter, table.c.seq > after).order_by(table.c.seq)
     yield from connection.execute(query, execution_options={"yield_per": 1000})
 
@@ -183,7 +182,7 @@ def _sealed(vcenter: str, previous: str, records: Iterable[Record]) -> tuple[lis
 def _advance(connection: Connection, vcenter: str, was: tuple[int, str], head: dict[str, Any]) -> None:
     """Moves the head on, if it is still where it was. Raises Overtaken."""
     seq, previous = was
-    table = tables.heads
+    table = heads_table
     if seq == 0:
         connection.execute(insert(table).values({"vcenter": vcenter, "checkpoint": 0, **head}))
         return

@@ -1,20 +1,32 @@
-"""Opens the records of one vCenter: in the file of the state directory, or in a PostgreSQL database.
+"""Opens the records of one vCenter: in an SQLite file of the state directory, or in a PostgreSQL database by URL.
 
-`Journal` calls it.
+`Journal` calls it. A PostgreSQL database, which several machines share, needs psycopg
+(`pip install 'gpuops[postgresql]'`); who may write next is decided by it: the head of a vCenter moves only from where
+the writer saw it.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any, Final
 
-from sqlalchemy import insert, text
+from sqlalchemy import URL, create_engine, event, insert, text
 
-from gpuops.execute.journal import tables
-from gpuops.execute.journal.database import Database, has_journal
-from gpuops.execute.journal.postgresql import open_database
+from gpuops.config.journal_url import parsed
+from gpuops.execute.journal.database import SCHEMA_VERSION, Database, has_journal, metadata, schema_table, sqlite_engine
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.journal.sqlite import file_database, make_file
 from gpuops.execute.journal.store import Store
+from gpuops.execute.state import prepare_state_dir, private_file
+
+FILE_NAME: Final = "journal.sqlite"
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
+"""Files that SQLite keeps beside it, and would follow a link to."""
+
+CONNECT_TIMEOUT_S: Final = "10"
+
+SILENCE: Final = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+"""After a minute without an answer the database counts as lost: a run must not wait for one for ever."""
 
 
 def open_store(state_dir: Path, url: str, vcenter: str) -> Store:
@@ -55,5 +67,56 @@ def _make_tables(database: Database) -> None:
         if connection.dialect.name == "postgresql":  # two machines that both find no tables: one of them makes them
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('gpuops journal'))"))
         if not has_journal(connection, database.name):
-            tables.metadata.create_all(connection)
-            connection.execute(insert(tables.schema).values(version=tables.SCHEMA_VERSION))
+            metadata.create_all(connection)
+            connection.execute(insert(schema_table).values(version=SCHEMA_VERSION))
+
+
+def file_database(state_dir: Path) -> Database | None:
+    """The file, if there is one and nobody else may read it. Raises StateDamaged."""
+    if not os.path.lexists(state_dir / FILE_NAME):  # a link to nowhere is no missing journal
+        return None
+    return make_file(state_dir)
+
+
+def make_file(state_dir: Path) -> Database:
+    """The file, which nobody else may read; made if there is none. Raises StateDamaged."""
+    path = state_dir / FILE_NAME
+    prepare_state_dir(state_dir)
+    private_file(path)
+    _private_companions(state_dir)
+    return Database(sqlite_engine(str(path)), str(path))
+
+
+def _private_companions(state_dir: Path) -> None:
+    for suffix in COMPANIONS:
+        path = state_dir / f"{FILE_NAME}{suffix}"
+        if os.path.lexists(path):
+            private_file(path)
+
+
+def open_database(text: str) -> Database:
+    """The database at that URL; nothing is sent to it yet. Raises UsageError."""
+    url = parsed(text)
+    engine = create_engine(_patient(url), pool_pre_ping=True)
+    event.listen(engine, "connect", _make_commits_durable)
+    return Database(engine, shown(url))
+
+
+def shown(url: URL) -> str:
+    """How messages name it: without the password, and without parameters, which may hold one too."""
+    return url.set(drivername="postgresql", password=None, query={}).render_as_string()
+
+
+def _patient(url: URL) -> URL:
+    """With what libpq is told of time, where the URL says nothing of it."""
+    given = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "gpuops", **SILENCE}
+    return url.update_query_dict({key: value for key, value in given.items() if key not in url.query})
+
+
+def _make_commits_durable(connection: Any, _record: object) -> None:
+    """A server may be set to answer before a commit is on its disk; ours must be."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit TO on")
+        cursor.execute("SET statement_timeout TO '60s'")
+        cursor.execute("SET lock_timeout TO '20s'")
+    connection.commit()

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from shlex import quote
+from typing import Final, assert_never
 
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import GraphicsType, PhysicalGpu
+from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.host_settings import HostSettings
+from gpuops.model.scheduler import Frequency, TimeSlices, VgpuScheduler
 from gpuops.plan.core.command_line import command, hosts_called
-from gpuops.plan.doctor import fixes
 from gpuops.plan.doctor.finding import Finding, Severity
 from gpuops.plan.hosts.scheduler.custody import custody_of
 from gpuops.plan.hosts.scheduler.rmpvmrl import Unread
 from gpuops.plan.hosts.scheduler.state import HostScheduler, scheduler_of
+
+_BY_HAND: Final = "maintenance mode and a reboot, when its VMs are out of the way"
+_ROLLING: Final = "rolling"
 
 
 def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator[Finding]:
@@ -69,13 +73,13 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
     subject = f"{host.name} {gpu.address}"
     if gpu.passthrough is not None and gpu.passthrough.reboot_pending:
         will = "on" if gpu.passthrough.enabled else "off"
-        fix = fixes.passthrough(host.name, gpu.address, on=gpu.passthrough.enabled)
+        fix = _passthrough_fix(host.name, gpu.address, on=gpu.passthrough.enabled)
         yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
     if _passed(gpu):
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
     if used is not None and configured is not None and used is not configured:
-        fix = fixes.graphics(host.name, gpu.address, configured)
+        fix = _graphics_fix(host.name, gpu.address, configured)
         yield Finding(Severity.WARNING, subject, f"is {configured} from the next reboot on, {used} until then", fix)
     elif used in (GraphicsType.SHARED, GraphicsType.BASIC):
         fix = command("mode set", type="sharedDirect", gpu=str(gpu.address), host=hosts_called(host.name))
@@ -104,7 +108,7 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
 def _options(found: HostScheduler) -> Iterator[Finding]:
     """Module options that wait for a reboot, or that nobody can read as meant."""
     if found.settings.reboot_pending:
-        fix = fixes.module_options(found)
+        fix = _module_options_fix(found)
         yield Finding(Severity.WARNING, found.host.name, "other module options are in force after its reboot", fix)
     for each in found.gpus:
         if isinstance(each.configured, Unread):
@@ -138,7 +142,7 @@ def of_modes(host: Host) -> Iterator[Finding]:
         subject = f"{host.name} {state.address}"
         for what, now, then in (("MIG mode", state.current, state.pending), ("ECC", state.ecc, state.ecc_pending)):
             if now is not None and then is not None and now is not then:
-                fix = fixes.mig(host.name, state.address, on=then) if what == "MIG mode" else fixes.BY_HAND
+                fix = _mig_fix(host.name, state.address, on=then) if what == "MIG mode" else _BY_HAND
                 will = "on" if then else "off"
                 yield Finding(Severity.WARNING, subject, f"{what} is {will} from the next reset or reboot on", fix)
 
@@ -157,3 +161,48 @@ def unlike_ecc(cluster: str, hosts: Sequence[Host]) -> Iterator[Finding]:
             word = "on" if fewer[0] else "off"
             reason = f"ECC of {model} is {word} on {', '.join(sorted(fewer[1]))} alone: no vGPU moves between them"
             yield Finding(Severity.WARNING, cluster, reason, "set it alike: nvidia-smi -e on the hosts, and a reboot")
+
+
+def _passthrough_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
+    """The command that brings DirectPath I/O that waits into force."""
+    verb = f"passthrough {'on' if on else 'off'}"
+    return command(verb, device=str(gpu), host=hosts_called(host), reboot=_ROLLING)
+
+
+def _graphics_fix(host: str, gpu: PciAddress, configured: GraphicsType) -> str:
+    """The command for a graphics type that waits; one that no command sets is brought into force by hand."""
+    if configured not in (GraphicsType.SHARED, GraphicsType.SHARED_DIRECT):
+        return _BY_HAND
+    return command("mode set", type=str(configured), gpu=str(gpu), host=hosts_called(host), reboot=_ROLLING)
+
+
+def _mig_fix(host: str, gpu: PciAddress, *, on: bool) -> str:
+    """The command for a MIG mode that waits."""
+    verb = f"mig set {'on' if on else 'off'}"
+    return command(verb, gpu=str(gpu), host=hosts_called(host), host_shell="ssh", reboot=_ROLLING)
+
+
+def _module_options_fix(found: HostScheduler) -> str:
+    """For module options that wait: the command that sets the policy of one GPU as it is, which changes nothing but
+    reboots the host."""
+    for each in found.gpus:
+        scheduler = each.configured
+        if each.note is None and isinstance(scheduler, VgpuScheduler) and scheduler.weighted:
+            gpu, host = str(each.gpu.address), hosts_called(found.host.name)
+            return command("scheduler set", **_policy_options(scheduler), gpu=gpu, host=host, reboot=_ROLLING)
+    return _BY_HAND
+
+
+def _policy_options(scheduler: VgpuScheduler) -> dict[str, str]:
+    options = {"policy": str(scheduler.policy)}
+    match scheduler.slices:
+        case TimeSlices(time_slice_ms=milliseconds):
+            options["time_slice"] = "default" if milliseconds is None else f"{milliseconds}ms"
+        case Frequency(frequency_hz=hertz, averaging=averaging):
+            options |= {"frequency": f"{hertz}Hz"} if hertz is not None else {}
+            options |= {"averaging": str(averaging)} if averaging is not None else {}
+        case None:
+            pass
+        case _:
+            assert_never(scheduler.slices)
+    return options

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.journal.memory import MemoryStore
-from gpuops.execute.journal.store import Store
+from gpuops.execute.journal.store import MemoryStore, Store
 from gpuops.execute.journal.stores import open_store
 from tests.execute.journal.postgres import Server, binaries, running_server
 

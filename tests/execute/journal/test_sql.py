@@ -17,11 +17,9 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book
 from gpuops.execute.journal.database import Database, sqlite_engine
-from gpuops.execute.journal.postgresql import open_database
 from gpuops.execute.journal.record import GENESIS, Kind, Record, checksum
 from gpuops.execute.journal.sql import Broken, Chain
-from gpuops.execute.journal.sqlite import FILE_NAME
-from gpuops.execute.journal.stores import look_into_store, open_store
+from gpuops.execute.journal.stores import FILE_NAME, look_into_store, open_database, open_store
 from tests.execute.journal.postgres import PASSWORD, Server
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
