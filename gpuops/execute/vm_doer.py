@@ -207,7 +207,7 @@ class VmDoer(Doer[Step]):
         lease = self._leases.of(step.vm)
         if lease is not None:
             lease.sends()
-        return self.vcenter.submit(step, self.inventory, op_id)
+        return self.vcenter.submit(as_it_is_now(step, self.inventory), self.inventory, op_id)
 
     def adopt(self, step: Step, since: datetime) -> TaskRef | None:
         """The step's own task, or somebody else's of its kind."""
