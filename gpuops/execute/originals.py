@@ -51,6 +51,7 @@ class Originals:
                 profiles=saved.profiles,
                 # An effect that failed for certain did not take the VM; any other intent may have.
                 taken=book.takes.get(key, 0) > 0,
+                stopped=saved.stopped,
                 returned=saved.returned is not None,
                 drs=saved.drs,
                 suspended_at=saved.suspended_at,

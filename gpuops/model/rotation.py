@@ -208,6 +208,8 @@ class Original:
     profiles: tuple[str, ...] = ()
     taken: bool = False
     """Whether the suspend (or the start) happened, or may have: not merely intended."""
+    stopped: bool = False
+    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
     returned: bool = False
     """Whether it was seen as it was, afterwards."""
     drs: VmDrs | None = None

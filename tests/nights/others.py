@@ -16,8 +16,8 @@ from tests.nights.night import Played
 
 
 def others_are_left(night: Played) -> Iterator[str]:
-    """I18: only a VM that a night started is stopped by its morning; on another machine, which has no journal of that
-    night, only one that carries its marker."""
+    """I18: only a VM that a night started is stopped by its morning, and once: who starts it after that is not the
+    night. On another machine, which has no journal of that night, only one that carries its marker."""
     started: set[str] = set()
     marked: dict[str, int] = {}
     """By the machine that did it."""
@@ -31,6 +31,8 @@ def others_are_left(night: Played) -> Iterator[str]:
             started.add(entry.moid)
         elif entry.moid not in started and marked.get(entry.moid, machine) == machine:
             yield f"I18: {entry.name} was stopped, and no night had started it"
+        else:
+            started.discard(entry.moid)
 
 
 def blockers_are_named(night: Played) -> Iterator[str]:

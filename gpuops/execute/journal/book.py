@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.model.journal import GivenUp, Thing
-from gpuops.model.rotation import Role
-from gpuops.model.vm import VmDrs
+from gpuops.model.rotation import LATE, Role
+from gpuops.model.vm import PowerState, VmDrs
 from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, StepCounts
 
 KEPT_AFTER_RETURN: Final = timedelta(days=3)
@@ -29,6 +29,7 @@ DURATIONS_KEPT: Final = 20
 TAKING: Final = frozenset({"SuspendVm", "PowerOnVm", "ShutDownGuest"})
 RETURNING: Final = frozenset({"ResumeVm", "PowerOnVm"})
 """By which a morning brings a desktop back: with the first of them its night is over, unless it is of some by name."""
+RETURN_KINDS: Final = ("rotate day", "rotate restore")
 LATE_TO_TELL: Final = TAKING | {"SetVmDrs"}
 """What a morning undoes, and must not take for undone when it is only late."""
 _UNDONE_BY: Final = {
@@ -66,6 +67,11 @@ class Run:
     """Names of the VMs that it is of; empty = of all that its kind is about."""
     order: str = ""
     """What a change is about, as JSON; empty for a run that is none."""
+
+    @property
+    def returns(self) -> bool:
+        """Whether it brings back what nights took."""
+        return self.kind in RETURN_KINDS
 
 
 @dataclass(slots=True)
@@ -123,6 +129,8 @@ class Saved:
     """Text of the policy under which a night took it last, or was to; empty = no record tells."""
     suspended_at: datetime | None = None
     """When the night suspended it, as vCenter showed that; None = no record tells."""
+    stopped: bool = False
+    """An ML VM: whether a return has stopped it, or found it powered off. Who starts it after that is not the night."""
 
 
 class DurationKey(NamedTuple):
@@ -287,6 +295,8 @@ class Book:
                 del self.given_up[ref]
             self._took(of.run.night, intended, 1)
             self._taken_anew(of.run, intended)
+        if of.run.returns and intended.before.get("power") == PowerState.OFF:
+            self._stopped(intended, record.at)
         if intended.kind in RETURNING and of.run.night is None and not of.run.vms:
             saved_of = (saved for saved in self.originals.values() if _is_of(intended, saved.vm, saved.uuid))
             self.over.update(each.night for each in saved_of if each.returned is None and each.role is not Role.ML)
@@ -295,7 +305,7 @@ class Book:
         """A night that was cut off before it took a VM, and closed by a morning, may be run again."""
         saved = self.originals.get(self.key_of(run.night or "", intended.vm, intended.uuid))
         if saved is not None:
-            saved.returned = saved.suspended_at = None
+            saved.returned, saved.suspended_at, saved.stopped = None, None, False
             saved.policy = run.policy or saved.policy
 
     def _took(self, night: str, intended: Intended, count: int) -> None:
@@ -323,6 +333,8 @@ class Book:
             self._settled_in(night, intended, was, record)
         if intended.state is IntentState.DONE:
             self._undone(intended)
+            if self.runs[record.run].run.returns and intended.kind in _UNDONE_BY[Role.ML]:
+                self._stopped(intended, record.at)
         duration_s = record.body["duration_s"]
         if intended.state is IntentState.DONE and duration_s is not None:
             profiles = "+".join(sorted(intended.before.get("profiles", ())))
@@ -346,6 +358,13 @@ class Book:
             saved.suspended_at = datetime.fromisoformat(record.body["suspended"])
         if was is not IntentState.UNKNOWN and record.body.get("counts", True):
             self._count(night, intended, refused=record.body.get("refused", False))
+
+    def _stopped(self, intended: Intended, at: datetime) -> None:
+        """What nights started of this VM is over, unless a start was lost so lately that it may still arrive."""
+        for key, saved in self.originals.items():
+            over = key not in self.lost or at - self.lost[key] >= LATE
+            if saved.role is Role.ML and over and _is_of(intended, saved.vm, saved.uuid):
+                saved.stopped = True
 
     def _undone(self, intended: Intended) -> None:
         """What was lost of this VM need not be waited for any more once it was undone."""

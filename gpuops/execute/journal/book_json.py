@@ -15,7 +15,7 @@ from gpuops.model.rotation import Role
 from gpuops.model.vm import VmDrs
 from gpuops.plan.rotation.stop_conditions import StepCounts
 
-FOLD: Final = 12
+FOLD: Final = 13
 """A checkpoint of another fold is not used: the records are read from the first one, which always gives the book."""
 
 
@@ -55,11 +55,12 @@ def load_book(vcenter: str, record: Record) -> Book | None:
     book.seq = book.checkpoint = record.seq
     book.runs = {each["id"]: _load_run(vcenter, each) for each in body["runs"]}
     book.policies = dict(body["policies"])
-    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, count, text in body["originals"]:
+    for night, vm, role, uuid, name, host, profiles, returned, drs, suspended, stopped, *rest in body["originals"]:
+        count, text = rest
         before = VmDrs(drs) if drs is not None else None
         book.originals[night, vm] = Saved(
             night, vm, Role(role), uuid, name, host, tuple(profiles), _load_moment(returned), before,
-            body["texts"][text], _load_moment(suspended),
+            body["texts"][text], _load_moment(suspended), stopped,
         )  # fmt: skip
         if count:
             book.takes[night, vm] = count
@@ -122,7 +123,7 @@ def _dump_saved(saved: Saved) -> list[Any]:
     returned, suspended = _moment(saved.returned), _moment(saved.suspended_at)
     return [
         saved.night, saved.vm, saved.role, saved.uuid, saved.name, saved.host, saved.profiles, returned, saved.drs,
-        suspended,
+        suspended, saved.stopped,
     ]  # fmt: skip
 
 

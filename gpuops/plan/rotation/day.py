@@ -208,7 +208,7 @@ def is_returned(original: Original, inventory: Inventory) -> bool:
     if original.role is Role.ML:
         if original.drs is not None and inventory.drs_of(vm) in (VmDrs.MANUAL, None):
             return False
-        return vm.power is not PowerState.ON or not original.taken
+        return vm.power is not PowerState.ON or not original.taken or original.stopped
     return vm.power is PowerState.ON or not original.taken
 
 

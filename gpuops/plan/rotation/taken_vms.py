@@ -236,7 +236,8 @@ def _judge(original: Original, inventory: Inventory, under_its_id: Vm | None, do
         case Role.SHUT_DOWN:
             return _shut_down(original, vm)
         case Role.ML:
-            return _ml(original, vm, taken=original.taken or _taken_by_other_machine(original, vm))
+            ours = original.taken and not original.stopped
+            return _ml(original, vm, taken=ours or _taken_by_other_machine(original, vm))
         case _:
             assert_never(original.role)
 
@@ -372,7 +373,7 @@ def _ml(original: Original, vm: Vm, *, taken: bool) -> TakenVm:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "runs, and was not started by gpuops")
         case PowerState.SUSPENDED:
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "was suspended by somebody else; it holds no GPU")
-        case PowerState.OFF if not taken:
+        case PowerState.OFF if not (taken or original.stopped):
             return TakenVm(original, vm, Whereabouts.UNTOUCHED, "has not been started by gpuops")
         case _:
             return TakenVm(original, vm, Whereabouts.BACK, "is powered off")

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,11 +32,11 @@ class Writer:
     def begin(self, run: str, kind: str = "rotate night", night: str | None = "n1", policy: str = "text") -> None:
         self.write(run, Kind.BEGUN, kind=kind, night=night, policy=policy, pid=7, digest="")
 
-    def save(self, vm: str, night: str = "n1", host: str = "host-1") -> None:
-        self.write("", Kind.ORIGINAL, night=night, vm=vm, role="desktop", uuid=None, name=vm, host=host, profiles=["a"])
+    def save(self, vm: str, night: str = "n1", host: str = "host-1", role: str = "desktop") -> None:
+        self.write("", Kind.ORIGINAL, night=night, vm=vm, role=role, uuid=None, name=vm, host=host, profiles=["a"])
 
-    def intend(self, run: str, number: int, vm: str, step: str = "SuspendVm") -> None:
-        before = {"host": "host-1", "power": "poweredOn", "profiles": ["b", "a"], "name": vm}
+    def intend(self, run: str, number: int, vm: str, step: str = "SuspendVm", power: str = "poweredOn") -> None:
+        before = {"host": "host-1", "power": power, "profiles": ["b", "a"], "name": vm}
         op_id = f"gpuops-{run}-{number}"
         self.write(run, Kind.INTENT, op=op_id, step={step: {"vm": vm}}, seen=NOW.isoformat(), before=before)
 
@@ -59,10 +60,25 @@ def fold(book: Book, records: list[Record]) -> Book:
 RUNS, VMS = st.sampled_from(["r1", "r2"]), st.sampled_from(["vm-1", "vm-2"])
 NIGHTS = st.sampled_from(["n1", "n2", None])
 ACTS = st.one_of(
-    st.tuples(st.just("begin"), RUNS, st.sampled_from(["rotate night", "attach"]), NIGHTS, st.sampled_from(["", "p"])),
+    st.tuples(
+        st.just("begin"),
+        RUNS,
+        st.sampled_from(["rotate night", "rotate day", "attach"]),
+        NIGHTS,
+        st.sampled_from(["", "p"]),
+    ),
     st.tuples(st.just("end"), RUNS),
-    st.tuples(st.just("save"), VMS, st.sampled_from(["n1", "n2"])),
-    st.tuples(st.just("intend"), RUNS, st.integers(1, 3), VMS, st.sampled_from(["SuspendVm", "ResumeVm"])),
+    st.tuples(
+        st.just("save"), VMS, st.sampled_from(["n1", "n2"]), st.just("host-1"), st.sampled_from(["desktop", "ml"])
+    ),
+    st.tuples(
+        st.just("intend"),
+        RUNS,
+        st.integers(1, 3),
+        VMS,
+        st.sampled_from(["SuspendVm", "ResumeVm", "PowerOnVm", "ShutDownGuest"]),
+        st.sampled_from(["poweredOn", "poweredOff"]),
+    ),
     st.tuples(
         st.just("settle"),
         RUNS,
@@ -133,6 +149,50 @@ def test_what_came_back_is_forgotten_after_a_while_and_what_is_owed_never() -> N
     writer.now += timedelta(days=4000)
     writer.begin("r2")
     assert {vm for _, vm in writer.book().originals} == {"vm-2"}
+
+
+def started(outcome: str) -> Writer:
+    """A night that asked for the start of an ML VM, with this outcome."""
+    writer = Writer()
+    writer.begin("r1")
+    writer.save("vm-1", role="ml")
+    writer.intend("r1", 1, "vm-1", "PowerOnVm", "poweredOff")
+    writer.settle("r1", 1, outcome)
+    writer.write("r1", Kind.ENDED)
+    return writer
+
+
+def is_over(writer: Writer) -> bool:
+    """Whether whoever starts it now is not the night."""
+    return writer.book().originals["n1", "vm-1"].stopped
+
+
+@pytest.mark.parametrize("kind", ["rotate day", "rotate restore"])
+def test_what_a_return_found_powered_off_or_has_stopped_is_no_start_of_the_night_any_more(kind: str) -> None:
+    found, stopped = started("unknown"), started("done")
+    for writer in (found, stopped):
+        writer.begin("r2", kind, night=None)
+    found.intend("r2", 1, "vm-1", "SetAttribute", "poweredOff")
+    stopped.intend("r2", 1, "vm-1", "ShutDownGuest")
+    assert is_over(found)
+    assert not is_over(stopped)
+    stopped.settle("r2", 1, "done")
+    assert is_over(stopped)
+    stopped.begin("r3")
+    stopped.intend("r3", 1, "vm-1", "PowerOnVm", "poweredOff")
+    assert not is_over(stopped), "it was taken anew"
+
+
+def test_a_start_that_may_still_arrive_is_not_over_nor_one_that_something_else_met() -> None:
+    late, attached = started("unknown"), started("done")
+    late.now -= 2 * HOUR - timedelta(minutes=1)
+    late.begin("r2", "rotate day", night=None)
+    late.now -= HOUR - timedelta(minutes=1)
+    late.intend("r2", 1, "vm-1", "SetAttribute", "poweredOff")
+    attached.begin("r2", "attach", night=None)
+    attached.intend("r2", 1, "vm-1", "ReconfigureVm", "poweredOff")
+    assert not is_over(late)
+    assert not is_over(attached)
 
 
 def test_durations_are_kept_of_what_was_done_and_the_latest_alone() -> None:

@@ -222,6 +222,15 @@ def test_an_ml_vm_that_somebody_else_started_is_left_alone(world: World) -> None
     assert {step.vm for step in found.steps} == {"vm-1", "vm-2", "vm-91"}
 
 
+def test_an_ml_vm_that_somebody_started_after_a_return_had_stopped_it_is_left_alone(world: World) -> None:
+    stopped = tuple(replace(each, stopped=each.role is Role.ML) for each in journal(world))
+    found = plan(world, stopped)
+    assert ShutDownGuest not in {type(step) for step in found.steps}
+    assert SetAttribute("vm-91", "gpuops.rotation", "") in found.steps
+    [ml] = [each for each in stopped if each.role is Role.ML]
+    assert is_returned(ml, world.snapshot())
+
+
 def test_a_desktop_that_somebody_else_suspended_is_left_alone(world: World) -> None:
     world._set_power("vm-3", PowerState.SUSPENDED)
     found = plan(world, (*journal(world), original(world, "vm-3", taken=False)))
