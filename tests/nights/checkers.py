@@ -21,6 +21,7 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import one_at_a_time
 from tests.nights.clocks import nothing_on_a_wrong_clock
 from tests.nights.doings import (
+    CALL,
     MOVE,
     OFF,
     SHUT_DOWN,
@@ -70,8 +71,6 @@ from tests.nights.worlds import CLOSES, DAY, EVENING
 DEFINE = "AddCustomFieldDef"
 """The first marker in a vCenter defines its attribute; it is on no VM."""
 
-CALL: Final = timedelta(seconds=60)
-"""What one call takes at the most."""
 FRESH: Final = timedelta(minutes=2)
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "V6", "C1", "C5")
 """What may hide that a desktop runs, or that it is of its pool."""

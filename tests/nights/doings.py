@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuops.execute.half import Half
+from gpuops.sim.core.clock import REQUEST_COST
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
-from tests.nights.night import Played
 from tests.nights.worlds import DAY, EVENING
+
+if TYPE_CHECKING:
+    from tests.nights.night import Played
 
 SUSPEND, START, OFF = "SuspendVM_Task", "PowerOnVM_Task", "PowerOffVM_Task"
 MOVE, MARK, SHUT_DOWN = "RelocateVM_Task", "SetField", "ShutdownGuest"
@@ -18,6 +21,8 @@ OLD_VALUES: Final = "reads.frozen"
 """Of the outside events of the simulator, the one after which a VM is shown for a while as it was."""
 GONE: Final = "is gone from vCenter"
 POWERS: Final = (SUSPEND, START, OFF)
+CALL: Final = timedelta(seconds=60) + REQUEST_COST
+"""What one call takes at the most: its answer is a minute late (T11), beside what each takes."""
 
 
 def is_ours(entry: Entry) -> bool:

@@ -20,6 +20,7 @@ from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import (
+    CALL,
     MOVE,
     OFF,
     START,
@@ -59,17 +60,26 @@ def stays_where_it_is(night: Played) -> Iterator[str]:
     for entry in effects(night, MOVE):
         if chosen_as(night, entry.moid) not in may_move:
             yield f"I7: {entry.name} was moved, and the policy does not let it"
+    pauses = list(night.stood)
     for entry in effects(night, START):
-        if is_desktop(night, entry.moid, entry.name) and "host" in entry.after and not _just_moved(night, entry):
+        moves = is_desktop(night, entry.moid, entry.name) and "host" in entry.after
+        if moves and not _just_moved(night, entry, pauses):
             yield f"I7: {entry.name} came back on another host than the one it was on"
 
 
-def _just_moved(night: Played, start: Entry) -> bool:
+def _just_moved(night: Played, start: Entry, pauses: list[tuple[datetime, datetime]]) -> bool:
     """Whether it was moved when its resume had been asked for, or where vCenter still showed it where it was: between
-    the last look and that there is one call."""
+    the last look and that there is one call. Of a machine that was paused meanwhile one request may have been past its
+    check: that pause is taken out."""
     asked = night.asked.get(start.operation_id, start.at)
     moves = [each.at for each in night.world.ledger if each.moid == start.moid and each.method == "MigrateVM_Task"]
-    return any(asked - told_late(night) <= at <= start.at for at in moves)
+    if any(asked - told_late(night) <= at <= start.at for at in moves):
+        return True
+    for since, until in pauses:
+        if until <= asked <= until + CALL and any(since - CALL <= at <= until for at in moves):
+            pauses.remove((since, until))
+            return True
+    return False
 
 
 def in_time(night: Played) -> Iterator[str]:
@@ -90,9 +100,10 @@ def nobody_left_behind(night: Played) -> Iterator[str]:
 
 def ml_stops(night: Played) -> Iterator[str]:
     """I23: an ML VM that we started and nobody else has, stops in the morning, unless the policy says otherwise or a
-    person gave it up."""
+    person gave it up. One with a task that hangs takes no other, and is named."""
     if not night.site.policy.ml_stop.then_off:
         return
+    failed = {each.step.vm for each in night.last.outcomes if each.verdict is Verdict.FAILED} if night.last else set()
     started: dict[str, str] = {}
     for entry in night.world.ledger:
         if entry.after.get("power") == Power.ON:
@@ -101,7 +112,9 @@ def ml_stops(night: Played) -> Iterator[str]:
         vm: Any = night.world.find(moid)
         if moid in night.given_up or not op or is_desktop(night, moid):
             continue
-        if vm is not None and vm.state.power is Power.ON:
+        if vm is None or (moid in failed and night.world.tasks.running(vm) is not None):
+            continue
+        if vm.state.power is Power.ON:
             yield f"I23: {night.names.get(moid)} was started by the night and still runs"
 
 

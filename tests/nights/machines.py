@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.sim.core.object_store import somebody
 from gpuops.sim.operations.recording import recorded
+from tests.nights.doings import told_late
 from tests.nights.event import Event
 from tests.nights.place import NightPlace, NightStore
 from tests.nights.worlds import LOCK, Site, is_leased
@@ -103,27 +105,31 @@ class Machines:
 
 def one_holder(night: Played) -> Iterator[str]:
     """I6: a night whose lease was taken by another run, or reverted, sends at most the one change that had passed its
-    check; a lease that was given back since is still not its own. What was in flight before that may end."""
+    check; a lease that was given back since is still not its own. What was in flight before that may end, and where
+    vCenter tells old values of its VMs, it tells old ones of the lock VM."""
     passed_on = list(_passed_on(night))
     late: Counter[int] = Counter()
     for entry in night.world.ledger:
         run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
         if run is None or half != Half.NIGHT or night.is_lock_vm(entry.moid):
             continue
-        holder = next((each for sequence, each in reversed(passed_on) if sequence <= length), run)
+        asked = night.asked.get(entry.operation_id, entry.at) - told_late(night)
+        seen = (each for sequence, at, each in reversed(passed_on) if sequence <= length and at <= asked)
+        holder = next(seen, run)
         late[run] += holder != run
         if holder != run and late[run] == 2:
             yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
 
 
-def _passed_on(night: Played) -> Iterator[tuple[int, int | None]]:
-    """(number of the entry in the ledger, the run that has the lease from then on), None = it was reverted.
+def _passed_on(night: Played) -> Iterator[tuple[int, datetime, int | None]]:
+    """(number of the entry in the ledger, when, the run that has the lease from then on), None = it was reverted.
 
-    Who moves or renames the lock VM leaves the lease as it is.
+    Who moves, renames or starts the lock VM leaves the lease as it is.
     """
     for entry in night.world.ledger:
         if night.is_lock_vm(entry.moid) and "extra_config" in entry.after:
             run, _, _ = night.sent_by.get(entry.operation_id, (None, "", 0))
-            there = parse_lease(entry.after["extra_config"].get(KEY, ""))
-            if run is None or (there is not None and there.nonce):
-                yield entry.sequence, run
+            before, there = (each.get("extra_config", {}).get(KEY, "") for each in (entry.before, entry.after))
+            lease = parse_lease(there)
+            if (before != there) if run is None else (lease is not None and lease.nonce):
+                yield entry.sequence, entry.at, run

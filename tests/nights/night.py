@@ -169,13 +169,15 @@ class Played:
     """Each fault with each stage of the engine, and each whereabouts of a VM, in which it took effect."""
 
     def is_lock_vm(self, moid: str) -> bool:
-        """Whether it is the lock VM, whatever it is called by now; one that came in the night was once called so."""
+        """Whether it is the lock VM, whatever it is called by now; one that came in the night, and may be gone again,
+        was once called so."""
         if moid in self.names:
             return self.names[moid] == LOCK
         vm = self.world.find(moid)
-        if not isinstance(vm, VirtualMachine):
+        if vm is not None and not isinstance(vm, VirtualMachine):
             return False
-        return vm.name == LOCK or any(entry.moid == moid and entry.name == LOCK for entry in self.world.ledger)
+        called_so = vm is not None and vm.name == LOCK
+        return called_so or any(entry.moid == moid and entry.name == LOCK for entry in self.world.ledger)
 
 
 class Nightly:

@@ -17,16 +17,17 @@ from gpuops.execute.journal.record import Kind
 from gpuops.model.rotation import DrsOverride
 from gpuops.plan.core.outcome import Outcome, Verdict
 from gpuops.plan.core.plan import Rejection
-from gpuops.plan.core.steps import ResumeVm, RunInGuest
+from gpuops.plan.core.steps import PowerOffVm, ResumeVm, RunInGuest
+from gpuops.plan.rotation.lease import KEY
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.fault_injection.catalogue import rules_of
 from gpuops.sim.state.vm_state import Power
 from tests.nights.beside import Beside
-from tests.nights.checkers import CHECKERS, only_ours, violations
-from tests.nights.doings import MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop
+from tests.nights.checkers import CHECKERS, only_ours, violations, what_is_withdrawn_stays
+from tests.nights.doings import CALL, MARK, MOVE, OFF, START, SUSPEND, effects, is_desktop
 from tests.nights.event import Event
 from tests.nights.hooks import RUN, asked_to_keep
-from tests.nights.limits import stays_where_it_is
+from tests.nights.limits import ml_stops, stays_where_it_is
 from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.overrides import only_the_queue
 from tests.nights.place import Admission
@@ -301,9 +302,11 @@ def three_come_back_and_a_fourth_is_taken(night: Played) -> Played:
 
 def acts_under_a_lease_that_was_reverted(night: Played) -> Played:
     taken = first(night, SUSPEND, desktop=True)
+    lease = {"extra_config": {KEY: "a lease"}}
     reverted = replace(
-        taken, moid="lock", name=LOCK, operation_id="", method="RevertToSnapshot_Task", after={"extra_config": {}}
-    )
+        taken, moid="lock", name=LOCK, operation_id="", method="RevertToSnapshot_Task", before=lease,
+        after={"extra_config": {}},
+    )  # fmt: skip
     later = {op_id: (run, half, length + 1) for op_id, (run, half, length) in night.sent_by.items()}
     return with_ledger(night, [reverted, *night.world.ledger], sent_by=later, names={**night.names, "lock": LOCK})
 
@@ -319,6 +322,18 @@ def two_cut_by_a_machine_that_was_paused(night: Played) -> Played:
     """One request may have been past its check."""
     paused = (EVENING, EVENING + timedelta(minutes=15))
     return replace(night, stood=[paused], cut_sessions=[("vm-1", *paused), ("vm-2", *paused)])
+
+
+def one_moved_and_resumed_late(night: Played, *, moved: timedelta) -> Played:
+    """A machine is paused for a quarter of an hour; a desktop that is moved so long after its beginning is resumed
+    where it was, when it is over."""
+    start = first(night, START, desktop=True)
+    since = start.at - timedelta(minutes=15)
+    move = replace(start, at=since + moved, operation_id="", method="MigrateVM_Task", before={}, after={})
+    late = replace(start, after={**start.after, "host": "host-1"})
+    entries = [late if each is start else each for each in night.world.ledger]
+    asked = {**night.asked, start.operation_id: start.at}
+    return with_ledger(night, [move, *entries], stood=[(since, start.at)], asked=asked)
 
 
 def started_when_it_was_not_queued_any_more(night: Played) -> Played:
@@ -441,6 +456,42 @@ def test_what_a_vm_that_came_in_the_night_is_called_later_changes_nothing() -> N
     renamed = came_in_the_night(quiet(), at_first=False)
     assert [*only_ours(renamed), *only_the_queue(renamed), *stays_where_it_is(renamed)] == []
     assert list(asked_to_keep(late_and_made_anew(hooked()))) == []
+
+
+def test_one_request_of_a_machine_that_was_paused_may_resume_a_desktop_where_it_was() -> None:
+    moved = one_moved_and_resumed_late(quiet(), moved=timedelta())
+    assert list(stays_where_it_is(moved)) == []
+    assert list(stays_where_it_is(replace(moved, stood=[])))
+    assert list(stays_where_it_is(one_moved_and_resumed_late(quiet(), moved=-timedelta(minutes=2))))
+
+
+def test_what_is_withdrawn_may_be_suspended_by_the_call_that_was_past_its_check_and_by_no_later_one() -> None:
+    def suspended(after: timedelta) -> list[str]:
+        return list(what_is_withdrawn_stays(replace(quiet(), in_spite=[("vm-1", EVENING, EVENING + after)])))
+
+    assert suspended(CALL) == []
+    assert suspended(CALL + timedelta(milliseconds=1))
+
+
+def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_so() -> None:
+    night = without(OFF, desktop=False)(quiet())
+    stuck = next(each for each in quiet().world.ledger if each.method == OFF)
+    vm = SimpleNamespace(moid=stuck.moid, state=SimpleNamespace(power=Power.ON))
+    world: Any = SimpleNamespace(ledger=night.world.ledger, find=lambda moid: vm if moid == stuck.moid else None)
+    world.tasks = SimpleNamespace(running=lambda vm: "task-1")
+    assert night.last is not None
+    failed = replace(night.last, outcomes=(Outcome(PowerOffVm(stuck.moid), Verdict.FAILED, "a task is running"),))
+    assert list(ml_stops(replace(night, world=world))), "nobody is told"
+    assert list(ml_stops(replace(night, world=world, last=failed))) == []
+    world.tasks.running = lambda vm: None
+    assert list(ml_stops(replace(night, world=world, last=failed)))
+
+
+def test_a_lock_vm_that_came_in_the_night_and_is_gone_again_is_the_lock_vm() -> None:
+    made = replace(first(quiet(), SUSPEND, desktop=True), moid="vm-9999", name=LOCK)
+    night = with_ledger(quiet(), [made, *quiet().world.ledger])
+    assert night.is_lock_vm("vm-9999")
+    assert not night.is_lock_vm("vm-9998")
 
 
 def test_every_checker_is_seen_to_fail() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from gpuops.execute.journal.record import Kind
-from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SuspendVm
+from gpuops.plan.core.steps import PowerOnVm, RelocateVm, ResumeVm, SetVmDrs, SuspendVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.catalogue import catalogue, rules_of
 from tests.nights.aiming import aimed_event
@@ -272,6 +272,45 @@ def test_an_aimed_night_is_judged_by_what_the_engine_does(seed: int, aims: Seque
                 _aimed("T13", Whereabouts.UNTOUCHED, at_s=600.0),
             ),
             id="whose a start is that a killed run had asked for, the task history tells long after",
+        ),
+        pytest.param(
+            1,
+            False,
+            False,
+            (Event("G1", rules_of("G1", {"target": "ml-01", "at_s": 32_500.0})),),
+            id="an ML VM that somebody starts while desktops resume is not stopped by the next return",
+        ),
+        pytest.param(
+            2244,
+            True,
+            False,
+            (_aimed("C4", SUBMITS[ResumeVm], at_s=1.0), _aimed("T1", SUBMITS[ResumeVm], at_s=60.0)),
+            id="a resume that is asked for once more is of the host that the VM has been moved to",
+        ),
+        pytest.param(
+            3233,
+            False,
+            False,
+            (_aimed("A4", SUBMITS[SetVmDrs], at_s=60.0), _aimed("K1", SUBMITS[SetVmDrs], at_s=600.0)),
+            id="a task that hangs may be what a killed run had asked for",
+        ),
+        pytest.param(
+            2488,
+            True,
+            False,
+            (
+                _aimed("A1", SUBMITS[RelocateVm], at_s=1.0),
+                _aimed("G1", SUBMITS[RelocateVm], at_s=600.0),
+                _aimed("V6", SUBMITS[PowerOnVm], at_s=60.0),
+            ),
+            id="a lock VM that somebody starts keeps its lease",
+        ),
+        pytest.param(
+            1,
+            False,
+            False,
+            (_aimed("H4", SUBMITS[SuspendVm], at_s=1.0), _aimed("T11", SUBMITS[SuspendVm], at_s=1.0)),
+            id="a request that is a minute late takes its own time too",
         ),
     ],
 )

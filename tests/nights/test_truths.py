@@ -23,7 +23,15 @@ from tests.nights.night import Played
 from tests.nights.reverting import REVERT
 from tests.nights.situations import SITUATIONS
 from tests.nights.test_checkers import Doctor, first, quiet, with_ledger, without
-from tests.nights.truths import ANOTHER, LEASE_OP, NOTHING, REFUSES, TRUTHS
+from tests.nights.truths import (
+    ANOTHER,
+    LEASE_OP,
+    NOTHING,
+    REFUSES,
+    TRUTHS,
+    moved_meanwhile,
+    never_sent_is_not_lost,
+)
 from tests.nights.worlds import EVENING, LOCK
 
 SEED = 7_200_000
@@ -263,6 +271,21 @@ def test_a_truth_fails_where_it_is_not_so(truth: str, night: Any, doctor: Doctor
     [checker] = [each for each in TRUTHS if each.__name__ == truth]
     assert list(checker(night())) == []
     assert list(checker(doctor(night())))
+
+
+def test_a_move_that_vcenter_refused_was_not_lost() -> None:
+    twice = moved_twice(quiet())
+    assert list(moved_meanwhile(replace(twice, refused={len(twice.asks) - 2: "NotAuthenticated"}))) == []
+
+
+def test_what_a_run_that_was_cut_off_left_open_is_unknown_to_the_next_one_alone() -> None:
+    record = next(each for each, _ in quiet().kept if each.kind is Kind.INTENT)
+    body = {"op": record.body["op"], "state": IntentState.UNKNOWN, "reason": "it asks a question"}
+    lost = replace(record, kind=Kind.SETTLED, body=body)
+    asks = [each for each in quiet().asks if each[0] != record.body["op"]]
+    night = replace(quiet(), kept=[*quiet().kept, (lost, 9999)], asks=asks)
+    assert list(never_sent_is_not_lost(night))
+    assert list(never_sent_is_not_lost(replace(night, calls=[(Half.NIGHT, "killed", record.at)]))) == []
 
 
 def test_every_truth_is_seen_to_fail() -> None:

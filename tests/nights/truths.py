@@ -30,8 +30,8 @@ from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import GONE, MARK, OFF, SHUT_DOWN, START, SUSPEND, effects, is_desktop, is_ours, not_back
 from tests.nights.night import Played
 from tests.nights.reverting import replaced, tells
-from tests.nights.several import Several
-from tests.nights.worlds import DAY, HOOK, LOCK
+from tests.nights.several import Machine, Several, second_machine
+from tests.nights.worlds import DAY, EVENING, HOOK, LOCK
 
 LEASE_OP: Final = "gpuops-lease-"
 ASKED_AT_MOST: Final = 6
@@ -42,8 +42,6 @@ EXCUSED: Final = re.compile("Insufficient|InProgress|InUse|InvalidState|InvalidP
 UNSEEN: Final = ("A9", "A10", "A11", "A12", "N2", "V4", "V5", "C1", "C5")
 """What may hide where a VM is."""
 TAKE: Final = ("SuspendVm", "PowerOnVm", "ShutDownGuest")
-CUT_OFF: Final = "the run was cut off"
-"""How the reason begins of what nobody saw end because its run did not."""
 ANOTHER: Final = "when its night suspended it"
 NOTHING: Final = "no night has taken anything that is not back"
 ROW: Final = 2
@@ -126,9 +124,10 @@ def _steps(night: Played) -> dict[str, str]:
 
 
 def _asks_of_an_op(night: Played) -> dict[str, list[tuple[datetime, int]]]:
+    """By op id, each request that vCenter did not refuse."""
     found: dict[str, list[tuple[datetime, int]]] = {}
-    for op, at, length in night.asks:
-        if not op.startswith(LEASE_OP):
+    for number, (op, at, length) in enumerate(night.asks):
+        if not op.startswith(LEASE_OP) and number not in night.refused:
             found.setdefault(op, []).append((at, length))
     return found
 
@@ -208,19 +207,27 @@ def no_return_is_kept_away(night: Played) -> Iterator[str]:
 
 
 def never_sent_is_not_lost(night: Played) -> Iterator[str]:
-    """I16: what is told to be unknown was asked for at least once, unless the run was cut off: what it left open it may
-    have asked for."""
+    """I16: what is told to be unknown was asked for at least once, unless its run was cut off and another one settled
+    it: what the first left open it may have asked for, and a task of that kind may be its own."""
     asked = {op for op, _, _ in night.asks}
+    cut_off = [
+        at for _, ended, at in night.calls if ended not in ("done", "refused") and not ended.startswith("Locked")
+    ]
+    intended: dict[str, datetime] = {}
     for record, _ in night.kept:
         body = record.body
+        if record.kind is Kind.INTENT:
+            intended[body["op"]] = record.at
         if record.kind is Kind.SETTLED and body["state"] == IntentState.UNKNOWN and body["op"] not in asked:
-            if body["reason"].startswith(CUT_OFF):
-                continue
-            yield f"I16: {body['op']} is told to be unknown ({body['reason']}), and was never sent"
+            since = intended.get(body["op"], record.at)
+            clock = (second_machine(night.seed) if night.kept_on.get(id(record)) == 1 else Machine()).clock
+            if not any(since <= clock(lambda at=at: at, EVENING)() <= record.at for at in cut_off):  # type: ignore[misc]
+                yield f"I16: {body['op']} is told to be unknown ({body['reason']}), and was never sent"
 
 
 def moved_meanwhile(night: Played) -> Iterator[str]:
-    """I7: a move whose reply was lost is not asked for again where somebody has moved the VM since."""
+    """I7: a move whose reply was lost is not asked for again where somebody has moved the VM since; of one that vCenter
+    refused, no reply was lost."""
     for op, asks in _asks_of_an_op(night).items():
         if len(asks) > 1 and _steps(night).get(op) == "RelocateVm":
             since, until = asks[0][1], asks[-1][1]
