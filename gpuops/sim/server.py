@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.clock import ClockMode
-from gpuops.sim.scenario.state_file import StateFile
+from gpuops.sim.scenario.saved_state import StateFile
 from gpuops.sim.wire import certificates
 from gpuops.sim.wire.endpoint import Endpoint
 from gpuops.sim.wire.handler import Handler

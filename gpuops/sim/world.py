@@ -1,4 +1,4 @@
-"""The state of a simulated vCenter. It knows no type of managed object: `scenario.new_world` adds these."""
+"""The state of a simulated vCenter. It knows no type of managed object: `scenario.build` adds these."""
 
 from __future__ import annotations
 

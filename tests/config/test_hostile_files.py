@@ -28,7 +28,7 @@ from gpuops.model.target import Secret, Target
 from gpuops.sim.outside_events import fault_file
 from gpuops.sim.scenario import scenario_file
 from gpuops.sim.scenario.build import build
-from gpuops.sim.scenario.state_file import StateFile
+from gpuops.sim.scenario.saved_state import StateFile
 from gpuops.sim.wire import ready_file
 from gpuops.vsphere.transport import network
 

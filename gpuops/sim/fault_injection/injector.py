@@ -1,4 +1,4 @@
-"""Applies the fault rules of a world to its calls, its tasks and its reads."""
+"""Applies the fault rules of a world to its calls, its tasks and its reads, with vim faults made by their names."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from pyVmomi import VmomiSupport
+from pyVmomi import VmomiSupport, vmodl
 
 from gpuops.errors import UsageError
 from gpuops.sim.core.encoder import NAMESPACE
 from gpuops.sim.fault_injection.outside_event import OutsideEvent, named
 from gpuops.sim.fault_injection.rule import REPLIES, TASKS, Effect, Ending, Phase, Rule
-from gpuops.sim.fault_injection.typed_fault import fault_type, make_fault
 
 if TYPE_CHECKING:
     from gpuops.sim.core.call import Call
@@ -271,3 +270,32 @@ def _trouble(trouble: TaskTrouble, rule: Rule, entity: ManagedObject) -> None:
             trouble.asks = True
         case _:
             trouble.lingers_s = rule.delay_s
+
+
+def fault_type(name: str) -> Any:
+    """The vim fault of that WSDL name. Raises UsageError for a name that is none."""
+    try:
+        kind = VmomiSupport.GetWsdlType("urn:vim25", name)
+    except KeyError:
+        kind = None
+    if kind is None or not issubclass(kind, vmodl.MethodFault):
+        raise UsageError(
+            f"{name} is no fault of the vSphere API", hint="as it says: NoDiskSpace, NoCompatibleHost, ..."
+        )
+    return kind
+
+
+def make_fault(name: str, receiver: ManagedObject) -> Any:
+    """A vim fault of that WSDL name about `receiver`. Raises UsageError for a name that is no fault."""
+    kind = fault_type(name)
+    fault = kind(msg=f"{name}, as injected")
+    for info in kind._GetPropertyList():
+        if getattr(fault, info.name) is None and not info.flags & VmomiSupport.F_OPTIONAL:
+            setattr(fault, info.name, _plain(info.type, receiver))
+    return fault
+
+
+def _plain(kind: Any, receiver: ManagedObject) -> Any:
+    if issubclass(kind, VmomiSupport.ManagedObject):
+        return kind(receiver.moid)
+    return kind(kind.values[0]) if issubclass(kind, VmomiSupport.Enum) else kind()

@@ -1,4 +1,5 @@
-"""Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there.
+"""Saves how a world differs from its scenario as JSON, and restores it, so that the next run continues there;
+`StateFile` keeps that between two runs of a server.
 
 Kept: VMs (changed, made, removed), folders made, host and GPU settings, DRS, datastore space, custom fields, tags,
 vCenter settings, the ledger and the time. Not kept: tasks under way, events and sessions.
@@ -7,12 +8,16 @@ vCenter settings, the ledger and the time. Not kept: tasks under way, events and
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuops.config.file import NOT_PARSED, parse_json, read_bytes
+from gpuops.errors import StateDamaged, UsageError
 from gpuops.sim.inventory.registration import enter, leave
 from gpuops.sim.objects.folder import Folder
 from gpuops.sim.objects.virtual_machine import VirtualMachine, VirtualMachineSnapshot
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from gpuops.sim.world import World
 
 FORMAT: Final = 2
+LARGEST_FILE: Final = 512 * 1024 * 1024
+"""The state of the largest fleet, and of what was done to it."""
 HOST_FIELDS: Final = (
     "connection",
     "power",
@@ -175,3 +182,37 @@ def _restore_host(host: HostSystem, values: dict[str, Any]) -> None:
         gpu.mode = GpuMode(values["gpus"][gpu.pci_id]["mode"])
         for name in GPU_FIELDS:
             setattr(gpu, name, values["gpus"][gpu.pci_id][name])
+
+
+class StateFile:
+    """A JSON file: read at once if it is there, written by `save()`."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        """Raises UsageError for a world that cannot be saved, StateDamaged for a file that does not fit it."""
+        if world.state_hooks is None:
+            raise UsageError("this world has no state to save")
+        self._path = path
+        self._world = world
+        self._save, restore = world.state_hooks
+        if path.exists():
+            with world.lock:
+                self._restore(restore)
+                world.fragments.clear()
+
+    def save(self) -> None:
+        """Write the state in one step: a reader sees the old file or the new one."""
+        temporary = self._path.with_name(f".{self._path.name}.new")
+        with self._world.lock:
+            document = self._save()
+        temporary.write_text(json.dumps(document), encoding="utf-8")
+        temporary.replace(self._path)
+
+    def _restore(self, restore: Any) -> None:
+        raw = read_bytes(self._path, largest=LARGEST_FILE, error=StateDamaged)
+        try:
+            restore(parse_json(raw))
+        except (*NOT_PARSED, AttributeError) as error:  # whatever a state that this world did not save holds
+            raise StateDamaged(
+                f"{self._path} is not the state of this scenario: {type(error).__name__}: {error}",
+                hint="remove it to begin afresh",
+            ) from error
