@@ -2,8 +2,8 @@
 
 Nights that draw their trouble blindly reach common pairs thousands of times and rare ones never. Here each night is
 given events that are aimed (`aiming.py`): each strikes when its state is there. What is missing most is aimed at most,
-round after round, until each pair has its number. What the ordinary nights of a CI run reach counts too. What a fault
-cannot reach stands in `IMPOSSIBLE` with the reason.
+round after round, until each pair that can be aimed at has its number. What the ordinary nights of a CI run reach
+counts too. What a fault cannot reach stands in `IMPOSSIBLE` with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from typing import Final
 
 from gpuops.plan.rotation.taken_vms import Whereabouts
-from tests.nights.aiming import Pair, aimed_night, aims, is_late
+from tests.nights.aiming import Pair, aimed_night, aims
 from tests.nights.checkers import violations
 from tests.nights.impossible import BY_CHANCE, IMPOSSIBLE
 from tests.nights.schedule import ALL
@@ -29,11 +29,12 @@ OFTEN: Final = 30
 ORDINARY: Final = range(10_000, 14_000)
 """Seeds of the nights of a CI run that draw their trouble."""
 MOST: Final = 6000
-"""Nights of a CI run that are aimed."""
-SHORT: Final = 135
+"""Nights of a CI run that are aimed, at most: it ends when no pair is missing that can be aimed at."""
+SHORT: Final = 125
 """Pairs that may be short of it after all of these; RESULTS.md names them."""
-ROUND: Final = 400
-CHUNK: Final = 10
+ROUND: Final = 100
+"""Nights after which it is counted anew what is missing."""
+CHUNK: Final = 5
 
 STATES: Final = (*STAGES, *(each.value for each in Whereabouts))
 
@@ -88,19 +89,23 @@ def cover(most: int, *, jobs: int, first: int = 0, before: Coverage | None = Non
     """At most so many aimed nights, of seeds from `first` on, until each pair was reached often enough; `before`: what
     others reached already."""
     found = before or Coverage()
-    wanted = found.rare()
+    missing = _to_aim_at(found)
     with ProcessPoolExecutor(jobs) as pool:
-        while wanted and found.nights < most:
+        while missing and found.nights < most:
             count = min(ROUND, most - found.nights)
-            missing = {pair: OFTEN - found.reached[pair] for pair in wanted if not (is_late(pair) or pair in BY_CHANCE)}
             aimed = list(aims(missing, count, first + found.nights))
             for reached, broken in pool.map(_nights, [aimed[at : at + CHUNK] for at in range(0, len(aimed), CHUNK)]):
                 for each in reached:
                     found.reached.update(each)
                 found.broken += broken
             found.nights += count
-            wanted = found.rare()
+            missing = _to_aim_at(found)
     return found
+
+
+def _to_aim_at(found: Coverage) -> dict[Pair, int]:
+    """How many nights each pair is missing that can be aimed at."""
+    return {pair: OFTEN - found.reached[pair] for pair in found.rare() if pair not in BY_CHANCE}
 
 
 def _nights(aimed: Sequence[tuple[int, tuple[Pair, ...]]]) -> tuple[list[frozenset[Pair]], list[str]]:

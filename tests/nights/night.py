@@ -677,7 +677,10 @@ class Nightly:
         """What was aimed at a stage or at whereabouts strikes now, and this VM if it strikes one."""
         if event.fault == "K5" and not self._points:
             return  # this run does not hold its lock yet: another one may have it
-        if event.fault in (*ENDS, "K10"):
+        if event.fault == HANGS and self._reach.stages.submits:
+            # just after the request: between the last check and the request it would stand where K6 stops its machine
+            self._ends.append(replace(event, state="", point=self._points + 1, target=self._running))
+        elif event.fault in (*ENDS, "K10"):
             self._reach.reached(event.fault)
             self._meet(event, "aimed")
         elif event.fault == "K3":

@@ -117,16 +117,17 @@ def everywhere(rng: random.Random, *, asked_for: bool) -> list[Event]:
     """What happens at night so that in the morning there is a VM at each whereabouts, and stays there: a desktop was
     powered off, one deleted, one cannot be reached, one was given up, and one asks a question as it is resumed.
 
-    `asked_for`: what no return touches is asked for by name in the end.
+    `asked_for`: ML VMs are given up too, and what no return touches is asked for by name in the end.
     """
     numbers = rng.sample(range(1, 7), 5)
     off, deleted, unreachable, abandoned, asks = (f"desktop-{number:03}" for number in numbers)
-    by_name = [Event(ASKED_FOR, target=name, at_s=9.6 * _HOUR_S) for name in (abandoned, STRAYS[0])]
+    given_up = (abandoned, *(("ml-01", "ml-02", "ml-03") if asked_for else ()))
+    by_name = [Event(ASKED_FOR, target=name, at_s=9.6 * _HOUR_S) for name in (*given_up, STRAYS[0])]
     return [
         Event("V7", rules_of("V7", {"target": off, "at_s": _HOUR_S})),
         Event("V4", rules_of("V4", {"target": deleted, "at_s": _HOUR_S})),
         Event("V5", rules_of("V5", {"target": unreachable, "at_s": _HOUR_S})),
-        Event(GIVEN_UP, target=abandoned, at_s=_HOUR_S),
+        *(Event(GIVEN_UP, target=name, at_s=_HOUR_S) for name in given_up),
         Event("A9", rules_of("A9", {"target": asks, "method": "PowerOnVM_Task", "times": 1})),
         *(by_name if asked_for else ()),
     ]

@@ -8,7 +8,7 @@ the VMs that it struck; one of a whole vCenter for all that there are. An event 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -28,14 +28,14 @@ from gpuops.sim.outside_events.by_name import OUTSIDE_EVENTS
 from gpuops.sim.world import World
 from tests.nights.direct import METHODS as OF_STEPS
 from tests.nights.event import Event
-from tests.nights.schedule import DISKS, ENDS, HOSTS
+from tests.nights.schedule import DISKS, ENDS, HANGS, HOSTS
 from tests.nights.showing import Showing
 from tests.nights.stages import LOGIN, LOOK, NO_RUN, SUBMIT, SUBMITS, WAIT, Stage, Stages
 
 OF_ANY_CALL: Final = ("T1", "T2", "T3", "T4", "T5", "T6", "T7", "T8", "T9", "T10", "T11", "N1")
 """Faults that may befall any call: an aimed one befalls the next."""
-HEAVY: Final = (*HOSTS, "G10", "T12", "T13", "N7", "N8", "V4", "V5", "V7", "V11", "A12")
-"""Of what happens beside the calls: what takes a VM, a host or vCenter away for a while."""
+HEAVY: Final = (*HOSTS, "G10", "T12", "T13", "N7", "N8", "V4", "V5", "V7", "V11", "A12", "K7")
+"""Of what happens beside the calls: what takes a VM, a host or vCenter away for a while, or sets a clock wrong."""
 REFUSALS: Final = ("V2", "A2", "A8")
 """What a request itself is answered with."""
 METHODS: Final = {LOGIN: "Login", WAIT: "WaitForUpdatesEx"}
@@ -94,10 +94,13 @@ class Reach:
 
     def reached(self, fault: str, targets: Sequence[Any] = ()) -> None:
         """It takes effect now: on these objects, or with none of them on all."""
+        self._count(fault, self._where(targets))
+
+    def _count(self, fault: str, whereabouts: Iterable[Whereabouts]) -> None:
         self._effects += 1
         pairs = {(fault, self.stages.now)}
         if self.stages.now != NO_RUN:
-            pairs |= {(fault, where.value) for where in self._where(targets)}
+            pairs |= {(fault, where.value) for where in whereabouts}
         self.pairs |= pairs
 
     def look(self) -> None:
@@ -141,7 +144,10 @@ class Reach:
         if rule.effect is not Effect.HAPPEN and rule.effect not in TASKS:
             self._looks += 1
             self.look()
-        self.reached(fault, self._meant(rule, targets))
+        if rule.effect in TASKS or fault in REFUSALS:
+            self._count(fault, {self._were[self._about]} if self._about in self._were else ())
+        else:
+            self.reached(fault, self._meant(rule, targets))
 
     def _is_ours(self) -> bool:
         """Whether the task that was made just now is gpuops's own."""
@@ -149,11 +155,7 @@ class Reach:
         return bool(made.call.operation_id)
 
     def _meant(self, rule: Rule, targets: Sequence[Any]) -> Sequence[Any]:
-        """Whom a rule strikes, of the objects that its pattern fits: by a task, which may be one of a cluster, the VM
-        that it is about."""
-        if rule.effect in TASKS:
-            vm = self._world.find(self._about)
-            return targets if vm is None else (vm,)
+        """Whom a rule strikes, of the objects that its pattern fits."""
         if rule.effect is Effect.HAPPEN:
             kind = OUTSIDE_EVENTS[rule.happening].kind
             return [each for each in targets if kind and is_kind_of(each.wsdl_name, kind)]
@@ -219,9 +221,9 @@ class Reach:
         try:
             if not _is_beside(event):
                 self._strike_alone(event, self._world.find(refs[0]))
-                return bool(event.rules) or event.fault in DISKS or self._effects > before
-            for ref in refs:
-                self._strike_beside(event, self._world.find(ref))
+                return bool(event.rules) or event.fault in (*DISKS, HANGS) or self._effects > before
+            for vm in filter(None, map(self._world.find, refs)):  # another one may have deleted some
+                self._strike_beside(event, vm)
                 if self._effects > before:
                     self.look()
                     return True

@@ -19,8 +19,7 @@ HEAD: Final = """# What the nights come to
 
 `make results` makes this file: what the nights reach, and which mutants of the engine they kill."""
 _SHORT: Final = f"""Below {OFTEN}: each of these can be. The nights ended before they had aimed at it often enough: its
-state is there once or twice in a night, and another fault often keeps the night from it. K12 is never aimed at a
-submit: it may only come after the request."""
+state is there once or twice in a night, and another fault often keeps the night from it."""
 _NO_MUTANTS: Final = """<!-- mutants: made by `make mutants` -->
 ## Mutants judged by nights alone
 

@@ -16,14 +16,15 @@ from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.mutants.drawn import results as mutants
 from tests.nights import results
-from tests.nights.aiming import AIMS, HARD, HARD_AIMS, LIGHT_AIMS, aimed_event, aimed_night, aims
+from tests.nights.aiming import AIMS, HARD, HARD_AIMS, LIGHT_AIMS, PARTS, aimed_event, aimed_night, aims, kind_of
 from tests.nights.checkers import violations
 from tests.nights.coverage import MOST, OFTEN, ORDINARY, SHORT, STATES, Coverage, cover, faults, impossible, of_ordinary
 from tests.nights.event import Event
+from tests.nights.impossible import BY_CHANCE
 from tests.nights.night import Nightly
-from tests.nights.prepared import everywhere, prepared_site
-from tests.nights.schedule import ALL
-from tests.nights.stages import DEFINE, LEASE, LOGIN, OF_CALLS, RECORDS, STAGES, SUBMIT, SUBMITS
+from tests.nights.prepared import PERSISTENT, everywhere, prepared_site
+from tests.nights.schedule import ALL, HANGS
+from tests.nights.stages import ADOPT, DEFINE, LEASE, LOGIN, OF_CALLS, RECORDS, STAGES, SUBMIT, SUBMITS
 from tests.nights.tally import tally
 
 SEED = 4
@@ -68,6 +69,11 @@ def test_the_states_are_those_of_the_code() -> None:
         ("A5", "lost"),
         ("T1", "given up"),
         ("V8", "foreign"),
+        ("K6", "adopt"),
+        ("K11", "adopt"),
+        ("K12", "submit SuspendVm"),
+        ("A3", "gone"),
+        ("A2", "gone"),
     ],
 )
 def test_a_fault_strikes_in_the_state_that_it_is_aimed_at(fault: str, state: str) -> None:
@@ -135,12 +141,48 @@ def test_what_ordinary_nights_reach_counts_and_the_rest_is_aimed_at() -> None:
     assert all(found.reached[pair] >= count for pair, count in before.items())
 
 
+def test_no_night_is_aimed_where_nothing_is_missing_but_what_comes_by_chance() -> None:
+    reached = Counter(dict.fromkeys(Coverage().rare(), OFTEN))
+    for pair in BY_CHANCE:
+        reached[pair] = 0
+    assert cover(10, jobs=1, before=Coverage(reached=reached)).nights == 0
+
+
 def test_a_night_is_aimed_at_many_pairs_in_states_that_such_a_night_has() -> None:
     missing = dict.fromkeys(Coverage().rare(), OFTEN)
     for seed, (leading, *others) in aims(missing, 40, 70_000):
         assert len({leading, *others}) == 1 + len(others) <= 1 + LIGHT_AIMS + AIMS, seed
         assert sum(1 for fault, _ in others if fault in HARD) <= HARD_AIMS, seed
-        assert len({state for _, state in others}) >= 2, seed
+        assert {kind_of(pair) for pair in others} == {kind_of(leading)}, seed
+        states = PARTS.get(kind_of(leading), ())
+        assert leading[1] in states[-1:] or len({state for _, state in others}) >= min(2, len(states)), seed
+        assert all(states.index(state) >= states.index(leading[1]) for _, state in others if states), seed
+
+
+def test_each_state_that_a_night_can_have_is_of_nights_that_have_it() -> None:
+    possible = {pair[1] for pair in Coverage().rare()}
+    stays = {*PERSISTENT, ADOPT, RECORDS[Kind.GIVEN_UP]}
+    assert possible == {*(state for states in PARTS.values() for state in states), *stays}
+
+
+def test_a_pair_that_nights_already_aim_at_leaves_the_next_ones_to_others() -> None:
+    """The lead is shared evenly, though nothing is counted before a round is over."""
+    missing = {("T1", "look"): 3, ("T1", "login"): 3, ("K1", "write ended"): 3, ("T1", "lost"): 3}
+    leads = Counter(pairs[0][1] for _, pairs in aims(missing, 24, 0))
+    assert set(leads) == {state for _, state in missing}
+    assert max(leads.values()) <= 12
+
+
+def test_a_process_that_is_to_hang_at_a_request_hangs_just_after_it() -> None:
+    """Between its last check and its request, K6 stops its machine."""
+    night = aimed_night(1, [(HANGS, "submit SuspendVm")]).play()
+    assert (HANGS, "submit SuspendVm") in night.reached
+    asked = min(
+        night.asked[record.body["op"]]
+        for record, _ in night.kept
+        if record.kind is Kind.INTENT and "SuspendVm" in record.body["step"]
+    )
+    assert [since >= asked for since, _ in night.stood] == [True]
 
 
 def test_a_task_that_is_aimed_at_whereabouts_is_asked_for_by_a_vm_that_is_there() -> None:
