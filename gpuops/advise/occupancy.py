@@ -13,7 +13,7 @@ from gpuops.model.catalog import Catalog
 from gpuops.model.gpu import PhysicalGpu
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
-from gpuops.model.vm import PowerState, Vm
+from gpuops.model.vm import Vm
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _read(host: Host, inventory: Inventory, catalog: Catalog) -> tuple[GpuState,
         for ref in gpu.vms or ():
             listed.setdefault(ref, []).append(index)
     for vm in inventory.vms_on(host):
-        profiles = vm.profiles if _runs(vm) else ()
+        profiles = vm.profiles if vm.may_run else ()
         if profiles:
             for index, tenant in _seats(vm, profiles, listed.get(vm.ref, ()), gpus, catalog):
                 tenants[index].append(tenant)
@@ -126,14 +126,9 @@ def _unclear(gpu: PhysicalGpu, vms: Mapping[str, Vm]) -> str:
         vm = vms.get(ref)
         if vm is None:
             return f"it runs {ref}, a VM that this login cannot see"
-        if vm.devices is None and _runs(vm):
+        if vm.devices is None and vm.may_run:
             return f"it runs {vm.name}, whose devices cannot be read"
     return ""
-
-
-def _runs(vm: Vm) -> bool:
-    """Whether the VM may hold a slot; one that is off or suspended holds none, though a host may list it a while."""
-    return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
 
 
 def _seats(

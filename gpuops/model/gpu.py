@@ -38,6 +38,14 @@ class PciAddress:
             int(match["function"]),
         )
 
+    @classmethod
+    def parse_or_none(cls, text: str) -> PciAddress | None:
+        """The same; None for a text that is no PCI address."""
+        try:
+            return cls.parse(text)
+        except UsageError:
+            return None
+
     def __str__(self) -> str:
         return f"{self.segment:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
 
@@ -99,3 +107,8 @@ class PhysicalGpu:
     passthrough: Passthrough | None = None
     vms: tuple[str, ...] | None = None
     """Managed object ids of the VMs on it now (HostGraphicsInfo.vm); None = the host does not tell."""
+
+    @property
+    def passed_through(self) -> bool:
+        """Whether it is given to VMs whole, by DirectPath I/O, now or after a reboot of the host."""
+        return self.passthrough is not None and (self.passthrough.active or self.passthrough.enabled)

@@ -162,6 +162,19 @@ class Vm:
         return text in (self.name, f"moid:{self.ref}")
 
     @property
+    def may_run(self) -> bool:
+        """Whether it is not known to be off or suspended.
+
+        One that is holds no slot, though a host may list it a while.
+        """
+        return self.power not in (PowerState.OFF, PowerState.SUSPENDED)
+
+    @property
+    def most_reserved_mib(self) -> int | None:
+        """Memory that it reserves at the most, if it runs; None = not even its size can be read."""
+        return self.memory_mib if self.memory_reservation_mib is None else self.memory_reservation_mib
+
+    @property
     def vgpus(self) -> tuple[VgpuDevice, ...]:
         return tuple(device for device in self.devices or () if isinstance(device, VgpuDevice))
 

@@ -61,20 +61,11 @@ def free_on(host: Host, inventory: Inventory) -> Beside:
     """Cores and memory of the whole host, beside what running VMs reserve."""
     if host.memory_mib is None:
         return Beside(host.cpu_cores, 0, None)
-    running = [vm for vm in inventory.vms_on(host) if _may_run(vm)]
-    claims = [_claim_mib(vm) for vm in running]
+    running = [vm for vm in inventory.vms_on(host) if vm.may_run]
+    claims = [vm.most_reserved_mib for vm in running]
     least = 0 if None in claims else host.memory_mib - sum(claim for claim in claims if claim is not None)
     reserved = sum(vm.memory_reservation_mib or 0 for vm in running if vm.power is PowerState.ON)
     return Beside(host.cpu_cores, max(0, least), max(0, host.memory_mib - reserved))
-
-
-def _may_run(vm: Vm) -> bool:
-    return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
-
-
-def _claim_mib(vm: Vm) -> int | None:
-    """Memory that the VM reserves, at the most; None = not even its size can be read."""
-    return vm.memory_mib if vm.memory_reservation_mib is None else vm.memory_reservation_mib
 
 
 Key = TypeVar("Key", str, "Device")

@@ -69,6 +69,11 @@ class Choice:
     feasible: bool = False
     """It would do, chosen or not."""
 
+    @classmethod
+    def refused(cls, rejection: Rejection) -> Choice:
+        """What is refused, with the reason."""
+        return cls(rejection.subject, chosen=False, reason=rejection.reason)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[AnyStep]):

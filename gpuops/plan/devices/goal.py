@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.profile_name import without_brand
 from gpuops.model.vm import DirectPathDevice, DynamicDevice, GpuDevice, OtherPassthrough, VgpuDevice, Vm
@@ -94,7 +93,7 @@ def named(text: str, vm: Vm) -> tuple[GpuDevice, ...]:
     """The VM's GPU devices that a profile name, a PCI address or `dynamic` means."""
     if text.lower() == "dynamic":
         return tuple(device for device in vm.devices or () if isinstance(device, DynamicDevice))
-    address = _address(text)
+    address = PciAddress.parse_or_none(text)
     wanted = without_brand("_".join(text.split()))
     found: list[GpuDevice] = []
     for device in vm.devices or ():
@@ -131,13 +130,6 @@ def other_gpus(goal: Goal) -> tuple[GpuDevice, ...]:
 def group_of(device: GpuDevice) -> int | None:
     """The key of the device group that the device belongs to."""
     return None if isinstance(device, OtherPassthrough) else device.group
-
-
-def _address(text: str) -> PciAddress | None:
-    try:
-        return PciAddress.parse(text)
-    except UsageError:
-        return None
 
 
 def kept_pins(vm: Vm, goal: Goal) -> dict[int, PciAddress]:

@@ -58,7 +58,7 @@ def of_host(host: Host, catalog: Catalog, *, by_roles: bool = False) -> Iterator
 
 def _driver(found: HostScheduler, unread: Severity) -> Iterator[Finding]:
     name, settings = found.host.name, found.settings
-    serving = [gpu for gpu in found.host.gpus if not _passed(gpu)]
+    serving = [gpu for gpu in found.host.gpus if not gpu.passed_through]
     if settings.has_module is False and serving:
         fix = "install NVIDIA's vGPU manager (VIB) on it"
         yield Finding(Severity.ERROR, name, "has GPUs for vGPUs, and no NVIDIA driver", fix)
@@ -75,7 +75,7 @@ def _of_gpu(gpu: PhysicalGpu, host: Host) -> Iterator[Finding]:
         will = "on" if gpu.passthrough.enabled else "off"
         fix = _passthrough_fix(host.name, gpu.address, on=gpu.passthrough.enabled)
         yield Finding(Severity.WARNING, subject, f"DirectPath I/O is {will} from the next reboot on", fix)
-    if _passed(gpu):
+    if gpu.passed_through:
         return
     configured, used = gpu.configured_graphics_type, gpu.graphics_type
     if used is not None and configured is not None and used is not configured:
@@ -98,7 +98,7 @@ def _nothing_offered(host: Host, catalog: Catalog) -> Iterator[Finding]:
         board = catalog.board_by_pci(gpu.vendor_id, gpu.device_id, gpu.subsystem_id)
         if board is None or board.esxi_prefix is None or gpu.graphics_type is not GraphicsType.SHARED_DIRECT:
             continue
-        if not _passed(gpu) and not any(name.startswith(board.esxi_prefix) for name in offered):
+        if not gpu.passed_through and not any(name.startswith(board.esxi_prefix) for name in offered):
             cause = "its driver is too old for it, or SR-IOV is off in the BIOS" if board.sriov else "its driver?"
             fix = "BIOS: SR-IOV and memory-mapped I/O above 4 GB on" if board.sriov else "look at the host's driver"
             reason = f"the host offers no vGPU profile of {board.name}: {cause}"
@@ -130,10 +130,6 @@ def _custody(host: Host) -> Iterator[Finding]:
     if found.profiles is None or found.configured is None:
         reason = "whether a host profile or its cluster's configuration sets it back cannot be read"
         yield Finding(Severity.NOTE, host.name, reason, "look in the vSphere Client: Policies and Profiles")
-
-
-def _passed(gpu: PhysicalGpu) -> bool:
-    return gpu.passthrough is not None and (gpu.passthrough.enabled or gpu.passthrough.active)
 
 
 def of_modes(host: Host) -> Iterator[Finding]:

@@ -56,7 +56,7 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
         for other in inventory.vms_on(host)
         if other.cpu_reservation_mhz
         and other.ref != vm.ref
-        and _may_run(other)
+        and other.may_run
         and str(node.id) in (nodes := _bound_to(other))
     )
     if not reserved_mhz or not host.cpu_mhz:
@@ -67,9 +67,9 @@ def free_cores(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
 def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """Memory of a node beside what VMs bound to it, and not surely off, reserve; what unbound ones use is not told."""
     bound = sum(
-        -(-(_most_reserved_mib(other) or 0) // len(nodes))
+        -(-(other.most_reserved_mib or 0) // len(nodes))
         for other in inventory.vms_on(host)
-        if other.ref != vm.ref and _may_run(other) and str(node.id) in (nodes := _bound_to(other))
+        if other.ref != vm.ref and other.may_run and str(node.id) in (nodes := _bound_to(other))
     )
     return node.memory_mib - bound
 
@@ -77,9 +77,9 @@ def free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) ->
 def surely_free_memory_mib(node: NumaNode, vm: Vm, host: Host, inventory: Inventory) -> int:
     """The same, however the memory of the VMs lies that are bound to no node, or to this one among others."""
     claims = [
-        _most_reserved_mib(other)
+        other.most_reserved_mib
         for other in inventory.vms_on(host)
-        if other.ref != vm.ref and _may_run(other) and str(node.id) in (_bound_to(other) or (str(node.id),))
+        if other.ref != vm.ref and other.may_run and str(node.id) in (_bound_to(other) or (str(node.id),))
     ]
     return 0 if None in claims else max(0, node.memory_mib - sum(claim for claim in claims if claim is not None))
 
@@ -106,7 +106,7 @@ def surely_unreserved(host: Host, vm: Vm, inventory: Inventory) -> int | None:
     What a VM reserves is no more than its memory.
     """
     free_mib = unreserved(host, vm, inventory)
-    claims = [_most_reserved_mib(other) for other in _with_unknown_claim(host, vm, inventory)]
+    claims = [other.most_reserved_mib for other in _with_unknown_claim(host, vm, inventory)]
     if free_mib is None or None in claims:
         return None
     return free_mib - sum(claim for claim in claims if claim is not None)
@@ -152,14 +152,5 @@ def _nodes_in(text: str) -> tuple[str, ...]:
     return tuple(node.strip() for node in text.split(",") if node.strip())
 
 
-def _may_run(vm: Vm) -> bool:
-    return vm.power not in (PowerState.OFF, PowerState.SUSPENDED)
-
-
 def _claim_is_unknown(vm: Vm) -> bool:
     return vm.power is None or (vm.power is PowerState.ON and vm.memory_reservation_mib is None)
-
-
-def _most_reserved_mib(vm: Vm) -> int | None:
-    """What the VM reserves at the most, if it runs; None = not even its size can be read."""
-    return vm.memory_mib if vm.memory_reservation_mib is None else vm.memory_reservation_mib

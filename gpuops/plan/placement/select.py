@@ -78,7 +78,7 @@ def place_exactly(
         key=lambda scored: scored.rank,
     )
     # 3. Select the first, and explain all if asked.
-    choices = (*_choices(ranked), *map(_refused_choice, dict.fromkeys(rejections))) if wanted.explain else ()
+    choices = (*_choices(ranked), *map(Choice.refused, dict.fromkeys(rejections))) if wanted.explain else ()
     return _placement(ranked[0].candidate, question, choices)
 
 
@@ -167,7 +167,3 @@ def _why_worse(other: _RankedCandidate, best: _RankedCandidate) -> str:
         return f"would do as well as {best.candidate.subject}, which comes first by name"
     why = "comes first" if best.candidate.bound else "the host chooses itself"
     return f"would do as well as {best.candidate.gpus}, which {why}"
-
-
-def _refused_choice(rejection: Rejection) -> Choice:
-    return Choice(rejection.subject, chosen=False, reason=rejection.reason)

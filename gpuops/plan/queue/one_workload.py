@@ -121,7 +121,7 @@ class WorkloadQuestion:
             if self.every_reason:
                 meant = scope_of(self.workload).hosts(self.inventory)
                 rejections += on_their_gpus(vm, eligible, meant, self.inventory, self.catalog)
-            choices += self._choices(wanted, eligible, tuple(map(_against, found)))
+            choices += self._choices(wanted, eligible, tuple(map(Choice.refused, found)))
         return Refusal(self.workload, tuple(dict.fromkeys(rejections)), choices=tuple(choices))
 
     def _besides_devices(self) -> tuple[Rejection, ...]:
@@ -177,7 +177,7 @@ class WorkloadQuestion:
         """Every host and every GPU looked at; none where nobody asked why."""
         if not self.explain:
             return ()
-        told = (*found, *map(_against, (*eligible.refused, *eligible.elsewhere)))
+        told = (*found, *map(Choice.refused, (*eligible.refused, *eligible.elsewhere)))
         subjects = {choice.subject for choice in told}
         gpus = [
             line
@@ -204,10 +204,6 @@ def _unbound(workload: Workload, vm: Vm, placement: Placement) -> tuple[str, ...
     where = ", ".join(map(str, placement.bound_to))
     rule = f"the host may give {vm.name} devices of another NUMA node than {where}"
     return (f"{rule}: gpuops attach --device names them ({addresses})",)
-
-
-def _against(rejection: Rejection) -> Choice:
-    return Choice(rejection.subject, chosen=False, reason=rejection.reason)
 
 
 def _and(

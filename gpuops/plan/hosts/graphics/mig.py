@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuops.errors import UsageError
 from gpuops.model.catalog import Catalog
-from gpuops.model.gpu import PciAddress, PhysicalGpu
+from gpuops.model.gpu import PciAddress
 from gpuops.model.host import Host
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
@@ -97,12 +97,8 @@ def _against(state: SmiState, host: Host, inventory: Inventory, catalog: Catalog
     elif gpu.vms:
         names = ", ".join(sorted(inventory.vms[ref].name if ref in inventory.vms else ref for ref in gpu.vms))
         yield Rejection(subject, f"MIG mode changes only while no VM is on the GPU; there now: {names}")
-    elif _given(gpu):
+    elif gpu.passed_through:
         yield Rejection(subject, "is given to VMs whole, by DirectPath I/O: the host's driver does not have it")
-
-
-def _given(gpu: PhysicalGpu) -> bool:
-    return gpu.passthrough is not None and (gpu.passthrough.enabled or gpu.passthrough.active)
 
 
 def _why(host: Host) -> str:

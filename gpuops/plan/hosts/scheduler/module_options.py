@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.errors import UsageError
 from gpuops.model.gpu import PciAddress
 from gpuops.model.scheduler import RoundRobin
 from gpuops.plan.hosts.scheduler.rmpvmrl import Reading, Unread, decode
@@ -135,7 +134,7 @@ def _by_device(
     for item in items:
         key, _, value = item[0].partition("=")
         if key.strip().lower() == "pci":
-            groups.append((_address(value), [item]))
+            groups.append((PciAddress.parse_or_none(value), [item]))
         elif groups:
             groups[-1][1].append(item)
     yield from (group for group in groups if group[0] is not None)
@@ -155,13 +154,6 @@ def _entry(item: re.Match[str]) -> _Entry | None:
         return None
     start = item.end() - len(value)
     return _Entry(start, item.end(), value)
-
-
-def _address(text: str) -> PciAddress | None:
-    try:
-        return PciAddress.parse(text)
-    except UsageError:
-        return None
 
 
 def _number(text: str) -> int | None:

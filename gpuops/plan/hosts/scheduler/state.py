@@ -85,7 +85,7 @@ def unscheduled(gpu: PhysicalGpu) -> str | None:
     """
     if gpu.vendor_id not in (0, NVIDIA_VENDOR_ID):
         return "no NVIDIA GPU"
-    if gpu.passthrough is not None and (gpu.passthrough.active or gpu.passthrough.enabled):
+    if gpu.passed_through:
         return "DirectPath I/O"
     return "MIG" if gpu.vgpu_mode is VgpuMode.MULTI_INSTANCE else None
 
