@@ -7,6 +7,7 @@ follows all the worlds there may be then, and counts what is free in the worst o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from random import Random
 
 import pytest
@@ -29,26 +30,47 @@ def numbered(sizes: tuple[tuple[tuple[int, ...], ...], ...]) -> Now:
     return tuple(tuple(frozenset((next(numbers), size) for size in there) for there in gpus) for gpus in sizes)
 
 
-def moved(now: Now, vm: tuple[int, int], to: int, policy: AssignmentPolicy) -> Iterator[Now]:
-    """Every world there may be when the VM goes to that host; none = it is refused."""
-    left = tuple(tuple(there - {vm} for there in gpus) for gpus in now)
-    open_to_it = [
-        at for at, there in enumerate(now[to]) if len(there) < ROOM[vm[1]] and all(size == vm[1] for _, size in there)
-    ]
+@cache
+def takes(there: Gpu, size: int) -> bool:
+    return len(there) < ROOM[size] and all(each == size for _, each in there)
+
+
+def moved(now: Now, vm: tuple[int, int], own: int, to: int, policy: AssignmentPolicy) -> Iterator[Now]:
+    """Every world there may be when the VM goes from its own host to that one; none = it is refused."""
+    open_to_it = [at for at, there in enumerate(now[to]) if takes(there, vm[1])]
+    if not open_to_it:
+        return
     sign = -1 if policy is AssignmentPolicy.CONSOLIDATION else 1
-    first = min((sign * len(now[to][at]) for at in open_to_it), default=0)
+    first = min([sign * len(now[to][at]) for at in open_to_it])
+    hosts = list(now)
+    hosts[own] = tuple([there - {vm} for there in now[own]])
     for at in open_to_it:
         if sign * len(now[to][at]) == first:
-            gpus = (*left[to][:at], left[to][at] | {vm}, *left[to][at + 1 :])
-            yield (*left[:to], gpus, *left[to + 1 :])
+            hosts[to] = (*now[to][:at], now[to][at] | {vm}, *now[to][at + 1 :])
+            yield tuple(hosts)
 
 
 def whole(now: Now) -> int:
     return sum(not there for gpus in now for there in gpus)
 
 
+@cache
+def slots_of_24_on(there: Gpu) -> int:
+    return ROOM[24] - len(there) if all(size == 24 for _, size in there) else 0
+
+
 def slots_of_24(now: Now) -> int:
-    return sum(ROOM[24] - len(there) for gpus in now for there in gpus if all(size == 24 for _, size in there))
+    return sum(slots_of_24_on(there) for gpus in now for there in gpus)
+
+
+def following(worlds: Worlds, policy: AssignmentPolicy) -> Iterator[Worlds]:
+    """The worlds there may be after each move that none of these refuses. A VM is on the same host in all of them."""
+    some = next(iter(worlds))
+    for vm, own in [(vm, at) for at, gpus in enumerate(some) for there in gpus for vm in there]:
+        for to in range(len(some)):
+            ends = [] if to == own else [list(moved(now, vm, own, to, policy)) for now in worlds]
+            if ends and all(ends):
+                yield frozenset(now for end in ends for now in end)
 
 
 def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[Now], int] = whole) -> tuple[int, int]:
@@ -56,16 +78,7 @@ def best(start: Now, policy: AssignmentPolicy, limit: int, free_in: Callable[[No
     first: Worlds = frozenset({start})
     layer, seen, found = {first}, {first}, (free_in(start), 0)
     for moves in range(1, limit + 1):
-        following: set[Worlds] = set()
-        for worlds in layer:
-            some = next(iter(worlds))
-            for vm in [vm for gpus in some for there in gpus for vm in there]:
-                (own,) = {at for now in worlds for at, gpus in enumerate(now) if any(vm in there for there in gpus)}
-                for to in range(len(start)):
-                    ends = [] if to == own else [list(moved(now, vm, to, policy)) for now in worlds]
-                    if ends and all(ends):
-                        following.add(frozenset(now for end in ends for now in end))
-        layer = following - seen
+        layer = {ends for worlds in layer for ends in following(worlds, policy)} - seen
         seen |= layer
         top = max((min(map(free_in, worlds)) for worlds in layer), default=0)
         found = (top, moves) if top > found[0] else found
