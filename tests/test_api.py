@@ -1,4 +1,4 @@
-"""The corridor: a dry run stops before the doer, and what was agreed to is what is done."""
+"""The corridor: a dry run stops before the executor, and what was agreed to is what is done."""
 
 from __future__ import annotations
 

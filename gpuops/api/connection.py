@@ -18,7 +18,7 @@ from gpuops.execute.site import Site
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
-    from gpuops.execute.patience import Patience
+    from gpuops.execute.vcenter_wait import VcenterWait
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
     from gpuops.model.target import Target
@@ -30,7 +30,7 @@ def connect(
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
-    patience: Patience | None = None,
+    patience: VcenterWait | None = None,
 ) -> Site:
     """A logged-in site; closing it logs out. `ask` prompts a person for the password, None = nobody is there.
 
@@ -72,7 +72,7 @@ def connect_checked(
     environ: Mapping[str, str] = os.environ,
     ask: Callable[[str], str] | None = None,
     state_dir: Path | None = None,
-    patience: Patience | None = None,
+    patience: VcenterWait | None = None,
 ) -> Site:
     """As `connect`; `warn` is called for a certificate that is not verified, and the audit log names the `caller`.
 
@@ -126,7 +126,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
 
 def offline(inventory: Inventory) -> Site:
     """A site that plans on a saved inventory (`--inventory FILE`), with no vCenter; it refuses to change anything."""
-    from gpuops.execute.saved import SavedVcenter
+    from gpuops.execute.saved_inventory import SavedVcenter
     from gpuops.execute.state import default_state_dir
 
     return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)

@@ -49,7 +49,7 @@ def change(
     `verb` is the command for people (`scheduler set`), `told` is called with a line as it goes on. An infeasible plan
     is an answer. Raises UsageError, NotConnected, Refused while another change or a rotation is open, Locked.
     """
-    from gpuops.execute.change.change import roll
+    from gpuops.execute.change.rolling_change import roll
 
     return roll(request, verb, rolling, site, apply=apply, consent=consent, told=told)
 
@@ -62,7 +62,7 @@ def change_resume(
     told: Callable[[str], None] = lambda line: None,
 ) -> ChangeReport | Report:
     """Goes on with the change that did not end, of hosts or of moves; an empty plan = there is none."""
-    from gpuops.execute.change.change import resume
+    from gpuops.execute.change.rolling_change import resume
 
     return resume(site, apply=apply, consent=consent, told=told)
 
@@ -75,7 +75,7 @@ def change_abort(
     told: Callable[[str], None] = lambda line: None,
 ) -> ChangeReport | Report:
     """Gives the change up: hosts under way serve VMs again, with their own back; the others are left alone."""
-    from gpuops.execute.change.change import abort
+    from gpuops.execute.change.rolling_change import abort
 
     return abort(site, apply=apply, consent=consent, told=told)
 
@@ -99,7 +99,7 @@ def change_abandon(
 
 def change_status(site: Site) -> ChangeStatus:
     """The change of hosts that has not ended, host by host."""
-    from gpuops.execute.change.change import status
+    from gpuops.execute.change.rolling_change import status
 
     return status(site)
 
@@ -110,9 +110,9 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.execute.given_up import still_given_up
+    from gpuops.execute.abandoned_vms import still_given_up
     from gpuops.execute.originals import lock_vms_of
-    from gpuops.execute.roles import beside
+    from gpuops.execute.roles import compare_login
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
     from gpuops.vsphere.transport.reply import expat_version
 
@@ -122,12 +122,12 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     inventory = site.hosts.with_settings(inventory, meant)
     lacking = site.hosts.lacking(dict.fromkeys(meant, WANTED_ON_HOSTS)) if meant else {}
     held = site.hosts.held(meant, SURPLUS) if meant and not roles else {}
-    with site.remembering(inventory.vcenter) as journal:
+    with site.journal_to_read(inventory.vcenter) as journal:
         of_journal = (
             *of_given_up(still_given_up(journal, site, inventory)),
             *of_lock_vms(lock_vms_of(journal), inventory),
         )
-    also = (*of_parser(expat_version()), *beside(roles, site.vcenter, inventory), *of_journal)
+    also = (*of_parser(expat_version()), *compare_login(roles, site.vcenter, inventory), *of_journal)
     return examine(inventory, catalog_of(inventory), scope, lacking, held, also, by_roles=bool(roles))
 
 
@@ -163,6 +163,6 @@ def roles(wishes: Sequence[RoleWish], site: Site, *, apply: bool = False) -> tup
     Raises PolicyError for a privilege that this vCenter has not, NoPermission where nothing was changed, PartlyDone
     with what was written before something failed, Refused for a saved inventory.
     """
-    from gpuops.execute.roles import brought, keeper
+    from gpuops.execute.roles import applied_roles, roles_port
 
-    return brought(wishes, keeper(site.vcenter), apply=apply)
+    return applied_roles(wishes, roles_port(site.vcenter), apply=apply)

@@ -45,10 +45,10 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
         return Report(request, report.before, report.plan, applied=apply)
     consent(report)
     from gpuops.execute.executor import execute
-    from gpuops.execute.vm_doer import VmDoer
+    from gpuops.execute.vm_executor import VmExecutor
     from gpuops.model.rotation import Limits
 
-    with site.changing(report.before.vcenter, alone=False) as journal:
+    with site.locked_journal(report.before.vcenter, alone=False) as journal:
         changed = journal.last_change()
         if site.clock() - looked_at > STALE or (changed is not None and changed > looked_at):
             before, report = report, _look(request, site)
@@ -57,10 +57,10 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
             if report.plan != before.plan:
                 consent(report)
         began = journal.begin(type(request).__name__.lower())
-        doer = VmDoer(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
-        outcomes = execute(report.plan, doer, Limits(), site.progress)
+        executor = VmExecutor(site.vcenter, journal, began, report.before, passed_s=site.passed_s)
+        outcomes = execute(report.plan, executor, Limits(), site.progress)
         journal.end(began)
-    return Report(request, report.before, report.plan, outcomes, applied=True, after=doer.inventory)
+    return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
 
 
 def _look(request: Request, site: Site) -> Report:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
     from gpuops.config.targets import Configuration
-    from gpuops.execute.patience import Patience
+    from gpuops.execute.vcenter_wait import VcenterWait
 
 
 def open_site(
-    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, patience: Patience | None = None
+    common: CommonOptions, *, saved: Path | None = None, guarded: bool = False, patience: VcenterWait | None = None
 ) -> Site:
     """A site by the command's options; use it in a `with`. `saved` is --inventory: no vCenter at all.
 

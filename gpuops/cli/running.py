@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuops.api import Consent, Site
     from gpuops.errors import PolicyError
-    from gpuops.execute.patience import Patience
+    from gpuops.execute.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
 
@@ -123,7 +123,7 @@ def carry_out(
     *,
     saved: Path | None = None,
     guarded: bool = False,
-    patience: Patience | None = None,
+    patience: VcenterWait | None = None,
 ) -> None:
     """Runs it and prints the report; ends with its exit code. `kind` names the JSON document. `patience`: how it waits
     for a vCenter that is away."""
@@ -147,17 +147,17 @@ def carry_out(
         raise typer.Exit(report.exit_code)
 
 
-def patience_under(policy: Policy | PolicyError | None) -> Patience:
+def patience_under(policy: Policy | PolicyError | None) -> VcenterWait:
     """How a return waits for a vCenter that is away: until its desktops are due and an hour more, saying so."""
     from rich.text import Text
 
     from gpuops.clock import pause, wall_clock
-    from gpuops.execute.patience import Patience
+    from gpuops.execute.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.report.text import visible
 
     said = policy if isinstance(policy, Policy) else None
-    return Patience(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
+    return VcenterWait(said, wall_clock, pause, lambda line: output.note(Text(visible(line), "yellow")))
 
 
 def _show_report(report: Report, kind: str, *, explain: bool, saved: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Audit: what a reviewer asks about afterwards, a JSON line each, in `audit.jsonl` of the state directory.
+"""Appends events that a reviewer asks about afterwards to `audit.jsonl` of the state directory, a JSON line each.
 
 It is no part of the journal's chain, which is one for each vCenter: what stands here is said before a login, of an
 address whose other end nobody has verified.

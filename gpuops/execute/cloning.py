@@ -1,4 +1,4 @@
-"""Cloning: a VM made from a template, once; looked for by its name whatever became of the reply."""
+"""Clones a VM from a template, once: whatever became of the reply, the clone is looked for by its name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def clone(request: Clone, site: Site, *, apply: bool) -> tuple[Cloning, Inventor
         return wanted, before
     if not apply:
         return wanted, wanted.new.made_in(_detailed(wanted.new.source, before, site))
-    with site.changing(before.vcenter, alone=False):
+    with site.locked_journal(before.vcenter, alone=False):
         _make(wanted.new, site)
     after = vcenter.inventory()
     try:

@@ -1,4 +1,4 @@
-"""Executor: a plan, each step sent as soon as what it needs is done. Hosts do not wait for each other.
+"""Executes a plan: each step is sent as soon as the steps that it needs are done. Hosts do not wait for each other.
 
 The waves of a plan are an order within a host and within a VM: a desktop resumes when the ML VMs of its own host have
 stopped. A step that failed takes along what depends on it, and nothing else.
@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpuops.errors import Trouble
-from gpuops.execute.doer import Underway
-from gpuops.execute.lanes import Flight, Lanes, Waiting
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.step_executor import StepInFlight
+from gpuops.execute.step_queue import SentStep, StepQueue, WaitingStep
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import PowerState
@@ -41,7 +41,7 @@ RESUME_RESTS_S: Final = (60.0,)
 
 
 def execute(
-    plan: Plan, doer: VmDoer, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
+    plan: Plan, executor: VmExecutor, limits: Limits, progress: Callable[[Outcome], None], *, returning: bool = False
 ) -> tuple[Outcome, ...]:
     """What became of each step of the plan. `returning`: it only brings back, and no step that hangs holds others up.
 
@@ -49,7 +49,7 @@ def execute(
     then stays open, and nothing was sent that is not in the journal.
     """
     outcomes: list[Outcome] = []
-    for outcome in _Run(plan, doer, limits, returning=returning).outcomes():
+    for outcome in _Run(plan, executor, limits, returning=returning).outcomes():
         outcomes.append(outcome)
         progress(outcome)
     return tuple(outcomes)
@@ -58,45 +58,45 @@ def execute(
 class _Run:
     """One plan on its way."""
 
-    def __init__(self, plan: Plan, doer: VmDoer, limits: Limits, *, returning: bool) -> None:
-        self._doer = doer
+    def __init__(self, plan: Plan, executor: VmExecutor, limits: Limits, *, returning: bool) -> None:
+        self._executor = executor
         self._limits = limits
-        self._lanes = Lanes(plan, limits, returning=returning)
+        self._queue = StepQueue(plan, limits, returning=returning)
         self._bad: list[Outcome] = []
 
     def outcomes(self) -> Iterator[Outcome]:
-        while self._lanes.unended:
-            self._doer.keep_lease()
+        while self._queue.unended:
+            self._executor.keep_lease()
             yield from self._send()
-            if self._lanes.flights:
+            if self._queue.flights:
                 yield from self._wait()
-            elif self._lanes.rest_s:
-                self._rest(self._lanes.rest_s)
+            elif self._queue.rest_s:
+                self._rest(self._queue.rest_s)
 
     def _send(self) -> Iterator[Outcome]:
         """Sends what may be sent now; steps that end at once are yielded."""
         batch = []
-        for waiting in self._lanes.ready(self._doer.inventory):
+        for waiting in self._queue.ready(self._executor.inventory):
             reason = self._depends_on(waiting.step)
             if reason is None:
                 batch.append(waiting)
             else:
-                self._lanes.end(waiting)
+                self._queue.end(waiting)
                 yield self._ended(Outcome(waiting.step, Verdict.SKIPPED, reason))
         if batch:
-            self._doer.look_before([waiting.step for waiting in batch])
+            self._executor.look_before([waiting.step for waiting in batch])
         leaving = {
-            flight.step.vm for flight in self._lanes.flights if isinstance(flight.step, SuspendVm | ShutDownGuest)
+            flight.step.vm for flight in self._queue.flights if isinstance(flight.step, SuspendVm | ShutDownGuest)
         }
         for waiting in batch:
-            result = self._doer.begin(waiting.step, leaving)
-            if isinstance(result, Underway):
-                self._lanes.launch(waiting, result)
+            result = self._executor.begin(waiting.step, leaving)
+            if isinstance(result, StepInFlight):
+                self._queue.launch(waiting, result)
                 leaving |= {waiting.step.vm} if isinstance(waiting.step, SuspendVm | ShutDownGuest) else set()
             else:
                 yield from self._landed(waiting, result)
 
-    def _landed(self, waiting: Waiting, outcome: Outcome) -> Iterator[Outcome]:
+    def _landed(self, waiting: WaitingStep, outcome: Outcome) -> Iterator[Outcome]:
         """A step that came to an end, unless it is tried again or by other means."""
         step = waiting.step
         if isinstance(step, ShutDownGuest) and isinstance(outcome.step, PowerOffVm):
@@ -106,18 +106,18 @@ class _Run:
             return
         rests_s = () if self._overtaken(step) else _rests_s(outcome)
         if outcome.verdict is Verdict.FAILED and waiting.tries < len(rests_s):
-            self._lanes.again(waiting, rests_s[waiting.tries])
+            self._queue.again(waiting, rests_s[waiting.tries])
             return
-        self._lanes.end(waiting)
+        self._queue.end(waiting)
         yield self._ended(outcome)
 
-    def _power_off(self, waiting: Waiting, reason: str) -> Iterator[Outcome]:
+    def _power_off(self, waiting: WaitingStep, reason: str) -> Iterator[Outcome]:
         """The guest did not shut down, and the plan says what then."""
         waiting.reason = reason
-        self._doer.look([waiting.step.vm])
-        result = self._doer.begin(PowerOffVm(waiting.step.vm))
-        if isinstance(result, Underway):
-            self._lanes.launch(waiting, result)
+        self._executor.look([waiting.step.vm])
+        result = self._executor.begin(PowerOffVm(waiting.step.vm))
+        if isinstance(result, StepInFlight):
+            self._queue.launch(waiting, result)
         else:
             yield from self._landed(waiting, result)
 
@@ -131,39 +131,39 @@ class _Run:
 
     def _wait(self) -> Iterator[Outcome]:
         """Lets time pass until a step ends, at most a slice; what ended, or has outlived its time, lands."""
-        flights = self._lanes.flights
+        flights = self._queue.flights
         tasks = {flight.underway.task: flight for flight in flights if flight.underway.task is not None}
         guests = [flight for flight in flights if flight.underway.task is None]
-        slice_s, began_s = min(SLICE_S, self._lanes.patience_s), self._doer.passed_s()
+        slice_s, began_s = min(SLICE_S, self._queue.patience_s), self._executor.passed_s()
         ends: list[TaskEnd] = []
         if tasks:
-            for end in self._doer.vcenter.wait(list(tasks), slice_s):
+            for end in self._executor.vcenter.wait(list(tasks), slice_s):
                 ends.append(end)
-                if self._lanes.waiting:
+                if self._queue.waiting:
                     break  # its end may be what the next step waits for
         off = self._off(guests, 0.0 if tasks else slice_s)
         silent = not ends and len(off) < max(1, len(guests))
-        self._lanes.spend(max(slice_s if silent else 0.0, self._doer.passed_s() - began_s))
+        self._queue.spend(max(slice_s if silent else 0.0, self._executor.passed_s() - began_s))
         landed = [(tasks[end.task], end) for end in ends]
         if landed or off:
-            self._doer.look([flight.step.vm for flight in (*(flight for flight, _ in landed), *off)])
+            self._executor.look([flight.step.vm for flight in (*(flight for flight, _ in landed), *off)])
         for flight, end in landed:
-            yield from self._landed(self._lanes.land(flight), self._doer.finish(flight.underway, end))
+            yield from self._landed(self._queue.land(flight), self._executor.finish(flight.underway, end))
         for flight in off:
-            done = self._doer.settle(flight.underway.op_id, Outcome(flight.step, Verdict.DONE))
-            yield from self._landed(self._lanes.land(flight), done)
+            done = self._executor.settle(flight.underway.op_id, Outcome(flight.step, Verdict.DONE))
+            yield from self._landed(self._queue.land(flight), done)
         yield from self._overdue()
 
-    def _off(self, guests: list[Flight], wait_s: float) -> list[Flight]:
+    def _off(self, guests: list[SentStep], wait_s: float) -> list[SentStep]:
         """The guests that have shut down."""
         if not guests:
             return []
-        off = self._doer.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
+        off = self._executor.vcenter.wait_for_power([guest.step.vm for guest in guests], PowerState.OFF, wait_s)
         return [guest for guest in guests if guest.step.vm in off]
 
     def _overdue(self) -> Iterator[Outcome]:
-        for flight in self._lanes.overdue():
-            waiting, step = self._lanes.land(flight), flight.underway.step
+        for flight in self._queue.overdue():
+            waiting, step = self._queue.land(flight), flight.underway.step
             late: Outcome
             if isinstance(step, ShutDownGuest):
                 late = Outcome(step, Verdict.FAILED, f"the guest still runs after {step.grace_s} s")
@@ -172,19 +172,19 @@ class _Run:
             else:
                 task = flight.underway.task.ref if flight.underway.task else "its task"
                 late = Outcome(step, Verdict.UNKNOWN, f"{task} still runs after {self._limits.step_timeout_s:.0f} s")
-            yield from self._landed(waiting, self._doer.settle(flight.underway.op_id, late))
+            yield from self._landed(waiting, self._executor.settle(flight.underway.op_id, late))
 
     def _rest(self, seconds: float) -> None:
         """Nothing is in flight, and what is left rests before its next try: until then, or until it need not."""
-        vms = [waiting.step.vm for waiting in self._lanes.waiting if waiting.rest_s]
-        self._doer.look(vms)
-        found = [vm for ref in vms if (vm := self._doer.inventory.vms.get(ref)) is not None]
+        vms = [waiting.step.vm for waiting in self._queue.waiting if waiting.rest_s]
+        self._executor.look(vms)
+        found = [vm for ref in vms if (vm := self._executor.inventory.vms.get(ref)) is not None]
         tasks = [TaskRef(task.ref) for vm in found for task in vm.tasks]
         if tasks:
-            deque(self._doer.vcenter.wait(tasks, seconds), maxlen=0)
+            deque(self._executor.vcenter.wait(tasks, seconds), maxlen=0)
         else:
-            self._doer.vcenter.wait_for_power(vms, PowerState.ON, seconds)
-        self._lanes.spend(seconds)
+            self._executor.vcenter.wait_for_power(vms, PowerState.ON, seconds)
+        self._queue.spend(seconds)
 
     # dependencies
 
@@ -198,7 +198,7 @@ class _Run:
             if outcome.step.vm == step.vm:
                 return f"an earlier step failed: {outcome.reason}"
             if isinstance(step, PowerOnVm) and isinstance(outcome.step, SuspendVm):
-                desktop = self._doer.planned.vms.get(outcome.step.vm)
+                desktop = self._executor.planned.vms.get(outcome.step.vm)
                 if desktop is not None and desktop.host is not None and desktop.host == self._start_host(step):
                     return f"{desktop.name} was not suspended on its host: {outcome.reason}"
         return None
@@ -207,13 +207,13 @@ class _Run:
         """Whether a change was planned for a configuration that is not there any more: it is not asked for again."""
         if not isinstance(step, ReconfigureVm):
             return False
-        before, now = self._doer.planned.vms.get(step.vm), self._doer.inventory.vms.get(step.vm)
+        before, now = self._executor.planned.vms.get(step.vm), self._executor.inventory.vms.get(step.vm)
         return before is None or now is None or before.change_version != now.change_version
 
     def _start_host(self, step: PowerOnVm) -> str | None:
         if step.host is not None:
             return step.host
-        vm = self._doer.inventory.vms.get(step.vm)
+        vm = self._executor.inventory.vms.get(step.vm)
         return vm.host if vm else None
 
 

@@ -5,7 +5,7 @@ A host that fails ends nothing for the others: their settings do not depend on i
 
 from __future__ import annotations
 
-from gpuops.execute.host_doer import SettingDoer
+from gpuops.execute.host_executor import SettingExecutor
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.inventory import Inventory
@@ -24,16 +24,16 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
     report = _look(request, site)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return Report(request, report.before, report.plan, applied=apply)
-    with site.changing(report.before.vcenter, alone=False) as journal:
+    with site.locked_journal(report.before.vcenter, alone=False) as journal:
         # what a rotation did while this waited for the lock is seen: nothing is set on a host whose desktops it took
         report = _look(request, site)
         if not report.plan.feasible or not report.plan.steps:
             return Report(request, report.before, report.plan, applied=True)
         run = journal.begin(type(request).__name__.lower())
-        doer = SettingDoer(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
-        outcomes = tuple(doer.set(step) for step in report.plan.steps)
+        executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
+        outcomes = tuple(executor.set(step) for step in report.plan.steps)
         journal.end(run)
-    return Report(request, report.before, report.plan, outcomes, applied=True, after=doer.inventory)
+    return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
 
 
 def _look(request: HostRequest, site: Site) -> Report[HostStep]:

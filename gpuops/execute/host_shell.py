@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Protocol
 
 from gpuops.errors import GpuopsError, NotConnected
-from gpuops.execute.at_once import at_once
 from gpuops.execute.host_port import Hosts
+from gpuops.execute.parallel import ask_in_parallel
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
 from gpuops.model.inventory import Inventory
@@ -39,7 +39,7 @@ class ShelledHosts:
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         seen = self._hosts.with_settings(inventory, hosts)
         asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
-        told = at_once(lambda host: self._with_mig(host.name, host.settings), asked)
+        told = ask_in_parallel(lambda host: self._with_mig(host.name, host.settings), asked)
         return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
 
     def _with_mig(self, name: str, settings: HostSettings | None) -> HostSettings:

@@ -1,4 +1,4 @@
-"""Lease: taken on the lock VM before a run acts, renewed while it goes on, given back at its end.
+"""The lease on the lock VM: taken before a run acts, renewed while it goes on, given back at its end.
 
 The state decides, not the reply: whoever wrote reads back, and holds the lease only when its own words are there.
 It is judged by vCenter's time of the latest look and by this machine's monotonic clock, whichever is stricter.
@@ -33,7 +33,7 @@ TRIES: Final = 3
 WAIT: Final = "wait for it to end; gpuops rotate status shows it"
 
 
-class Held:
+class HeldLease:
     """A lease that was taken. `lost` says why it is no more.
 
     Each look at the lock VM that shows it there vouches for one change: the next one needs a look of its own, for the
@@ -194,7 +194,7 @@ def take(
     policies: Sequence[Policy] = (),
     journal: Journal | None = None,
     returning: bool = False,
-) -> Held:
+) -> HeldLease:
     """The lease, ours, with a number above all that were seen. Raises Locked, naming who holds it, and Refused where
     the lock VM cannot be used.
 
@@ -225,7 +225,7 @@ def take(
         wanted = rules.next_lease(there, owner(), nonce, vm.seen.taken_at, highest)
         if vm.write(wanted):
             marker = policies[0].marker if policies else ""
-            held = Held(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
+            held = HeldLease(vm, wanted, began + rules.TTL_S, site.passed_s, marker=marker, returning=returning)
             held.reverted = wrong or ""
             return held
     unwritten = Refused if returning else Locked
@@ -252,7 +252,7 @@ def lease_on(site: Site, name: str, seen: Inventory, highest: Numbered) -> tuple
 class RunLease:
     """What a run has of the lease: `held`, or nothing and why."""
 
-    held: Held | None = None
+    held: HeldLease | None = None
     unusable: str = ""
     lock_vm: str = ""
     """Name of the VM that it is on."""
@@ -304,6 +304,6 @@ def leased(
     _freed(held)
 
 
-def _freed(held: Held) -> None:
+def _freed(held: HeldLease) -> None:
     with suppress(GpuopsError):  # it runs out by itself, and what the run has done stays done
         held.give_back()

@@ -1,4 +1,4 @@
-"""Lock: at most one rotation at a time per vCenter, and no other change beside it.
+"""The lock of one vCenter on this machine: one rotation at a time, and no other change beside it.
 
 A rotation holds the lock alone; single changes (attach, detach) share it, so that many of them can run at once.
 The kernel drops a flock when its process ends, however it ends: a lock is never left behind.

@@ -1,4 +1,4 @@
-"""Lock VM: where the lease is kept, how it is read and written, and which numbers of leases were seen elsewhere."""
+"""Reads and writes the lease on the lock VM, and knows which numbers of leases were seen elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpuops.errors import GpuopsError, NoPermission, NotConnected, Refused
 from gpuops.execute.journal import Journal
-from gpuops.execute.port import Vcenter
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import Vm

@@ -1,4 +1,4 @@
-"""Nonces: by which a machine knows the leases that its own runs left behind, in the state directory."""
+"""Keeps in the state directory the nonces by which a machine knows the leases that its own runs left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Originals: VMs as they were before a night touched them; what the morning must restore."""
+"""VMs as they were before a night touched them: what the return must restore."""
 
 from __future__ import annotations
 

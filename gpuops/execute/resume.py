@@ -1,4 +1,4 @@
-"""Resume: what a killed run left in flight, settled by looking.
+"""Settles what a killed run left in flight, by what vCenter shows. Each rotation begins with it.
 
 A run that was killed left at most intents whose end nobody saw. Each is settled before anything new is decided: its
 task is waited for if there is one, and then the VM says what happened. What remains to be done is planned afresh.
@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Trouble
-from gpuops.execute.doer import Underway
 from gpuops.execute.journal import Intent
-from gpuops.execute.port import Vcenter
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.step_executor import StepInFlight
+from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Role, parse_marker
@@ -39,31 +39,31 @@ _BEFORE: Final[dict[type[Step], PowerState]] = {
 """The power that a night finds where it takes; a guest that was shut down shows what was asked of it."""
 
 
-def settle_open(doer: VmDoer, *, timeout_s: float) -> tuple[Outcome, ...]:
+def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...]:
     """What became of each effect of the run that nobody saw end. Sends nothing."""
-    intents = [as_now(intent, doer.inventory) for intent in doer.journal.open_intents(doer.run)]
+    intents = [as_now(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
     if not intents:
         return ()
     # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
-    tasks = {intent.op_id: _task_of(doer, intent) for intent in intents}
+    tasks = {intent.op_id: _task_of(executor, intent) for intent in intents}
     settled: dict[str, Outcome] = {}
     # What has no task is judged before the others are waited for: by then somebody else may have done the same.
     without = [intent for intent in intents if tasks[intent.op_id] is None]
     if without:
-        doer.look_before([intent.step for intent in without])
-        settled = {intent.op_id: _by_state(doer, intent) for intent in without}
+        executor.look_before([intent.step for intent in without])
+        settled = {intent.op_id: _by_state(executor, intent) for intent in without}
     flight = [task for task in tasks.values() if task is not None]
-    ends = {end.task: end for end in doer.vcenter.wait(flight, timeout_s)} if flight else {}
+    ends = {end.task: end for end in executor.vcenter.wait(flight, timeout_s)} if flight else {}
     if flight:
-        doer.look_before([intent.step for intent in intents if intent not in without])
+        executor.look_before([intent.step for intent in intents if intent not in without])
     for intent in intents:
         task = tasks[intent.op_id]
         if task is not None and task not in ends:
             late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
-            settled[intent.op_id] = doer.settle(intent.op_id, late)
+            settled[intent.op_id] = executor.settle(intent.op_id, late)
         elif task is not None:
-            underway = Underway(intent.op_id, intent.step, task, intent.seen)
-            settled[intent.op_id] = doer.finish(underway, ends[task])
+            underway = StepInFlight(intent.op_id, intent.step, task, intent.seen)
+            settled[intent.op_id] = executor.finish(underway, ends[task])
     return tuple(settled[intent.op_id] for intent in intents)
 
 
@@ -76,7 +76,7 @@ def as_now(intent: Intent, inventory: Inventory) -> Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class SettledSnapshot:
     """What settling would come to, known by looking alone."""
 
     inventory: Inventory
@@ -86,7 +86,9 @@ class Foreseen:
     notes: tuple[str, ...]
 
 
-def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog) -> Foreseen:
+def settle_in_snapshot(
+    vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog
+) -> SettledSnapshot:
     """Settles a run's open effects in a snapshot, and nowhere else."""
     undone: set[str] = set()
     notes: list[str] = []
@@ -109,7 +111,7 @@ def foresee(vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, c
         else:
             undone |= {step.vm} if _takes(step, vm) else set()
             notes.append(f"{vm.name}: its {step.noun} did not happen before the run was cut off")
-    return Foreseen(inventory, frozenset(undone), tuple(notes))
+    return SettledSnapshot(inventory, frozenset(undone), tuple(notes))
 
 
 def _takes(step: Step, vm: Vm) -> bool:
@@ -127,20 +129,20 @@ def _may_have_happened(step: Step, vm: Vm | None) -> bool:
     return was is not None and (vm is None or vm.power is not was)
 
 
-def _task_of(doer: VmDoer, intent: Intent) -> TaskRef | None:
+def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
     if isinstance(intent.step, RunInGuest):
         return None
     if intent.task is not None:
         return TaskRef(intent.task)
-    return doer.vcenter.adopt(intent.step, intent.seen)
+    return executor.vcenter.adopt(intent.step, intent.seen)
 
 
-def _by_state(doer: VmDoer, intent: Intent) -> Outcome:
-    if intent.step.vm in doer.inventory.vms and satisfied(intent.step, doer.inventory):
-        return doer.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
+def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
+    if intent.step.vm in executor.inventory.vms and satisfied(intent.step, executor.inventory):
+        return executor.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
     unseen = "the run was cut off before it was seen to end"
-    if _may_have_happened(intent.step, doer.inventory.vms.get(intent.step.vm)):
+    if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):
         lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
-        return doer.settle(intent.op_id, lost, counts=False)
+        return executor.settle(intent.op_id, lost, counts=False)
     reason = unseen if isinstance(intent.step, RunInGuest) else "it did not reach vCenter before the run was cut off"
-    return doer.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)
+    return executor.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

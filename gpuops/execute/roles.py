@@ -1,4 +1,4 @@
-"""Roles: what files want of vCenter's roles, compared and, if asked, written: as few as are wrong, each once."""
+"""Compares the roles that files want with vCenter's, and writes those that differ, each once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone, Refused
-from gpuops.execute.port import Vcenter
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.role import RoleState, RoleWish
 from gpuops.plan.doctor.finding import Finding
@@ -17,7 +17,7 @@ from gpuops.plan.doctor.roles import of_roles
 
 
 @runtime_checkable
-class RoleKeeper(Protocol):
+class RolesPort(Protocol):
     """A vCenter that tells its roles, and takes others."""
 
     def roles(self, wishes: Sequence[RoleWish]) -> tuple[RoleState, ...]:
@@ -33,19 +33,19 @@ class RoleKeeper(Protocol):
         ...
 
 
-def keeper(vcenter: Vcenter) -> RoleKeeper:
+def roles_port(vcenter: Vcenter) -> RolesPort:
     """The same vCenter, as one that has roles. Raises Refused for a saved inventory, which has none."""
-    if not isinstance(vcenter, RoleKeeper):
+    if not isinstance(vcenter, RolesPort):
         raise Refused("a saved inventory has no roles", hint="use --vcenter")
     return vcenter
 
 
-def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> tuple[RoleState, ...]:
+def applied_roles(wishes: Sequence[RoleWish], roles_port: RolesPort, *, apply: bool) -> tuple[RoleState, ...]:
     """Each wanted role as it is, or, with `apply`, as it was before it was written.
 
     Raises NoPermission where nothing was changed, PartlyDone with what was written before something failed.
     """
-    states = keeper.roles(wishes)
+    states = roles_port.roles(wishes)
     if not apply:
         return states
     written: list[str] = []
@@ -53,7 +53,7 @@ def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> t
         if state.right:
             continue
         try:
-            _write(state.wish, keeper)
+            _write(state.wish, roles_port)
         except GpuopsError as error:
             if not written:
                 raise
@@ -64,21 +64,21 @@ def brought(wishes: Sequence[RoleWish], keeper: RoleKeeper, *, apply: bool) -> t
     return tuple(replace(state, written=not state.right) for state in states)
 
 
-def beside(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inventory) -> Iterator[Finding]:
+def compare_login(wishes: Sequence[RoleWish], vcenter: Vcenter, inventory: Inventory) -> Iterator[Finding]:
     """What a login lacks of the roles, and what it has beyond them; nothing where no role is wanted."""
     if wishes:
-        granted, root = keeper(vcenter).granted(inventory)
+        granted, root = roles_port(vcenter).granted(inventory)
         yield from of_roles(wishes, granted, root, inventory)
 
 
-def _write(wish: RoleWish, keeper: RoleKeeper) -> None:
+def _write(wish: RoleWish, roles_port: RolesPort) -> None:
     """The state decides, not the reply: a role that is there as wanted was written."""
     try:
         with suppress(OutcomeUnknown):
-            keeper.write_role(wish, f"gpuops-roles-{secrets.token_hex(8)}")
+            roles_port.write_role(wish, f"gpuops-roles-{secrets.token_hex(8)}")
     except NoPermission as refused:
         raise NoPermission(
             refused.message, hint="roles are made by a login with Authorization.ModifyRoles, not by the night's own"
         ) from refused
-    if not all(state.right for state in keeper.roles([wish])):
+    if not all(state.right for state in roles_port.roles([wish])):
         raise OutcomeUnknown(f"the role {wish.name} is not there as it was written", hint="gpuops roles show tells")

@@ -1,4 +1,4 @@
-"""Rotation, done: settle what a killed run left, plan on what is, and only then act, under the lock and the journal."""
+"""Runs a rotation under the lock and the journal: settles what a killed run left, plans, and acts."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, NotConnected, PolicyError, Refused, UsageError
 from gpuops.execute.change.exclusion import no_change_open
-from gpuops.execute.ending import ended
-from gpuops.execute.founding import must_be_set_up
-from gpuops.execute.half import HALVES, Half, morning_first
+from gpuops.execute.hung_run import end_hung_run
 from gpuops.execute.journal import Journal
-from gpuops.execute.leases import for_night, for_return
+from gpuops.execute.lease_set import for_night, for_return
 from gpuops.execute.lock import LockedBy, rotating
 from gpuops.execute.originals import known_originals, policies_of
-from gpuops.execute.patience import Patience
+from gpuops.execute.rotation_run import RotationRun, tagged
+from gpuops.execute.rotation_setup import require_setup
+from gpuops.execute.run_kind import ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
-from gpuops.execute.turn import Turn, tagged
+from gpuops.execute.vcenter_wait import VcenterWait
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.core.outcome import Outcome, Report
@@ -36,7 +36,7 @@ NO_JOURNAL: Final = Plan(
 
 
 def rotate(
-    half: Half,
+    kind: RunKind,
     policy: Policy | PolicyError | None,
     site: Site,
     *,
@@ -45,7 +45,7 @@ def rotate(
     only: tuple[str, ...] = (),
     markers_alone: bool = False,
 ) -> Report:
-    """One half of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
+    """One run of a rotation. What the journal knows is returned under the policy of its night: `policy` speaks for the
     rest, and without one that of the last night in the journal.
 
     `only`: names of the VMs that a restore is of. `markers_alone`: what was taken is told by vCenter alone.
@@ -53,17 +53,18 @@ def rotate(
     A policy that cannot be read is raised, unless nights are to be returned that are under policies of their own.
     """
     unread = policy if isinstance(policy, PolicyError) else None
-    if half is Half.NIGHT and isinstance(policy, Policy):
-        must_be_set_up(policy, site.vcenter)
-    returning = half is not Half.NIGHT  # only taking needs a journal: without one, a morning goes by vCenter's markers
+    if kind is RunKind.NIGHT and isinstance(policy, Policy):
+        require_setup(policy, site.vcenter)
+    # only taking needs a journal: without one, a morning goes by vCenter's markers
+    returning = kind is not RunKind.NIGHT
     if not apply:
-        with site.remembering(site.vcenter.uuid, returning=returning) as journal:
+        with site.journal_to_read(site.vcenter.uuid, returning=returning) as journal:
             if not returning:
                 no_change_open(journal)
             obeyed, nights = _obeyed(policy, journal, returning=returning)
-            turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread)
-            return _without_journal(turn.look_only(journal), journal)
-    with _changing(site, half) as journal:
+            this_run = RotationRun(kind, obeyed, site, site.clock(), only, markers_alone, others=nights, unread=unread)
+            return _without_journal(this_run.look_only(journal), journal)
+    with _locked_journal(site, kind) as journal:
         if not returning:
             no_change_open(journal)
         obeyed, nights = _obeyed(policy, journal, returning=returning)
@@ -71,25 +72,27 @@ def rotate(
         """What was warned of, that of a plan which an outage cut short too: what was done under it stays done."""
 
         def turned() -> Report:
-            left_open = journal.open_runs(HALVES)
-            morning_first(half, left_open)
+            left_open = journal.open_runs(ROTATION_RUNS)
+            morning_first(kind, left_open)
             leasing = (
                 for_return(site, journal, obeyed, () if markers_alone else nights)
                 if returning
                 else for_night(site, journal, obeyed)
             )
             with leasing as leases:
-                turn = Turn(half, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread)
-                settled = turn.settle(left_open, journal)
-                report = turn.look(journal)
+                this_run = RotationRun(kind, obeyed, site, site.clock(), only, markers_alone, leases, nights, unread)
+                settled = this_run.settle(left_open, journal)
+                report = this_run.look(journal)
                 try:
-                    done = turn.do(report, journal, left_open, consent)
+                    done = this_run.do(report, journal, left_open, consent)
                 finally:
                     warned.update(dict.fromkeys((*report.plan.warnings, *leases.warnings)))
             plan = replace(report.plan, warnings=tuple(warned))
             return replace(done, plan=plan, outcomes=(*settled, *done.outcomes), applied=True)
 
-        report = _outlasting(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
+        report = (
+            _waiting_for_vcenter(turned, _latest((*nights, obeyed), site), site, journal) if returning else turned()
+        )
         return _without_journal(report, journal)
 
 
@@ -110,20 +113,20 @@ def _latest(policies: Sequence[Policy], site: Site) -> Policy:
 
 
 @contextmanager
-def _changing(site: Site, half: Half) -> Iterator[Journal]:
+def _locked_journal(site: Site, kind: RunKind) -> Iterator[Journal]:
     """The journal, under the lock. A return ends a run of this machine that hangs, or a night that is over, first.
 
     Raises Locked with what that run does, and from when on a return ends it.
     """
-    returning = half is not Half.NIGHT
+    returning = kind is not RunKind.NIGHT
     with ExitStack() as stack:
         for again in (False, True):
-            changing = site.changing(site.vcenter.uuid, alone=True, returning=returning, doing=half.value)
+            changing = site.locked_journal(site.vcenter.uuid, alone=True, returning=returning, doing=kind.value)
             try:
                 journal = stack.enter_context(changing)
                 break
             except LockedBy as held:
-                if again or not returning or not ended(held.holder, site):
+                if again or not returning or not end_hung_run(held.holder, site):
                     raise locked_out(held.holder, site) from held
         yield journal
 
@@ -135,14 +138,14 @@ def locked_out(holder: LockHolder, site: Site) -> Locked:
     return Locked(message, hint=holder_advice(holder, now))
 
 
-def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
+def _waiting_for_vcenter(turned: Callable[[], Report], policy: Policy, site: Site, journal: Journal) -> Report:
     """What a return comes to that waits for a vCenter that is away, and then goes on as one that was cut off does."""
 
     def pause(seconds: float) -> None:
         journal.alive()
         site.pause(seconds)
 
-    patience = Patience(policy, site.clock, pause, site.say)
+    patience = VcenterWait(policy, site.clock, pause, site.say)
     watching, so_far = site.progress, list[Outcome]()
     before_it_went: tuple[Outcome, ...] = ()
 
@@ -163,12 +166,12 @@ def _outlasting(turned: Callable[[], Report], policy: Policy, site: Site, journa
 
 
 def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
-    """Finishes the half that was cut off, under the policy it began with; an empty plan when none was.
+    """Finishes the run that was cut off, under the policy it began with; an empty plan when none was.
 
     Raises Locked while a run is under way: what it has not done yet is not cut off.
     """
-    with site.remembering(site.vcenter.uuid) as journal:
-        left_open = journal.open_runs(HALVES) if journal else ()
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        left_open = journal.open_runs(ROTATION_RUNS) if journal else ()
     if not left_open:
         nothing = NOTHING_CUT_OFF if journal else NO_JOURNAL
         return Report(None, site.vcenter.inventory(), nothing, applied=apply)
@@ -177,7 +180,7 @@ def resume(site: Site, *, apply: bool, consent: Consent) -> Report:
         raise locked_out(holder, site)
     last = left_open[-1]
     return rotate(
-        Half(last.kind),
+        RunKind(last.kind),
         parse_policy(last.policy, "the journal", accepted_before=True),
         site,
         apply=apply,
@@ -204,8 +207,8 @@ def restore(
         raise UsageError("--vm: the name is empty", hint="gpuops rotate status lists the VMs of a night")
     if from_markers and isinstance(policy, Policy):
         _markers_can_be_seen(policy, site)
-    half = Half.RESTORE if vms else Half.DAY
-    return rotate(half, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
+    kind = RunKind.RESTORE if vms else RunKind.DAY
+    return rotate(kind, policy, site, apply=apply, consent=consent, only=vms, markers_alone=from_markers)
 
 
 def _markers_can_be_seen(policy: Policy, site: Site) -> None:
@@ -220,14 +223,14 @@ def _markers_can_be_seen(policy: Policy, site: Site) -> None:
 def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     """Which of the desktops in this inventory a night under the policy could suspend, as they are now."""
     now = site.clock()
-    with site.remembering(inventory.vcenter) as journal:
+    with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy, known_originals(journal, policy, now))
     seen = tagged(policy, site, inventory)
     return request.may_take(seen, catalog_of(seen), now)
 
 
 def remembered_policy(journal: Journal | None) -> Policy:
-    text = journal.last_policy(Half.NIGHT) if journal else None
+    text = journal.last_policy(RunKind.NIGHT) if journal else None
     if not text and journal is not None and journal.lost is not None:
         raise journal.lost
     if not text:

@@ -1,4 +1,4 @@
-"""Site: one vCenter to work on, the journal beside it, and who watches."""
+"""A `Site` is one vCenter to work on, with its journal and whoever is told of the progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from gpuops import clock as time_here
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.host_shell import HostShell, ShelledHosts
-from gpuops.execute.port import Vcenter
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.outcome import Outcome, Report
 from gpuops.plan.core.plan import Plan
@@ -91,7 +91,9 @@ class Site:
         return refused_without(plan, {**lacking, **edits}, inventory)
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
         """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged. `doing`: see `locked`.
 
         `returning` is for a run that only brings back, alone: it outlives its journal (`Journal.lost`) and the file of
@@ -112,7 +114,7 @@ class Site:
                 yield journal
 
     @contextmanager
-    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
         """The journal of this vCenter, to read from without the lock; None = there is none. Raises StateDamaged."""
         from gpuops.execute.journal import Journal
 

@@ -1,4 +1,4 @@
-"""Status: what nights have taken, where it is now, and who rotates. Reads alone; whatever is damaged is said."""
+"""Tells what nights have taken, where it is now, and which run rotates; it only reads, and reports what is damaged."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StateDamaged
-from gpuops.execute.given_up import still_given_up
-from gpuops.execute.half import Half, left_open_runs
+from gpuops.execute.abandoned_vms import still_given_up
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import lease_on
 from gpuops.execute.lock_vm import highest_number
 from gpuops.execute.originals import Originals
+from gpuops.execute.rotation_run import tagged
+from gpuops.execute.run_kind import RunKind, left_open_runs
 from gpuops.execute.site import Site
-from gpuops.execute.turn import tagged
 from gpuops.model.rotation import LockHolder, Policy
 from gpuops.plan.rotation.lease import NO_NUMBER
 from gpuops.plan.rotation.status import RotationStatus
@@ -28,9 +28,9 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
     journal cannot be read (`RotationStatus.journal_lost`).
     """
     now = site.vcenter.inventory()
-    with site.remembering(now.vcenter, returning=True) as journal:
+    with site.journal_to_read(now.vcenter, returning=True) as journal:
         holder, left_open, unreadable = _runs(journal, site)
-        text = journal.last_policy(Half.NIGHT) if journal else None
+        text = journal.last_policy(RunKind.NIGHT) if journal else None
         if policy is None and text:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:

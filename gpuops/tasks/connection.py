@@ -83,7 +83,7 @@ def open_site(
     """
     from gpuops.api import connect_checked
     from gpuops.clock import pause, wall_clock
-    from gpuops.execute.patience import Patience
+    from gpuops.execute.vcenter_wait import VcenterWait
 
     warnings: list[str] = []
     site = connect_checked(
@@ -94,7 +94,7 @@ def open_site(
         decided=connection.validate_certs is False,
         environ=environ,
         state_dir=Path(connection.state_dir).expanduser() if connection.state_dir else None,
-        patience=Patience(policy, wall_clock, pause, warnings.append) if returning else None,
+        patience=VcenterWait(policy, wall_clock, pause, warnings.append) if returning else None,
     )
     return site, warnings
 

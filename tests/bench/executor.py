@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from gpuops.execute import rotation
 from gpuops.execute.executor import execute
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.ml_queue import MlStop
 from gpuops.model.rotation import Limits
@@ -83,7 +83,7 @@ class Timed:
         return counted
 
 
-def half_of(half: Half, world: World, policy: Any, state_dir: Path) -> dict[str, float]:
+def half_of(half: RunKind, world: World, policy: Any, state_dir: Path) -> dict[str, float]:
     """What one half comes to."""
     vcenter = Timed(DirectVcenter(world, lambda point: None))
     spent = {}
@@ -118,7 +118,7 @@ def main() -> None:
     with world.lock, tempfile.TemporaryDirectory() as folder:
         said = {
             name: half_of(half, world, policy, Path(folder))
-            for name, half in (("night", Half.NIGHT), ("morning", Half.DAY))
+            for name, half in (("night", RunKind.NIGHT), ("morning", RunKind.DAY))
         }
     print(json.dumps(said))
 

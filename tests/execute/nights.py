@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuops.config.policy import parse_policy
-from gpuops.execute.half import HALVES, Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
@@ -49,18 +49,18 @@ class Night:
     points: int = 0
     """Points passed in the last run: before and after each journal commit and each effect."""
 
-    def run(self, half: Half, *, kill_at: int | None = None, apply: bool = True) -> Report:
+    def run(self, kind: RunKind, *, kill_at: int | None = None, apply: bool = True) -> Report:
         with self._site(kill_at) as site:
-            return rotate(half, POLICY, site, apply=apply, consent=agreed)
+            return rotate(kind, POLICY, site, apply=apply, consent=agreed)
 
     def resume(self, *, kill_at: int | None = None, apply: bool = True) -> Report:
         with self._site(kill_at) as site:
             return resume(site, apply=apply, consent=agreed)
 
-    def killed(self, half: Half | None, kill_at: int) -> bool:
-        """Whether that half (None = resume) was killed at that point; False = it ended before reaching it."""
+    def killed(self, kind: RunKind | None, kill_at: int) -> bool:
+        """Whether a run of that kind (None = resume) was killed at that point; False = it ended before reaching it."""
         try:
-            self.resume(kill_at=kill_at) if half is None else self.run(half, kill_at=kill_at)
+            self.resume(kill_at=kill_at) if kind is None else self.run(kind, kill_at=kill_at)
         except Killed:
             return True
         return False
@@ -123,7 +123,7 @@ class Night:
     def open_runs(self) -> int:
         journal = Journal.open(self.state_dir, "vc-uuid", self.world.tick)
         try:
-            return len(journal.open_runs(HALVES))
+            return len(journal.open_runs(ROTATION_RUNS))
         finally:
             journal.close()
 

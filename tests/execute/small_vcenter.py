@@ -1,4 +1,4 @@
-"""A vCenter of a few VMs in memory: the doer's other side, with a ledger, lost replies and a point to be killed at.
+"""A vCenter of a few VMs in memory: the executor's other side, with a ledger, lost replies and a point to be killed at.
 
 It knows nothing of the planner or of `satisfied`: power states and GPU slots are kept by rules written here.
 """
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
 from gpuops.execute.host_port import Hosts
-from gpuops.execute.saved import SavedHosts
+from gpuops.execute.saved_inventory import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory

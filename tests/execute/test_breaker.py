@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import StepFailed
-from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.run_kind import RunKind
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects
@@ -44,7 +44,7 @@ def reasons(report: Report) -> set[str]:
 def test_the_count_goes_on_over_a_kill_and_a_resume(night: Night) -> None:
     asked = refusing(night, killed_at=2)
     with pytest.raises(Killed):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     resumed = night.resume()
     assert len(asked) == 3, "one refused, one cut off, and the second refusal in a row"
     assert "the night takes nothing more: vCenter refuses one step after the other" in reasons(resumed)
@@ -53,16 +53,16 @@ def test_the_count_goes_on_over_a_kill_and_a_resume(night: Night) -> None:
 
 def test_a_run_of_the_same_night_that_cron_begins_is_refused_and_the_morning_is_not(night: Night) -> None:
     refusing(night, killed_at=0)
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     night.world.on_submit = lambda step: None
-    again = night.run(Half.NIGHT)
+    again = night.run(RunKind.NIGHT)
     assert again.exit_code == 3
     [rejection] = again.plan.rejections
     assert rejection.rule == "takes nothing more: vCenter refuses one step after the other"
     assert "gpuops rotate day" in rejection.hint
-    assert night.run(Half.NIGHT, apply=False).plan.rejections == again.plan.rejections
+    assert night.run(RunKind.NIGHT, apply=False).plan.rejections == again.plan.rejections
     assert effects(night.world, SuspendVm) == []
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert night.markers() == set()
 
 
@@ -71,7 +71,7 @@ def test_what_never_reached_vcenter_is_no_failure(night: Night) -> None:
     for _ in range(5):
         asked = refusing(night, killed_at=1)
         with pytest.raises(Killed):
-            night.resume() if night.open_runs() else night.run(Half.NIGHT)
+            night.resume() if night.open_runs() else night.run(RunKind.NIGHT)
         assert len(asked) == 1
     night.world.on_submit = lambda step: None
     assert night.resume().exit_code == 0
@@ -81,7 +81,7 @@ def test_what_never_reached_vcenter_is_no_failure(night: Night) -> None:
 def test_a_checkpoint_keeps_the_count(night: Night) -> None:
     refusing(night, killed_at=2)
     with pytest.raises(Killed):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     journal = Journal.open(night.state_dir, "vc-uuid", night.world.tick)
     try:
         body = dump_book(journal.book)

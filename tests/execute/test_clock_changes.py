@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from gpuops.config.policy import parse_policy
-from gpuops.execute.half import Half
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
@@ -47,10 +47,10 @@ class Cron:
         self.world: World = small_world()
         self._store = NightStore(lambda what: None, lambda: 0, lambda: False)
 
-    def run(self, half: Half, at: datetime) -> Report:
+    def run(self, kind: RunKind, at: datetime) -> Report:
         self.world.now = at
         place = NightPlace(SmallVcenter(self.world), Path("/nowhere"), self.world.tick, store=self._store)
-        return rotate(half, self.policy, place, apply=True, consent=agreed)
+        return rotate(kind, self.policy, place, apply=True, consent=agreed)
 
     def taken(self) -> list[str]:
         return [effect.step.vm for effect in self.world.ledger if isinstance(effect.step, SuspendVm | PowerOnVm)]
@@ -67,15 +67,15 @@ class Cron:
 def test_cron_twice_is_one_night_inside_its_hours(zone: str, evening: str) -> None:
     opens, closes, back_by = map(utc, NIGHTS[zone, evening])
     cron = Cron(zone)
-    assert cron.run(Half.NIGHT, opens - timedelta(minutes=1)).exit_code == 3
+    assert cron.run(RunKind.NIGHT, opens - timedelta(minutes=1)).exit_code == 3
     assert cron.world.ledger == [], "too early, by a minute"
-    assert cron.run(Half.NIGHT, opens).exit_code == 0
+    assert cron.run(RunKind.NIGHT, opens).exit_code == 0
     assert cron.taken()
     length = len(cron.world.ledger)
-    assert cron.run(Half.NIGHT, opens + timedelta(minutes=20)).plan.steps == ()
+    assert cron.run(RunKind.NIGHT, opens + timedelta(minutes=20)).plan.steps == ()
     assert len(cron.world.ledger) == length, "cron came twice"
-    assert cron.run(Half.NIGHT, closes).exit_code == 3
-    assert cron.run(Half.DAY, back_by - timedelta(minutes=45)).exit_code == 0
+    assert cron.run(RunKind.NIGHT, closes).exit_code == 3
+    assert cron.run(RunKind.DAY, back_by - timedelta(minutes=45)).exit_code == 0
     assert cron.all_back()
     resumes = [effect for effect in cron.world.ledger if isinstance(effect.step, ResumeVm)]
     assert resumes
@@ -88,27 +88,27 @@ def test_cron_twice_is_one_night_inside_its_hours(zone: str, evening: str) -> No
 def test_cron_that_is_late_takes_only_what_can_return(zone: str, evening: str) -> None:
     _, closes, back_by = map(utc, NIGHTS[zone, evening])
     cron = Cron(zone)
-    cron.run(Half.NIGHT, closes - timedelta(seconds=25))
+    cron.run(RunKind.NIGHT, closes - timedelta(seconds=25))
     assert cron.world.now < closes + timedelta(minutes=5)
     assert 0 < len(cron.taken()) < 4, "it began, and the window closed on it"
-    assert cron.run(Half.DAY, back_by - timedelta(minutes=45)).exit_code == 0
+    assert cron.run(RunKind.DAY, back_by - timedelta(minutes=45)).exit_code == 0
     assert cron.all_back()
     assert cron.world.now <= back_by
 
 
-@pytest.mark.parametrize("half", list(Half)[:2])
-def test_cron_that_never_came_leaves_nothing_to_do(half: Half) -> None:
+@pytest.mark.parametrize("kind", list(RunKind)[:2])
+def test_cron_that_never_came_leaves_nothing_to_do(kind: RunKind) -> None:
     """A morning without its night, and a night of which the morning never came."""
     opens, _, back_by = map(utc, NIGHTS["Europe/Berlin", "2026-10-24"])
     cron = Cron("Europe/Berlin")
-    if half is Half.DAY:
-        assert cron.run(Half.DAY, back_by).plan.steps == ()
+    if kind is RunKind.DAY:
+        assert cron.run(RunKind.DAY, back_by).plan.steps == ()
         assert cron.world.ledger == []
         return
-    cron.run(Half.NIGHT, opens)
-    next_evening = cron.run(Half.NIGHT, opens + timedelta(hours=25))
+    cron.run(RunKind.NIGHT, opens)
+    next_evening = cron.run(RunKind.NIGHT, opens + timedelta(hours=25))
     assert next_evening.exit_code == 3, "the night before is not over"
     assert "2026-10-24" in next_evening.plan.rejections[0].subject
-    assert cron.run(Half.DAY, opens + timedelta(hours=26)).exit_code == 0
+    assert cron.run(RunKind.DAY, opens + timedelta(hours=26)).exit_code == 0
     assert cron.all_back()
-    assert cron.run(Half.NIGHT, opens + timedelta(hours=27)).exit_code == 0, "and the next night begins"
+    assert cron.run(RunKind.NIGHT, opens + timedelta(hours=27)).exit_code == 0, "and the next night begins"

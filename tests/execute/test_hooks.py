@@ -8,8 +8,8 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StepFailed
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
@@ -25,11 +25,11 @@ POLICY = parse_policy(POLICY_TEXT.replace("ml:", HOOK, 1), "with a hook")
 def night(tmp_path: Path) -> Night:
     """After an evening that took two desktops for ml-01 and ml-02."""
     night = Night(tmp_path / "state")
-    half(night, Half.NIGHT)
+    run_kind(night, RunKind.NIGHT)
     return night
 
 
-def half(night: Night, which: Half) -> Report:
+def run_kind(night: Night, which: RunKind) -> Report:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     return rotate(which, POLICY, site, apply=True, consent=agreed)
 
@@ -39,7 +39,7 @@ def hooks(report: Report) -> dict[str, Outcome]:
 
 
 def test_each_runs_before_its_vm_is_asked_to_stop(night: Night) -> None:
-    report = half(night, Half.DAY)
+    report = run_kind(night, RunKind.DAY)
     assert report.exit_code == 0
     assert {vm: outcome.verdict for vm, outcome in hooks(report).items()} == {
         "vm-91": Verdict.DONE,
@@ -52,7 +52,7 @@ def test_each_runs_before_its_vm_is_asked_to_stop(night: Night) -> None:
 
 def test_one_that_fails_is_named_and_everything_comes_back(night: Night) -> None:
     night.world.failing["vm-91"] = StepFailed("its program ended with exit code 3")
-    report = half(night, Half.DAY)
+    report = run_kind(night, RunKind.DAY)
     assert hooks(report)["vm-91"].reason == "its program ended with exit code 3"
     assert report.exit_code == 4
     assert night.world.power("ml-01") is PowerState.OFF
@@ -62,7 +62,7 @@ def test_one_that_fails_is_named_and_everything_comes_back(night: Night) -> None
 def test_one_that_does_not_end_is_left_after_its_grace(night: Night) -> None:
     began = night.world.now
     night.world.hung.add("vm-91")
-    report = half(night, Half.DAY)
+    report = run_kind(night, RunKind.DAY)
     assert hooks(report)["vm-91"].reason == "its program still runs after 90 s: not waited for"
     assert (night.world.now - began).total_seconds() < 400
     assert night.world.power("ml-01") is PowerState.OFF
@@ -71,7 +71,7 @@ def test_one_that_does_not_end_is_left_after_its_grace(night: Night) -> None:
 
 def test_one_whose_reply_was_lost_is_started_again(night: Night) -> None:
     night.world.lose_before.add(RunInGuest)
-    report = half(night, Half.DAY)
+    report = run_kind(night, RunKind.DAY)
     assert {outcome.verdict for outcome in hooks(report).values()} == {Verdict.DONE}
 
 
@@ -82,7 +82,7 @@ def test_a_morning_that_was_cut_off_runs_it_again_and_does_not_wait_for_the_firs
 
     night.world.on_submit = killed
     with pytest.raises(Killed):
-        half(night, Half.DAY)
+        run_kind(night, RunKind.DAY)
     night.world.on_submit = lambda step: None
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     report = resume(site, apply=True, consent=agreed)

@@ -13,14 +13,14 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LeaseReverted, Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
-from gpuops.execute.half import Half
-from gpuops.execute.lease import Held, take
+from gpuops.execute.lease import HeldLease, take
 from gpuops.execute.lock_vm import LockVm
 from gpuops.execute.nonces import Nonces
 from gpuops.execute.rotation import restore, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
-from gpuops.execute.unlocking import unlock
+from gpuops.execute.unlock import unlock
 from gpuops.model.rotation import LATE, MOST_LEASES, Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report
@@ -56,8 +56,8 @@ def number(world: World) -> int:
     return lease.epoch
 
 
-def run(world: World, half: Half, state_dir: Path, policy: Policy = POLICY) -> Report:
-    return rotate(half, policy, site(world, state_dir), apply=True, consent=agreed)
+def run(world: World, kind: RunKind, state_dir: Path, policy: Policy = POLICY) -> Report:
+    return rotate(kind, policy, site(world, state_dir), apply=True, consent=agreed)
 
 
 def acts(world: World) -> list[Step]:
@@ -67,12 +67,12 @@ def acts(world: World) -> list[Step]:
 def test_a_night_holds_it_and_gives_it_back(world: World, tmp_path: Path) -> None:
     seen: list[Lease | None] = []
     world.on_submit = lambda step: seen.append(held(world)) if isinstance(step, SuspendVm) else None
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
     now = held(world)
     assert now is not None
     assert {each.epoch for each in seen if each is not None and each.nonce} == {now.epoch}
     assert now.nonce == ""
-    assert run(world, Half.DAY, tmp_path / "b").exit_code == 0, "another machine goes by the markers"
+    assert run(world, RunKind.DAY, tmp_path / "b").exit_code == 0, "another machine goes by the markers"
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
@@ -80,14 +80,14 @@ def powers(world: World) -> list[tuple[str, PowerState | None]]:
     return [(vm.name, vm.power) for vm in world.vms.values()]
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
 def test_whoever_holds_it_on_another_machine_is_named_and_nothing_is_done(
-    world: World, tmp_path: Path, half: Half
+    world: World, tmp_path: Path, kind: RunKind
 ) -> None:
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     before = len(world.requests)
     with pytest.raises(Locked, match=r"pid \d+ on .* holds the lease until 2026-11-20 21:03"):
-        run(world, half, tmp_path / "b")
+        run(world, kind, tmp_path / "b")
     assert len(world.requests) == before
 
 
@@ -100,7 +100,7 @@ def test_a_lease_that_ran_out_is_taken_with_a_higher_number(world: World, tmp_pa
     assert there is not None
     ahead = replace(there, epoch=before + hours * 360_000, nonce="")
     world.set("vm-99", extra_config={KEY: lease_text(ahead)})
-    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "b").exit_code == 0
     assert number(world) > max(before, ahead.epoch)
 
 
@@ -109,14 +109,14 @@ def test_no_two_leases_have_one_number_where_nobody_knows_of_the_first(world: Wo
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
     first = number(world)
     revert(world)
-    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "b").exit_code == 0
     assert number(world) > first
 
 
 def test_the_same_machine_does_not_wait_for_its_own_dead_run(world: World, tmp_path: Path) -> None:
     take(site(world, tmp_path / "a"), LOCK, Nonces(tmp_path / "a", "vc-uuid"))
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
-    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
 
 
 def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all(world: World, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_lease_taken_over_in_the_night_stops_it_and_the_new_holder_returns_all
 
     world.on_submit = stopped
     with pytest.raises(Locked, match="nothing more was started"):
-        run(world, Half.NIGHT, tmp_path / "a")
+        run(world, RunKind.NIGHT, tmp_path / "a")
     [returned] = morning
     after = [each for each in acts(world) if isinstance(each, PowerOnVm)]
     assert len(after) <= 1, "at most the one that was in flight when it was stopped"
@@ -160,21 +160,21 @@ def test_it_is_renewed_while_steps_are_waited_for(world: World, tmp_path: Path) 
             numbers.add(there.epoch)
 
     world.on_submit = slow
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
     assert len(expiries) > 3
     assert len(numbers) == 1
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
-def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, tmp_path: Path, half: Half) -> None:
-    run(world, Half.NIGHT, tmp_path / "a")
-    run(world, Half.DAY, tmp_path / "a") if half is Half.NIGHT else None
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, tmp_path: Path, kind: RunKind) -> None:
+    run(world, RunKind.NIGHT, tmp_path / "a")
+    run(world, RunKind.DAY, tmp_path / "a") if kind is RunKind.NIGHT else None
     del world.vms["vm-99"]
-    if half is Half.NIGHT:
+    if kind is RunKind.NIGHT:
         with pytest.raises(Refused, match=r"not set up for policy small: no VMs are called gpuops-lock \(lock_vm\)"):
-            run(world, half, tmp_path / "a")
+            run(world, kind, tmp_path / "a")
         return
-    report = run(world, half, tmp_path / "a")
+    report = run(world, kind, tmp_path / "a")
     assert report.exit_code == 0
     assert any("this machine's lock alone keeps other runs away" in text for text in report.plan.warnings)
 
@@ -182,25 +182,25 @@ def test_a_return_goes_on_without_a_lock_vm_and_a_night_does_not(world: World, t
 def test_what_gpuops_did_not_write_is_refused_and_left_there(world: World, tmp_path: Path) -> None:
     world.set("vm-99", extra_config={KEY: '{"format": 9}'})
     with pytest.raises(Refused, match="did not write"):
-        run(world, Half.NIGHT, tmp_path / "a")
+        run(world, RunKind.NIGHT, tmp_path / "a")
     assert (world.vms["vm-99"].extra_config or {})[KEY] == '{"format": 9}'
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
-def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_path: Path, half: Half) -> None:
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_who_may_not_write_it_takes_nothing_and_still_returns(world: World, tmp_path: Path, kind: RunKind) -> None:
     def forbid(step: Step) -> None:
         if isinstance(step, ReconfigureVm):
             raise NoPermission(f"{LOCK}: this login lacks VirtualMachine.Config.AdvancedConfig")
 
-    if half is Half.DAY:
-        run(world, Half.NIGHT, tmp_path / "a")
+    if kind is RunKind.DAY:
+        run(world, RunKind.NIGHT, tmp_path / "a")
     world.on_submit = forbid
-    if half is Half.NIGHT:
+    if kind is RunKind.NIGHT:
         with pytest.raises(NoPermission):
-            run(world, half, tmp_path / "a")
+            run(world, kind, tmp_path / "a")
         assert acts(world) == []
         return
-    report = run(world, half, tmp_path / "a")
+    report = run(world, kind, tmp_path / "a")
     assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
 
 
@@ -256,21 +256,21 @@ def test_no_desktop_stays_away_for_what_befalls_the_lock_vm(
     world: World, in_memory: Path, befalls: Callable[[World], None]
 ) -> None:
     """In the middle of a return it goes on, and the next one begins: whoever holds a lease is still kept off."""
-    run(world, Half.NIGHT, in_memory)
+    run(world, RunKind.NIGHT, in_memory)
     later(world, befalls)
-    report = run(world, Half.DAY, in_memory)
+    report = run(world, RunKind.DAY, in_memory)
     assert (report.exit_code, len(report.plan.warnings)) == (0, 1)
     assert "could not be renewed" in report.plan.warnings[0]
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
-    assert run(world, Half.DAY, in_memory / "another").exit_code == 0
+    assert run(world, RunKind.DAY, in_memory / "another").exit_code == 0
 
 
 def test_a_task_that_hangs_on_the_lock_vm_keeps_a_night_away_and_no_return(world: World, in_memory: Path) -> None:
-    run(world, Half.NIGHT, in_memory)
+    run(world, RunKind.NIGHT, in_memory)
     hung(world)
     with pytest.raises(Locked, match="could not be written in 3 tries: gpuops-lock: another task is running on it"):
-        run(world, Half.NIGHT, in_memory)
-    report = run(world, Half.DAY, in_memory)
+        run(world, RunKind.NIGHT, in_memory)
+    report = run(world, RunKind.DAY, in_memory)
     assert report.exit_code == 0
     assert report.plan.warnings[0].endswith("this machine's lock alone keeps other runs away")
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
@@ -283,14 +283,14 @@ def test_a_night_whose_lease_cannot_be_renewed_takes_nothing_more(
     """It ends in order, whatever was the reason, and the morning returns what it has taken."""
     later(world, befalls)
     with suppress(Locked):  # the lock VM is gone: somebody may make another one, and a run take a lease on that
-        assert run(world, Half.NIGHT, in_memory).exit_code == PartlyDone.exit_code
+        assert run(world, RunKind.NIGHT, in_memory).exit_code == PartlyDone.exit_code
     assert len(acts(world)) < 4
-    assert run(world, Half.DAY, in_memory).exit_code == 0
+    assert run(world, RunKind.DAY, in_memory).exit_code == 0
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
 def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in_memory: Path) -> None:
-    run(world, Half.NIGHT, in_memory)
+    run(world, RunKind.NIGHT, in_memory)
     resumed: list[Step] = []
 
     def stolen(step: Step) -> None:
@@ -309,15 +309,15 @@ def test_a_return_without_its_lease_stops_when_another_takes_it(world: World, in
 
     world.on_submit = begins
     with pytest.raises(Locked, match="pid 7 on b holds the lease"):
-        run(world, Half.DAY, in_memory)
+        run(world, RunKind.DAY, in_memory)
     assert len(resumed) == 2
 
 
 def test_a_lost_reply_is_read_back_not_believed(world: World, tmp_path: Path) -> None:
     world.lose_before.add(ReconfigureVm)
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
     world.lose_after.add(ReconfigureVm)
-    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
 
 
 def test_unlock_gives_back_that_very_lease_and_no_other(world: World, tmp_path: Path) -> None:
@@ -354,11 +354,11 @@ def test_a_lease_that_was_planted_for_years_is_named_and_can_be_taken_away(world
     world.set("vm-99", extra_config={KEY: lease_text(planted)})
     mine = site(world, tmp_path)
     with pytest.raises(Locked, match="nobody holds the lease until 2036-"):
-        run(world, Half.NIGHT, tmp_path)
+        run(world, RunKind.NIGHT, tmp_path)
     assert acts(world) == []
     assert status(mine, POLICY).lease == planted
     assert unlock(POLICY, mine, "0123", force=True) == planted
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     assert acts(world) != []
 
 
@@ -370,10 +370,10 @@ def test_a_start_that_failed_and_was_made_by_hand_is_not_stopped_in_the_morning(
     """The marker that it leaves names a lease of this machine's own journal, which knows that nothing came of it."""
     ref = ml_ref(world)
     world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
-    assert run(world, Half.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == PartlyDone.exit_code
     assert world.vms[ref].attributes["gpuops.rotation"] == f"2026-11-20 ml lease={number(world)}"
     world.set(ref, power=PowerState.ON)
-    report = run(world, Half.DAY, tmp_path)
+    report = run(world, RunKind.DAY, tmp_path)
     assert report.exit_code == 0
     assert world.power("ml-01") is PowerState.ON
     assert all("gpuops.rotation" not in vm.attributes for vm in world.vms.values())
@@ -383,14 +383,14 @@ def test_a_start_of_another_machines_night_is_stopped_after_one_of_ours_failed(w
     """The other one marked the VM anew, under a lease that this journal does not know."""
     ref = ml_ref(world)
     world.failing[ref] = StepFailed("ml-01: not enough graphics resources")
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == PartlyDone.exit_code
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == PartlyDone.exit_code
     world.failing.clear()
-    assert run(world, Half.NIGHT, tmp_path / "b").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "b").exit_code == 0
     assert (world.power("ml-01"), world.vms[ref].attributes["gpuops.rotation"]) == (
         PowerState.ON,
         f"2026-11-20 ml lease={number(world)}",
     )
-    assert run(world, Half.DAY, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path / "a").exit_code == 0
     assert world.power("ml-01") is PowerState.OFF
 
 
@@ -403,14 +403,14 @@ def revert(world: World) -> None:
 def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_it_right(
     world: World, tmp_path: Path, machine: str
 ) -> None:
-    run(world, Half.NIGHT, tmp_path / "a")
+    run(world, RunKind.NIGHT, tmp_path / "a")
     before = number(world)
     revert(world)
     acted, mine = acts(world), site(world, tmp_path / machine)
     knows = "this machine's journal" if machine == "a" else r"the marker of \S+"
     wrong = f"lock_vm: {LOCK} carries no lease, {knows} says {before}: the VM was reverted to a snapshot or made anew"
     with pytest.raises(LeaseReverted, match=wrong) as refused:
-        run(world, Half.NIGHT, tmp_path / machine)
+        run(world, RunKind.NIGHT, tmp_path / machine)
     right_again = f"gpuops rotate unlock --id {before} --policy"
     assert refused.value.hint.startswith(f"when no gpuops rotates on any machine: {right_again}")
     assert (acts(world), held(world)) == (acted, None)
@@ -424,7 +424,7 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
     assert status(mine, POLICY).lock_trouble == ""
     with pytest.raises(Refused, match="nobody holds the lease"):
         unlock(POLICY, mine, str(before))
-    assert run(world, Half.NIGHT, tmp_path / machine).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / machine).exit_code == 0
     assert number(world) > before
 
 
@@ -432,10 +432,10 @@ def test_a_lock_vm_that_was_reverted_is_refused_to_a_night_until_somebody_sets_i
 def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_right(
     world: World, tmp_path: Path, machine: str
 ) -> None:
-    run(world, Half.NIGHT, tmp_path / "a")
+    run(world, RunKind.NIGHT, tmp_path / "a")
     before = number(world)
     revert(world)
-    report = run(world, Half.DAY, tmp_path / machine)
+    report = run(world, RunKind.DAY, tmp_path / machine)
     assert report.exit_code == 0
     assert [text for text in report.plan.warnings if "reverted to a snapshot or made anew; its number" in text] != []
     now = held(world)
@@ -444,10 +444,12 @@ def test_a_return_goes_on_by_a_lock_vm_that_was_reverted_and_sets_its_number_rig
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
-def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(world: World, tmp_path: Path, half: Half) -> None:
-    if half is Half.DAY:
-        run(world, Half.NIGHT, tmp_path)
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(
+    world: World, tmp_path: Path, kind: RunKind
+) -> None:
+    if kind is RunKind.DAY:
+        run(world, RunKind.NIGHT, tmp_path)
     before = len(acts(world))
 
     def strike(step: Step) -> None:
@@ -456,12 +458,12 @@ def test_a_lock_vm_reverted_under_a_run_stops_a_night_and_no_return(world: World
             revert(world)
 
     world.on_submit = strike
-    if half is Half.DAY:
-        assert run(world, half, tmp_path).exit_code == 0
+    if kind is RunKind.DAY:
+        assert run(world, kind, tmp_path).exit_code == 0
         assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
         return
     with pytest.raises(Locked, match=r"the VM was reverted to a snapshot: lease number 0, ours is \d+: nothing more"):
-        run(world, half, tmp_path)
+        run(world, kind, tmp_path)
     assert len(acts(world)) - before == 1, "the one that had passed its check"
 
 
@@ -475,7 +477,7 @@ def test_of_marks_that_are_set_together_each_goes_by_a_look_of_its_own(world: Wo
 
     world.on_submit = strike
     with pytest.raises(Locked, match="the VM was reverted to a snapshot"):
-        run(world, Half.NIGHT, tmp_path)
+        run(world, RunKind.NIGHT, tmp_path)
     assert sum(isinstance(each.step, SetAttribute) for each in world.ledger) == 1
     assert acts(world) == []
 
@@ -491,7 +493,7 @@ def test_a_marker_of_a_later_lease_stops_who_is_about_to_touch_its_vm(world: Wor
 
     world.on_submit = strike
     with pytest.raises(Locked, match=rf"a marker names lease number {MOST_LEASES}, ours is \d+"):
-        run(world, Half.NIGHT, tmp_path)
+        run(world, RunKind.NIGHT, tmp_path)
     assert len(acts(world)) <= 1
 
 
@@ -522,22 +524,22 @@ def test_a_paused_machine_whose_clocks_stand_still_finds_its_lease_gone(
 
     world.on_submit = pause
     with pytest.raises(Locked, match="nothing more was started"):
-        rotate(Half.NIGHT, POLICY, mine, apply=True, consent=agreed)
+        rotate(RunKind.NIGHT, POLICY, mine, apply=True, consent=agreed)
     sent = {each.op_id for each in world.ledger[returned[0] :]}
     assert len(sent) <= 1 + (kind is not SetAttribute), "the one that had passed its check, and what was in flight"
 
 
 def test_a_lease_number_that_somebody_wrote_by_hand_ends_no_return(world: World, tmp_path: Path) -> None:
-    run(world, Half.NIGHT, tmp_path / "a")
+    run(world, RunKind.NIGHT, tmp_path / "a")
     vm = next(vm for vm in world.vms.values() if vm.power is PowerState.SUSPENDED)
     world.set(vm.ref, attributes={"gpuops.rotation": f"2026-11-20 desktop lease={MOST_LEASES}"})
     with pytest.raises(LeaseReverted, match=f"the marker of {vm.name} says {MOST_LEASES}"):
-        run(world, Half.NIGHT, tmp_path / "a")
-    report = run(world, Half.DAY, tmp_path / "a")
+        run(world, RunKind.NIGHT, tmp_path / "a")
+    report = run(world, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 0
     assert any("no lease number is higher" in text for text in report.plan.warnings)
     assert [power for name, power in powers(world) if name.startswith("desktop")] == [PowerState.ON] * 5
-    assert run(world, Half.NIGHT, tmp_path / "a").exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a").exit_code == 0
 
 
 # all interleavings of two runners
@@ -549,7 +551,7 @@ class Runner:
 
     world: World
     name: str
-    held: Held | None = None
+    held: HeldLease | None = None
     acted: list[int] = None  # type: ignore[assignment]
     refused: bool = False
 
@@ -568,7 +570,7 @@ class Runner:
         if not vm.write(wanted):
             self.refused = True
             return
-        self.held = Held(vm, wanted, began + TTL_S, passed)
+        self.held = HeldLease(vm, wanted, began + TTL_S, passed)
         yield
         for _ in range(3):
             objection = self.held.objection()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.abandoning import abandon_vm
+from gpuops.execute.abandon_vm import abandon_vm
 from gpuops.execute.change.exclusion import in_rotation
-from gpuops.execute.half import Half
 from gpuops.execute.journal import IntentState, Journal
 from gpuops.execute.originals import Originals
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report
@@ -31,8 +31,8 @@ def site(world: World, state_dir: Path) -> Site:
     return Site(SmallVcenter(world), state_dir, world.tick)
 
 
-def run(world: World, half: Half, state_dir: Path, *, apply: bool = True) -> Report:
-    return rotate(half, POLICY, site(world, state_dir), apply=apply, consent=agreed)
+def run(world: World, kind: RunKind, state_dir: Path, *, apply: bool = True) -> Report:
+    return rotate(kind, POLICY, site(world, state_dir), apply=apply, consent=agreed)
 
 
 def registered_anew(world: World, ref: str) -> str:
@@ -57,21 +57,23 @@ def cut_off(world: World, state_dir: Path) -> str:
             raise Killed(name)
 
     with pytest.raises(Killed):
-        rotate(Half.NIGHT, POLICY, Site(SmallVcenter(world, point), state_dir, world.tick), apply=True, consent=agreed)
+        rotate(
+            RunKind.NIGHT, POLICY, Site(SmallVcenter(world, point), state_dir, world.tick), apply=True, consent=agreed
+        )
     world.settle()
     return registered_anew(world, done[0])
 
 
 def test_what_a_killed_night_left_in_flight_is_found_done(world: World, tmp_path: Path) -> None:
     new = cut_off(world, tmp_path)
-    looked = run(world, Half.DAY, tmp_path, apply=False)
+    looked = run(world, RunKind.DAY, tmp_path, apply=False)
     assert new in {step.vm for step in looked.plan.steps if isinstance(step, ResumeVm)}
-    assert run(world, Half.DAY, tmp_path).exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path).exit_code == 0
     assert suspended(world) == []
 
 
 def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Path) -> None:
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     for ref in suspended(world):
         registered_anew(world, ref)
     stopped: list[str] = []
@@ -82,7 +84,7 @@ def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Pa
             raise Killed(name)
 
     with pytest.raises(Killed):
-        rotate(Half.DAY, POLICY, Site(SmallVcenter(world, point), tmp_path, world.tick), apply=True, consent=agreed)
+        rotate(RunKind.DAY, POLICY, Site(SmallVcenter(world, point), tmp_path, world.tick), apply=True, consent=agreed)
     assert stopped
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
     assert journal.over() == {POLICY.night(world.now)}
@@ -90,34 +92,36 @@ def test_a_morning_that_brings_it_back_ends_its_night(world: World, tmp_path: Pa
 
 
 def test_what_was_lost_need_not_be_waited_for_once_it_was_undone(world: World, tmp_path: Path) -> None:
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     old = suspended(world)[0]
-    with site(world, tmp_path).changing("vc-uuid", alone=True) as journal:
+    with site(world, tmp_path).locked_journal("vc-uuid", alone=True) as journal:
         night = POLICY.night(world.now)
-        lost = journal.intend(journal.begin(Half.NIGHT, night=night), SuspendVm(old), SmallVcenter(world).inventory())
+        lost = journal.intend(
+            journal.begin(RunKind.NIGHT, night=night), SuspendVm(old), SmallVcenter(world).inventory()
+        )
         journal.settled(lost, IntentState.UNKNOWN)
         assert set(journal.book.lost) == {(night, old)}
         new = registered_anew(world, old)
-        back = journal.intend(journal.begin(Half.DAY), ResumeVm(new), SmallVcenter(world).inventory())
+        back = journal.intend(journal.begin(RunKind.DAY), ResumeVm(new), SmallVcenter(world).inventory())
         journal.settled(back, IntentState.DONE)
         assert set(journal.book.lost) == set()
 
 
 def test_a_night_that_goes_on_saves_it_once_and_counts_it_as_taken(world: World, tmp_path: Path) -> None:
     new = cut_off(world, tmp_path)
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
     mine = [each for each in Originals(journal).all() if each.uuid == world.vms[new].instance_uuid]
     journal.close()
     assert [each.taken for each in mine] == [True]
     suspends = [effect.step.vm for effect in effects(world, SuspendVm)]
     assert new not in suspends, "once is enough"
-    assert run(world, Half.DAY, tmp_path).exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path).exit_code == 0
     assert suspended(world) == []
 
 
 def test_a_change_of_the_host_that_it_is_on_now_is_refused(world: World, tmp_path: Path) -> None:
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     new = registered_anew(world, suspended(world)[0])
     world.set(new, host="host-2")
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
@@ -128,7 +132,7 @@ def test_a_change_of_the_host_that_it_is_on_now_is_refused(world: World, tmp_pat
 
 def test_one_vm_of_two_nights_is_given_up_as_one(world: World, tmp_path: Path) -> None:
     new = cut_off(world, tmp_path)
-    with site(world, tmp_path) as here, here.changing("vc-uuid", alone=True) as journal:
+    with site(world, tmp_path) as here, here.locked_journal("vc-uuid", alone=True) as journal:
         [mine] = [each for each in Originals(journal).all() if each.uuid == world.vms[new].instance_uuid]
         Originals(journal).save([replace(mine, night="2026-11-19", vm=new)])
     found = abandon_vm(site(world, tmp_path), mine.name, None, apply=True, consent=lambda found: None)
@@ -139,15 +143,15 @@ def test_one_vm_of_two_nights_is_given_up_as_one(world: World, tmp_path: Path) -
 
 
 def test_one_that_was_given_up_and_is_taken_again_is_given_up_no_more(world: World, tmp_path: Path) -> None:
-    assert run(world, Half.NIGHT, tmp_path).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path).exit_code == 0
     old = suspended(world)[0]
     name = world.vms[old].name
     abandon_vm(site(world, tmp_path), name, None, apply=True, consent=lambda found: None)
-    assert run(world, Half.DAY, tmp_path).exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path).exit_code == 0
     new = registered_anew(world, old)
     world._set_power(new, PowerState.ON)
     journal = Journal.open(tmp_path, "vc-uuid", world.tick)
-    again = journal.begin(Half.NIGHT, night="2026-11-21")
+    again = journal.begin(RunKind.NIGHT, night="2026-11-21")
     journal.intend(again, SuspendVm(new), SmallVcenter(world).inventory())
     assert journal.given_up() == ()
     journal.close()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Refused, UsageError
-from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.rotation import NOTHING_CUT_OFF, restore
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
@@ -28,7 +28,7 @@ from tests.execute.small_vcenter import Killed
 @pytest.fixture
 def night(tmp_path: Path) -> Night:
     taken = Night(tmp_path / "state")
-    assert taken.run(Half.NIGHT).exit_code == 0
+    assert taken.run(RunKind.NIGHT).exit_code == 0
     return taken
 
 
@@ -71,9 +71,9 @@ def test_the_night_is_still_open_after_it_and_takes_nothing_anew(night: Night) -
         "ml-01": Whereabouts.BACK,
         "ml-02": Whereabouts.AWAY,
     }
-    again = night.run(Half.NIGHT)
+    again = night.run(RunKind.NIGHT)
     assert again.plan.steps == (), "the ML VM that gave way in an emergency takes no other desktops for it"
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good_for_desktops(night)
 
 
@@ -143,7 +143,7 @@ def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(in_memo
     while not ended:
         kill_at += 1
         night = Night(in_memory / str(kill_at))
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
         try:
             restored(night, "ml-01", "desktop-01", kill_at=kill_at)
             ended = True
@@ -155,7 +155,7 @@ def test_killed_anywhere_it_is_finished_by_resume_for_the_same_vms_alone(in_memo
         assert told == {"desktop-02": PowerState.SUSPENDED, "ml-02": PowerState.ON}
         if status(_site(night)).cut_off is None and night.world.power("desktop-01") is PowerState.ON:
             assert night.world.power("ml-01") is PowerState.OFF
-        assert night.run(Half.DAY).exit_code == 0
+        assert night.run(RunKind.DAY).exit_code == 0
         morning_is_good(night)
         shutil.rmtree(in_memory / str(kill_at))
     assert kill_at > 20, "the sweep went over the whole restore"
@@ -167,19 +167,19 @@ def test_a_restore_leaves_a_night_that_was_cut_off_to_resume(in_memory: Path) ->
     while night.world.power("desktop-01") is not PowerState.SUSPENDED:
         kill_at += 1
         night = Night(in_memory / str(kill_at))
-        assert night.killed(Half.NIGHT, kill_at)
+        assert night.killed(RunKind.NIGHT, kill_at)
     assert restored(night, "desktop-01").exit_code == 0
     assert status(_site(night)).cut_off == "rotate night"
     night.resume()
     assert night.world.power("desktop-01") is PowerState.ON
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
 
 
 def test_a_night_does_not_begin_over_a_restore_that_was_cut_off(night: Night) -> None:
     with pytest.raises(Killed):
         restored(night, "ml-01", "desktop-01", kill_at=4)
     with pytest.raises(Refused, match=r"the restore that began at 2026-11-20 .* did not end"):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
 
 
 def test_a_checkpoint_keeps_the_vms_of_an_open_restore(night: Night) -> None:

@@ -22,13 +22,13 @@ from gpuops.errors import (
     StepFailed,
     UsageError,
 )
-from gpuops.execute.foresight import foresee
-from gpuops.execute.half import Half
-from gpuops.execute.lanes import HUNG_S
 from gpuops.execute.lock import locked
+from gpuops.execute.night_preview import preview
 from gpuops.execute.rotation import NOTHING_CUT_OFF, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
+from gpuops.execute.step_queue import HUNG_S
 from gpuops.model.rotation import LATE
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
@@ -45,12 +45,12 @@ def night(tmp_path: Path) -> Night:
 
 
 def test_a_night_and_a_morning(night: Night) -> None:
-    evening = night.run(Half.NIGHT)
+    evening = night.run(RunKind.NIGHT)
     assert evening.exit_code == 0
     assert {effect.step.vm for effect in effects(night.world, SuspendVm)} == {"vm-1", "vm-2"}
     assert (night.world.power("ml-01"), night.world.power("ml-02")) == (PowerState.ON, PowerState.ON)
     assert night.markers() == {"desktop-01", "desktop-02", "ml-01", "ml-02"}
-    morning = night.run(Half.DAY)
+    morning = night.run(RunKind.DAY)
     assert morning.exit_code == 0
     assert effects(night.world, PowerOffVm) == [], "the guests shut down by themselves"
     morning_is_good(night)
@@ -59,9 +59,9 @@ def test_a_night_and_a_morning(night: Night) -> None:
 def test_an_ml_vm_that_the_policy_calls_by_its_id_is_stopped_in_the_morning(night: Night) -> None:
     policy = parse_policy(POLICY_TEXT.replace("{vm: ml-01}", "{vm: 'moid:vm-91'}"), "by id")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
     assert night.world.power("ml-01") is PowerState.ON
-    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.DAY, None, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
@@ -69,15 +69,15 @@ def test_a_night_without_a_window_has_one_name_however_long_it_takes(night: Nigh
     policy = parse_policy(POLICY_TEXT.replace("window:", "# window:"), "by hand")
     night.world.now = night.world.now.replace(second=58)
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)
     marked = {vm.attributes["gpuops.rotation"].split()[0] for vm in night.world.vms.values() if vm.attributes}
     assert {mine.original.night for mine in status(site).away} == marked
     assert len(marked) == 1
 
 
 def test_one_half_is_one_bulk_read(night: Night) -> None:
-    night.run(Half.NIGHT)
-    night.run(Half.DAY)
+    night.run(RunKind.NIGHT)
+    night.run(RunKind.DAY)
     assert night.world.reads == 2
 
 
@@ -85,18 +85,18 @@ def test_tags_are_asked_for_where_the_policy_speaks_of_them(night: Night) -> Non
     night.world.tags["vm-1"] = ("gpu:keep",)
     policy = parse_policy(POLICY_TEXT + "opt_out: {tag: 'gpu:keep'}\n", "tagged")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    report = rotate(Half.NIGHT, policy, site, apply=False, consent=agreed)
+    report = rotate(RunKind.NIGHT, policy, site, apply=False, consent=agreed)
     assert {choice.subject: choice.reason for choice in report.plan.choices}["desktop-01"] == "opted out (tag gpu:keep)"
     assert SuspendVm("vm-3") in report.plan.steps
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
-def test_a_second_run_changes_nothing_and_says_so(night: Night, half: Half) -> None:
-    night.run(Half.NIGHT)
-    if half is Half.DAY:
-        night.run(Half.DAY)
+@pytest.mark.parametrize("kind", [RunKind.NIGHT, RunKind.DAY])
+def test_a_second_run_changes_nothing_and_says_so(night: Night, kind: RunKind) -> None:
+    night.run(RunKind.NIGHT)
+    if kind is RunKind.DAY:
+        night.run(RunKind.DAY)
     before = list(night.world.ledger)
-    again = night.run(half)
+    again = night.run(kind)
     assert night.world.ledger == before
     assert not again.changed
     assert again.exit_code == 0
@@ -104,7 +104,7 @@ def test_a_second_run_changes_nothing_and_says_so(night: Night, half: Half) -> N
 
 
 def test_a_dry_run_writes_nothing_anywhere(night: Night) -> None:
-    report = night.run(Half.NIGHT, apply=False)
+    report = night.run(RunKind.NIGHT, apply=False)
     assert report.plan.steps
     assert not report.applied
     assert night.world.requests == []
@@ -116,7 +116,7 @@ def test_what_is_not_agreed_to_is_not_done(night: Night) -> None:
         raise Refused("not confirmed")
 
     with pytest.raises(Refused):
-        rotate(Half.NIGHT, POLICY, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+        rotate(RunKind.NIGHT, POLICY, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
                apply=True, consent=no)  # fmt: skip
     assert night.world.requests == []
     assert night.open_runs() == 0
@@ -136,7 +136,7 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, t
     while not ended:
         kill_at += stride
         night = Night(in_memory / str(kill_at))
-        ended = not night.killed(Half.NIGHT, kill_at)
+        ended = not night.killed(RunKind.NIGHT, kill_at)
         if then != "resume while tasks still run":
             night.world.settle()
         if then != "day at once" and not ended:
@@ -150,7 +150,7 @@ def test_a_night_killed_anywhere_ends_with_every_desktop_back(in_memory: Path, t
             if finished.plan != NOTHING_CUT_OFF:
                 assert night.powers()["ml-01"] is PowerState.ON
                 assert night.powers()["desktop-03"] is PowerState.ON
-        assert night.run(Half.DAY).exit_code == 0
+        assert night.run(RunKind.DAY).exit_code == 0
         morning_is_good(night)
         shutil.rmtree(in_memory / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole night"
@@ -162,15 +162,15 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path)
     while not ended:
         kill_at += 1
         night = Night(in_memory / str(kill_at))
-        night.run(Half.NIGHT)
-        ended = not night.killed(Half.DAY, kill_at)
+        night.run(RunKind.NIGHT)
+        ended = not night.killed(RunKind.DAY, kill_at)
         if kill_at % 2:
             night.world.settle()
         if not ended:
             foreseen = night.resume(apply=False)
             assert foreseen.plan.steps == night.resume().plan.steps
             assert night.resume().plan == NOTHING_CUT_OFF
-            night.run(Half.DAY)
+            night.run(RunKind.DAY)
         morning_is_good(night)
         shutil.rmtree(in_memory / str(kill_at))
     assert kill_at > 50, "the sweep went over the whole morning"
@@ -184,24 +184,24 @@ def test_killed_again_and_again_with_lost_replies(in_memory: Path, kills: list[i
     night = Night(directory)
     for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):
         (night.world.lose_after if lost >> bit & 1 else night.world.lose_before).add(kind)
-    alive = not night.killed(Half.NIGHT, kills[0])
+    alive = not night.killed(RunKind.NIGHT, kills[0])
     for kill_at in kills[1:]:
         alive = alive or not night.killed(None, kill_at)
     night.resume()
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert report.exit_code == 0
     morning_is_good(night)
 
 
 @pytest.mark.parametrize("survives", ["journal", "markers"])
 def test_either_source_alone_is_enough_to_return(night: Night, survives: str) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     if survives == "markers":
         shutil.rmtree(night.state_dir)
     else:
         for ref in night.world.vms:
             night.world.set(ref, attributes={})
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert set(night.powers().values()) == {PowerState.ON, PowerState.OFF}
     assert all(night.powers()[f"desktop-{number:02d}"] is PowerState.ON for number in range(1, 6))
     assert night.markers() == set()
@@ -210,14 +210,14 @@ def test_either_source_alone_is_enough_to_return(night: Night, survives: str) ->
 def test_a_full_disk_stops_before_the_first_effect(night: Night, mocker: MockerFixture) -> None:
     mocker.patch("gpuops.execute.journal.Journal.intend", side_effect=StateDamaged("database or disk is full"))
     with pytest.raises(StateDamaged):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     assert night.world.requests == []
 
 
 def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: Night) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     night.world.failing["vm-2"] = StepFailed("not enough graphics resources")
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert report.exit_code == 4
     [failed] = [outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED]
     assert failed.step == ResumeVm("vm-2", "host-1")
@@ -229,33 +229,33 @@ def test_a_desktop_whose_resume_fails_is_named_and_the_others_come_back(night: N
     assert night.powers()["desktop-01"] is PowerState.ON
     assert night.markers() == {"desktop-02"}
     night.world.failing.clear()
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert night.powers()["desktop-02"] is PowerState.ON
     assert night.markers() == set()
 
 
 def test_a_night_whose_return_has_begun_is_foreseen_as_over(night: Night) -> None:
     """Nobody is back yet, and `rotate night` takes nothing more in it all the same."""
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     kill_at = 0
     while not _returning(site):
         kill_at += 1
-        assert night.killed(Half.DAY, kill_at), "the morning ended before a desktop was to be resumed"
-    assert foresee(POLICY, site, None).night_plan.over
+        assert night.killed(RunKind.DAY, kill_at), "the morning ended before a desktop was to be resumed"
+    assert preview(POLICY, site, None).night_plan.over
 
 
 def _returning(site: Site) -> bool:
-    with site.remembering("vc-uuid") as journal:
+    with site.journal_to_read("vc-uuid") as journal:
         return journal is not None and bool(journal.over())
 
 
 def test_a_foreign_vm_on_the_gpu_is_named_as_the_blocker(night: Night) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     night.world._set_power("vm-91", PowerState.OFF)
     night.world.set("vm-91", name="somebodys-vm", instance_uuid="50other")
     night.world._set_power("vm-91", PowerState.ON)
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert report.exit_code == 4
     failed = next(outcome for outcome in report.outcomes if outcome.verdict is Verdict.FAILED)
     assert "the GPUs of esx-01 are held by desktop-03, desktop-04, desktop-05, somebodys-vm" in failed.reason
@@ -264,12 +264,12 @@ def test_a_foreign_vm_on_the_gpu_is_named_as_the_blocker(night: Night) -> None:
 
 def test_a_failed_suspend_keeps_the_ml_vm_off_and_the_desktop_on(night: Night) -> None:
     night.world.failing["vm-1"] = StepFailed("no space left on ssd")
-    report = night.run(Half.NIGHT)
+    report = night.run(RunKind.NIGHT)
     assert report.exit_code == 4
     assert night.powers()["ml-01"] is PowerState.OFF
     assert night.powers()["ml-02"] is PowerState.ON
     night.world.failing.clear()
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good(night)
 
 
@@ -279,11 +279,11 @@ def test_a_user_who_comes_while_the_night_begins_keeps_the_desktop(night: Night)
             night.world.set("vm-2", console_connections=1)
 
     night.world.on_submit = arrive
-    report = night.run(Half.NIGHT)
+    report = night.run(RunKind.NIGHT)
     kept = next(outcome for outcome in report.outcomes if outcome.step == SuspendVm("vm-2"))
     assert (kept.verdict, kept.reason) == (Verdict.SKIPPED, "1 console connection(s) open")
     assert night.powers()["desktop-02"] is PowerState.ON
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good(night)
 
 
@@ -291,9 +291,9 @@ def test_where_an_ml_vm_is_left_running_the_other_desktops_return(night: Night) 
     """What templates/policy.yaml says of `leave-running`: every desktop is tried, those without room are named."""
     policy = parse_policy(POLICY_TEXT.replace("power-off", "leave-running"), "gentle")
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)
     night.world.stubborn.add("vm-91")
-    report = rotate(Half.DAY, None, site, apply=True, consent=agreed)
+    report = rotate(RunKind.DAY, None, site, apply=True, consent=agreed)
     tried = [outcome for outcome in report.outcomes if isinstance(outcome.step, ResumeVm)]
     assert {outcome.step.vm for outcome in tried} == {"vm-1", "vm-2"}
     assert {outcome.verdict for outcome in tried} == {Verdict.FAILED}, "the GPU of both is the one that is kept"
@@ -304,14 +304,14 @@ def test_where_an_ml_vm_is_left_running_the_other_desktops_return(night: Night) 
         PowerState.OFF,
     )
     night.world._set_power("vm-91", PowerState.OFF)
-    assert rotate(Half.DAY, None, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.DAY, None, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
 def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     night.world.stubborn.add("vm-91")
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert [effect.step.vm for effect in effects(night.world, PowerOffVm)] == ["vm-91"]
     morning_is_good(night)
 
@@ -319,14 +319,14 @@ def test_stubborn_ml_guests_are_powered_off_so_that_desktops_return(night: Night
 def test_a_vcenter_that_goes_away_leaves_a_night_that_resume_finishes(night: Night) -> None:
     night.world.unreachable_for = PowerOnVm
     with pytest.raises(NotConnected) as lost:
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     assert lost.value.hint == "then finish what was begun: gpuops rotate resume"
     night.world.unreachable_for = None
     finished = night.resume()
     assert finished is not None
     assert finished.exit_code == 0
     assert night.powers()["ml-01"] is PowerState.ON
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     morning_is_good(night)
 
 
@@ -339,11 +339,11 @@ def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_awa
             raise Killed
 
     with pytest.raises(Killed):
-        rotate(Half.NIGHT, POLICY, Site(SmallVcenter(night.world, killed), night.state_dir, night.world.tick),
+        rotate(RunKind.NIGHT, POLICY, Site(SmallVcenter(night.world, killed), night.state_dir, night.world.tick),
                apply=True, consent=agreed)  # fmt: skip
     night.world.finish(TaskRef("task-1"))
     began = night.world.now
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert night.world.now - began < timedelta(seconds=HUNG_S + 120)
     assert night.powers()["desktop-01"] is PowerState.ON
     assert [each.subject for each in report.plan.unmet] == ["desktop-02"]
@@ -351,26 +351,26 @@ def test_a_task_that_hangs_since_the_night_was_killed_keeps_no_other_desktop_awa
     night.world.hung.clear()
     night.world.settle()
     night.world.now += LATE
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert night.powers()["desktop-02"] is PowerState.ON
 
 
 def test_a_suspend_that_came_late_and_was_undone_is_not_waited_for_again(night: Night) -> None:
     """The resume that was seen done shows that the suspend had happened: a second morning has nothing to name."""
     night.world.hung.add("vm-2")
-    assert night.run(Half.NIGHT).exit_code == 4
+    assert night.run(RunKind.NIGHT).exit_code == 4
     night.world.hung.clear()
     night.world.settle()
     given_up = night.world.now
-    assert night.run(Half.DAY).exit_code == 0
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert night.world.now - given_up < LATE
     morning_is_good(night)
 
 
 def test_an_ml_vm_in_an_unknown_state_is_not_powered_off(night: Night) -> None:
     """Somebody may have suspended it: a power-off would discard what it holds."""
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     night.world.stubborn |= {"vm-91"}
     asked = night.world.on_submit
 
@@ -380,14 +380,14 @@ def test_an_ml_vm_in_an_unknown_state_is_not_powered_off(night: Night) -> None:
             night.world.on_submit = asked
 
     night.world.on_submit = unread
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     [outcome] = [each for each in report.outcomes if each.step.vm == "vm-91" and each.verdict is not Verdict.DONE][:1]
     assert "its power state cannot be read" in outcome.reason
     assert effects(night.world, PowerOffVm) == []
 
 
 def test_a_right_withdrawn_half_way_is_not_called_nothing_changed(night: Night) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
 
     def withdrawn(step: Step) -> None:
         if isinstance(step, ResumeVm):
@@ -395,7 +395,7 @@ def test_a_right_withdrawn_half_way_is_not_called_nothing_changed(night: Night) 
 
     night.world.on_submit = withdrawn
     with pytest.raises(PartlyDone, match=r"System\.View") as stopped:
-        night.run(Half.DAY)
+        night.run(RunKind.DAY)
     assert "gpuops rotate resume" in stopped.value.hint
     night.world.unreadable, night.world.on_submit = None, lambda step: None
     night.world.settle()
@@ -405,16 +405,16 @@ def test_a_right_withdrawn_half_way_is_not_called_nothing_changed(night: Night) 
 
 def test_two_crons_do_not_both_act(night: Night) -> None:
     with locked(night.state_dir, "vc-uuid", night.world.tick(), alone=True), pytest.raises(Locked):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     assert night.world.requests == []
 
 
 def test_the_morning_obeys_the_policy_of_the_night(night: Night) -> None:
     with pytest.raises(UsageError, match="no night in the journal"):
-        rotate(Half.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+        rotate(RunKind.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
                apply=True, consent=agreed)  # fmt: skip
-    night.run(Half.NIGHT)
-    report = rotate(Half.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+    night.run(RunKind.NIGHT)
+    report = rotate(RunKind.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
                     apply=True, consent=agreed)  # fmt: skip
     assert report.exit_code == 0
     assert next(step for step in report.plan.steps if isinstance(step, ShutDownGuest)).grace_s == 60
@@ -424,20 +424,20 @@ def test_the_morning_obeys_the_policy_of_the_night(night: Night) -> None:
 def test_a_morning_under_another_policy_is_not_the_one_remembered(night: Night) -> None:
     """What the night took is returned under its own policy, whatever the one that is said selects."""
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     narrow = parse_policy(POLICY_TEXT.replace("desktop-*", "desktop-01"), "narrow")
-    assert rotate(Half.DAY, narrow, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.DAY, narrow, site, apply=True, consent=agreed).exit_code == 0
     assert status(site).policy == "small"
     morning_is_good(night)
 
 
 def test_a_night_does_not_begin_over_a_morning_that_was_cut_off(night: Night) -> None:
-    night.run(Half.NIGHT)
-    assert night.killed(Half.DAY, kill_at=30)
+    night.run(RunKind.NIGHT)
+    assert night.killed(RunKind.DAY, kill_at=30)
     sent = len(night.world.requests)
     for apply in (False, True):
         with pytest.raises(Refused, match=r"the morning that began at 2026-11-20 .* UTC did not end") as refused:
-            night.run(Half.NIGHT, apply=apply)
+            night.run(RunKind.NIGHT, apply=apply)
         assert refused.value.hint.startswith("gpuops rotate resume")
     assert len(night.world.requests) == sent
     assert status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick)).cut_off == "rotate day"
@@ -448,14 +448,14 @@ def test_a_night_does_not_begin_over_a_morning_that_was_cut_off(night: Night) ->
 def test_status_tells_what_is_away_and_what_was_cut_off(night: Night) -> None:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     assert status(site).vms == ()
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     told = status(site)
     assert (told.policy, told.cut_off) == ("small", None)
     assert {mine.original.name: mine.whereabouts for mine in told.away} == dict.fromkeys(
         ("desktop-01", "desktop-02", "ml-01", "ml-02"), Whereabouts.AWAY
     )
     with pytest.raises(Killed):
-        night.run(Half.DAY, kill_at=30)
+        night.run(RunKind.DAY, kill_at=30)
     assert status(site).cut_off == "rotate day"
     night.resume()
     assert status(site).vms == ()
@@ -468,10 +468,10 @@ def test_tags_that_cannot_be_read_in_the_morning_keep_nobody_away(night: Night, 
     by_tag = parse_policy(POLICY_TEXT.replace("select: {", f"select: {{{marks}"), "by tag")
     night.world.tags = {f"vm-{number}": ("use:night",) for number in range(1, 6)}
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    assert rotate(Half.NIGHT, by_tag, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.NIGHT, by_tag, site, apply=True, consent=agreed).exit_code == 0
     assert night.powers()["desktop-01"] is PowerState.SUSPENDED
     mocker.patch.object(SmallVcenter, "with_tags", side_effect=NotConnected("the tags do not answer"))
-    assert rotate(Half.DAY, by_tag, site, apply=True, consent=agreed).exit_code == 0
+    assert rotate(RunKind.DAY, by_tag, site, apply=True, consent=agreed).exit_code == 0
     morning_is_good(night)
 
 
@@ -486,14 +486,14 @@ def test_two_policies_rotate_one_vcenter_and_one_morning_returns_each_under_its_
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     night.world.attributes.add("other.marker")
     for policy in (first, second):
-        assert rotate(Half.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
+        assert rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed).exit_code == 0
     powers = night.powers()
     assert (powers["ml-01"], powers["ml-02"], powers["desktop-01"]) == (
         PowerState.ON,
         PowerState.ON,
         PowerState.SUSPENDED,
     )
-    morning = rotate(Half.DAY, second, site, apply=True, consent=agreed)
+    morning = rotate(RunKind.DAY, second, site, apply=True, consent=agreed)
     assert morning.exit_code == 0
     stops = {step.vm: step.grace_s for step in morning.plan.steps if isinstance(step, ShutDownGuest)}
     assert stops == {"vm-91": 60, "vm-92": 7}

@@ -15,11 +15,11 @@ from pytest_mock import MockerFixture
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, StateDamaged
 from gpuops.execute import audit
-from gpuops.execute.half import Half
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.stores import COMPANIONS
 from gpuops.execute.lock import locked, locked_to_return
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from tests.execute.nights import POLICY_TEXT
@@ -176,15 +176,15 @@ def test_no_desktop_stays_away_for_what_befalls_the_state_directory(
     world.vms["vm-99"] = _vm("vm-99", "gpuops-lock", "ops", "", "host-2", PowerState.OFF)
     site = Site(SmallVcenter(world), state, world.tick)
     policy = parse_policy(POLICY_TEXT + "lock_vm: gpuops-lock\n", "leased")
-    rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+    rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)
     befalls(state, mocker)
     effects = len(world.ledger)
     with pytest.raises(StateDamaged) as refused:
-        rotate(Half.NIGHT, policy, site, apply=True, consent=agreed)
+        rotate(RunKind.NIGHT, policy, site, apply=True, consent=agreed)
     assert "\n" not in refused.value.line
     assert len(world.ledger) == effects
-    foreseen = rotate(Half.DAY, policy, site, apply=False, consent=agreed)
-    report = rotate(Half.DAY, policy, site, apply=True, consent=agreed)
+    foreseen = rotate(RunKind.DAY, policy, site, apply=False, consent=agreed)
+    report = rotate(RunKind.DAY, policy, site, apply=True, consent=agreed)
     assert foreseen.exit_code == (0 if befalls is full else exit_code), "what writes nothing meets no full disk"
     assert report.exit_code == exit_code
     assert foreseen.plan.steps == report.plan.steps

@@ -15,7 +15,7 @@ import pytest
 from gpuops.api import Site, configure, mig_show
 from gpuops.clock import wall_clock
 from gpuops.errors import OutcomeUnknown, Refused, UsageError
-from gpuops.execute.change import change
+from gpuops.execute.change import rolling_change
 from gpuops.hostshell.nvidia_smi import NvidiaSmi
 from gpuops.hostshell.ssh import MOST_BYTES, CommandResult, Ssh
 from gpuops.model.gpu import PciAddress
@@ -134,7 +134,7 @@ class Bench:
         return configure(SetMig(on, gpu, NAME), self.site, apply=True)
 
     def roll(self, *, on: bool, gpu: tuple[str, ...] = (FIRST,)) -> Any:
-        return change.roll(
+        return rolling_change.roll(
             SetMig(on, gpu, NAME),
             "mig set off",
             Rolling(vms=Displacement.SHUT_DOWN),

@@ -1,4 +1,4 @@
-"""Direct: a simulated vCenter as the doer's port, by calls to its objects; no SOAP, no socket, one thread.
+"""Direct: a simulated vCenter as the executor's port, by calls to its objects; no SOAP, no socket, one thread.
 
 Faults strike here as they do on the wire: the same rules, asked at the same calls, and what a broken connection or a
 fault becomes is what `vsphere` makes of it. The engine above is the same code in both.
@@ -23,7 +23,7 @@ from gpuops.errors import (
     VcenterUnreachable,
 )
 from gpuops.execute.host_port import Hosts
-from gpuops.execute.saved import SavedHosts
+from gpuops.execute.saved_inventory import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState

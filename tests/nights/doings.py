@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from gpuops.sim.core.clock import REQUEST_COST
 from gpuops.sim.core.ledger import Entry
 from gpuops.sim.state.vm_state import Power
@@ -57,7 +57,7 @@ def not_back(ledger: Sequence[Entry]) -> set[str]:
 def let_go(night: Played) -> set[str]:
     """The desktops (refs) that are gone from vCenter, and that mornings before the last night named: it closes them."""
     by_name = {name: moid for moid, name in night.names.items()}
-    last = max((moment for half, _, moment in night.calls if half == Half.NIGHT), default=EVENING)
+    last = max((moment for half, _, moment in night.calls if half == RunKind.NIGHT), default=EVENING)
     return {
         by_name.get(each.subject, each.subject)
         for report, _ in night.told

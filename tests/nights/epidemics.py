@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.cron import returns_early
 from tests.nights.event import Event
@@ -165,4 +165,4 @@ def _return_cut_off(seed: int) -> list[Event]:
     rng = random.Random(f"{seed}:cut")
     if not returns_early(seed) or rng.randrange(2):
         return []
-    return [Event("K1", target=Half.DAY, point=rng.randint(5, 100))]
+    return [Event("K1", target=RunKind.DAY, point=rng.randint(5, 100))]

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from gpuops.execute.half import Half
 from gpuops.execute.journal.record import Record, text_of
 from gpuops.execute.journal.stores import open_store
+from gpuops.execute.run_kind import RunKind
 from gpuops.plan.rotation.day import RotateDay
 from tests.nights.checkers import violations
 from tests.nights.event import Event
@@ -66,8 +66,8 @@ class DamagedNightly(FiledNightly):
         self._in_the_morning = self.site.policy  # markers alone are believed where the policy names them
         self.damaged = False
 
-    def _evening(self) -> Iterator[tuple[Half, datetime]]:
-        yield Half.NIGHT, EVENING
+    def _evening(self) -> Iterator[tuple[RunKind, datetime]]:
+        yield RunKind.NIGHT, EVENING
         self.file.close()
         [path] = self._path.glob("*.sqlite*")
         with closing(sqlite3.connect(path)) as database, database:

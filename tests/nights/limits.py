@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.run_kind import RunKind
 from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.core.ledger import Entry
@@ -164,7 +164,7 @@ def second_night_is_empty(night: Played) -> Iterator[str]:
     runs = list(zip(night.calls, night.told, strict=True))
     for ((name, _, at), _), ((before, _, since), _) in zip(runs[1:], runs, strict=False):
         again = [entry for entry in effects(night) if since < entry.at <= at]
-        if name == before and name.startswith(Half.NIGHT) and again:
+        if name == before and name.startswith(RunKind.NIGHT) and again:
             yield f"I4: a second run had {len(again)} effects, {again[0].method} on {again[0].name} was the first"
 
 
@@ -177,7 +177,7 @@ def first_night_is_whole(night: Played) -> Iterator[str]:
     begun = (name for name, ended, _ in night.calls if ended in ("done", "refused"))
     for name, (report, _) in zip(begun, night.told, strict=False):
         undone = [each for each in report.outcomes if each.verdict is not Verdict.DONE]
-        if name.startswith(Half.NIGHT) and undone:
+        if name.startswith(RunKind.NIGHT) and undone:
             yield f"I4: nothing had gone wrong, and {undone[0].step} was {undone[0].verdict}: {undone[0].reason}"
 
 

@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import lease
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.sim.core.object_store import somebody
@@ -85,7 +85,7 @@ class Machines:
         place.passed_s = lambda: self._world.clock.now().timestamp()
         self.other_acts = True
         try:
-            rotate(Half.DAY, self._site.policy, place, apply=True, consent=agreed)
+            rotate(RunKind.DAY, self._site.policy, place, apply=True, consent=agreed)
         except GpuopsError:
             return
         finally:
@@ -111,7 +111,7 @@ def one_holder(night: Played) -> Iterator[str]:
     late: Counter[int] = Counter()
     for entry in night.world.ledger:
         run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
-        if run is None or half != Half.NIGHT or night.is_lock_vm(entry.moid):
+        if run is None or half != RunKind.NIGHT or night.is_lock_vm(entry.moid):
             continue
         asked = night.asked.get(entry.operation_id, entry.at) - told_late(night)
         seen = (each for sequence, at, each in reversed(passed_on) if sequence <= length and at <= asked)

@@ -21,17 +21,17 @@ from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
 from gpuops.execute import lock, rotation
-from gpuops.execute.abandoning import abandon_vm
-from gpuops.execute.ending import GRACE_S
-from gpuops.execute.half import Half
+from gpuops.execute.abandon_vm import abandon_vm
+from gpuops.execute.hung_run import GRACE_S
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.port import Vcenter
 from gpuops.execute.rotation import restore, resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
+from gpuops.execute.step_queue import HUNG_S
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.rotation import LATE, LockHolder, Policy
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.return_time import ends_at
@@ -261,7 +261,7 @@ class Nightly:
     def _asked(self, op_id: str) -> None:
         self.played.asked[op_id] = self.world.clock.now()
         self.played.asks.append((op_id, self.world.clock.now(), len(self.world.ledger)))
-        run = (-1, Half.DAY.value) if self._machines.other_acts else (self._run, self._running)
+        run = (-1, RunKind.DAY.value) if self._machines.other_acts else (self._run, self._running)
         self.played.sent_by[op_id] = *run, len(self.world.ledger)
 
     def _play(self) -> Played:
@@ -278,13 +278,13 @@ class Nightly:
         with self.world.lock:
             self._let_happen()
         for half, moment in self._evening():
-            other_first = self._second is not None and half is Half.NIGHT and begins_first(self.played.seed)
+            other_first = self._second is not None and half is RunKind.NIGHT and begins_first(self.played.seed)
             if self._second is not None and other_first:
                 self._other_night(moment)
                 moment += self._second.later
             self._wait_until(moment)
             self._to_its_end(half)
-            if half is Half.NIGHT and not other_first:
+            if half is RunKind.NIGHT and not other_first:
                 self._other_night(moment + (self._second.later if self._second is not None else ZERO))
         self._wait_until(MORNING)
         quiet = 0
@@ -308,7 +308,7 @@ class Nightly:
         self._tally()
         return self.played
 
-    def _evening(self) -> Iterable[tuple[Half, datetime]]:
+    def _evening(self) -> Iterable[tuple[RunKind, datetime]]:
         return evening_of(self.played.seed)
 
     def lose_journal(self) -> None:
@@ -321,10 +321,10 @@ class Nightly:
         if self._second is not None:
             self._wait_until(moment)
             with self._on_the_other_machine():
-                self._to_its_end(Half.NIGHT)
+                self._to_its_end(RunKind.NIGHT)
         elif self.site.several is Several.POLICIES:
             self._wait_until(moment + second_policy_later(self.played.seed))
-            self._to_its_end(Half.NIGHT, self.site.policies[1])
+            self._to_its_end(RunKind.NIGHT, self.site.policies[1])
 
     def _mornings(self) -> bool:
         """A return on each machine; whether none of them has anything left to do."""
@@ -335,10 +335,10 @@ class Nightly:
 
     def _morning(self, *, other: bool = False) -> bool:
         if not other:
-            self._half(Half.DAY)
+            self._half(RunKind.DAY)
             return self._nothing_to_do(self.played.last)
         with self._on_the_other_machine():
-            self._half(Half.DAY)
+            self._half(RunKind.DAY)
             return self._nothing_to_do(self.played.last_elsewhere)
 
     @contextmanager
@@ -349,10 +349,10 @@ class Nightly:
         finally:
             self._machine = 0
 
-    def _to_its_end(self, half: Half, policy: Policy | None = None) -> None:
+    def _to_its_end(self, half: RunKind, policy: Policy | None = None) -> None:
         """A half, and `rotate resume` while it is cut off."""
         self._half(half, policy)
-        left_to_cron = half is Half.DAY and any(event.target == half for event in self.played.events)
+        left_to_cron = half is RunKind.DAY and any(event.target == half for event in self.played.events)
         for _ in range(RESUMES):
             if left_to_cron or self.played.calls[-1][1] in ("done", "refused"):
                 break
@@ -394,18 +394,18 @@ class Nightly:
         named = morning_names(seed)
         return [self.site.policies[named] if named is not None else None]
 
-    def _said(self, half: Half, policy: Policy | None) -> Policy | None:
+    def _said(self, half: RunKind, policy: Policy | None) -> Policy | None:
         """The policy that a run names: `policy`, or that of its machine."""
         if self._machine:
             return self.site.policies[-1]
-        if half is not Half.DAY:
+        if half is not RunKind.DAY:
             return policy or self.site.policies[0]
         said = self._in_the_morning
         if said in self._files:
             self._in_the_morning = self._files[(self._files.index(said) + 1) % len(self._files)]
         return said
 
-    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
+    def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         """One process: a half of the rotation, or with None what was cut off."""
 
         def act(place: NightPlace) -> Report:
@@ -415,7 +415,7 @@ class Nightly:
 
         told = " on the other machine" if self._machine else " of the other policy" if policy is not None else ""
         report = self._process(half.value if half else "rotate resume", act, told)
-        if report is None or half is not Half.DAY:
+        if report is None or half is not RunKind.DAY:
             return
         if self._machine:
             self.played.last_elsewhere = report
@@ -430,7 +430,7 @@ class Nightly:
             if event.fault == GIVEN_UP:
                 self._process("rotate give-up", partial(self._give_up, event.target))
             else:
-                self._process(Half.RESTORE.value, partial(self._ask_for, event.target))
+                self._process(RunKind.RESTORE.value, partial(self._ask_for, event.target))
 
     def _give_up(self, name: str, place: NightPlace) -> None:
         given = abandon_vm(place, name, None, apply=True, consent=lambda means: None)
@@ -506,7 +506,7 @@ class Nightly:
             place, ended = self._place(vcenter), None
             try:
                 with patch.object(lock, "PAUSE_S", 0.0):
-                    rotate(Half.NIGHT, self.site.policies[0], place, apply=True, consent=agreed)
+                    rotate(RunKind.NIGHT, self.site.policies[0], place, apply=True, consent=agreed)
             except GpuopsError as error:
                 ended = error
             finally:
@@ -559,7 +559,7 @@ class Nightly:
             self._apart_since = None
             return
         self._apart_since = self._apart_since or now
-        takes = what.startswith(TAKES) and self._running != Half.DAY
+        takes = what.startswith(TAKES) and self._running != RunKind.DAY
         if takes and now - self._apart_since > SEEN_BY:
             self.played.on_a_wrong_clock.append((what, now))
 
@@ -612,7 +612,7 @@ class Nightly:
         while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
             self._wait_until(at)
             with patch.object(rotation, "ended", self._ended):
-                self._half(Half.DAY)
+                self._half(RunKind.DAY)
         self._points, self._of_others, self._running, self._run = was
         self._of_others |= self._open_sessions() - others
         self.played.struck[HANGS] = self.played.struck.get(HANGS, 0) + 1

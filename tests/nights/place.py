@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Record
-from gpuops.execute.journal.store import LastingStore, MemoryStore, Store
+from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
 from gpuops.execute.lock import LockedBy, LockHold, locked
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder
@@ -74,7 +74,9 @@ class NightPlace(Site):
         self.admission = Admission.NOT_ASKED
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
         with ExitStack() as stack:
             self.admission = Admission.REFUSED
             if self._locks is not None:
@@ -86,11 +88,11 @@ class NightPlace(Site):
             yield journal
 
     @contextmanager
-    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
         yield Journal(self._opened(returning), vcenter, self.clock)
 
     def _opened(self, returning: bool) -> Store:
-        return LastingStore(lambda: self._store) if returning else self._store
+        return FallbackStore(lambda: self._store) if returning else self._store
 
 
 class NightStore(MemoryStore):

@@ -124,13 +124,15 @@ class _Site(Place):
         self._machine, self._stop = machine, stop
 
     @contextmanager
-    def changing(self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = "") -> Iterator[Journal]:
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
         self._stop("the lock of the machine")
         with locked(self.state_dir, vcenter, self.clock(), alone=alone):
             yield Journal(self._machine.store, vcenter, self.clock)
 
     @contextmanager
-    def remembering(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
         yield Journal(self._machine.store, vcenter, self.clock)
 
 

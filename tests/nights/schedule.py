@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.nights.epidemics import epidemics_of
 from tests.nights.event import Event
@@ -98,7 +98,7 @@ def _hangs(seed: int) -> list[Event]:
     if rng.randrange(20):
         return []
     for_s = float(rng.choice([600, 3600, 4 * 3600, NIGHT_S - 3000, NIGHT_S, NIGHT_S + 7200]))
-    half = rng.choice([Half.NIGHT, Half.NIGHT, Half.NIGHT, Half.DAY])
+    half = rng.choice([RunKind.NIGHT, RunKind.NIGHT, RunKind.NIGHT, RunKind.DAY])
     return [Event(HANGS, target=half, point=rng.randint(1, 40), at_s=for_s)]
 
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy, Role
@@ -172,17 +172,21 @@ class LeftOver(Situated):
 
     def events(self, site: Site) -> Sequence[Event]:
         point = self.rng.randint(2, 40)
-        killed = Event("K1", point=point, target=Half.NIGHT)
+        killed = Event("K1", point=point, target=RunKind.NIGHT)
         return self.rng.choice([[Event("V6")], [Event("V6"), killed]])  # what was left over may have no room any more
 
-    def _evening(self) -> Sequence[tuple[Half, Any]]:
+    def _evening(self) -> Sequence[tuple[RunKind, Any]]:
         kind = self.rng.randrange(4)
         if kind == 3:
-            return [(Half.DAY, EVENING), (Half.DAY, EVENING + timedelta(minutes=4)), (Half.NIGHT, EVENING + LATER)]
+            return [
+                (RunKind.DAY, EVENING),
+                (RunKind.DAY, EVENING + timedelta(minutes=4)),
+                (RunKind.NIGHT, EVENING + LATER),
+            ]
         if kind == 0:
-            return [(Half.DAY, EVENING), (Half.NIGHT, EVENING + timedelta(minutes=25))]
-        night = [(Half.NIGHT, EVENING), (Half.DAY, EVENING + timedelta(minutes=4))]
-        return [*night, (Half.NIGHT, EVENING + timedelta(minutes=20))] if kind == 1 else [(Half.NIGHT, EVENING)]
+            return [(RunKind.DAY, EVENING), (RunKind.NIGHT, EVENING + timedelta(minutes=25))]
+        night = [(RunKind.NIGHT, EVENING), (RunKind.DAY, EVENING + timedelta(minutes=4))]
+        return [*night, (RunKind.NIGHT, EVENING + timedelta(minutes=20))] if kind == 1 else [(RunKind.NIGHT, EVENING)]
 
 
 class Reidentified(Situated):
@@ -322,8 +326,8 @@ class Late(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("V3", rules_of("V3", {"times": None}))]
 
-    def _evening(self) -> Sequence[tuple[Half, datetime]]:
-        return [(Half.NIGHT, EVENING + timedelta(hours=9, minutes=self.rng.uniform(-10, 14)))]
+    def _evening(self) -> Sequence[tuple[RunKind, datetime]]:
+        return [(RunKind.NIGHT, EVENING + timedelta(hours=9, minutes=self.rng.uniform(-10, 14)))]
 
 
 class SlowDisk(Situated):
@@ -387,7 +391,8 @@ class Paused(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         points = sorted(self.rng.sample(range(4, 60), self.rng.choice([1, 1, 2])))
         return [
-            Event("K6", point=point, at_s=float(self.rng.choice([70, 200, 400])), target=Half.NIGHT) for point in points
+            Event("K6", point=point, at_s=float(self.rng.choice([70, 200, 400])), target=RunKind.NIGHT)
+            for point in points
         ]
 
 
@@ -397,7 +402,7 @@ class Reverted(Situated):
     policy: Mapping[str, Any] = {"leased": True, "full": True}
 
     def events(self, site: Site) -> Sequence[Event]:
-        return [Event("K11", point=self.rng.randint(3, 40), target=Half.DAY)]
+        return [Event("K11", point=self.rng.randint(3, 40), target=RunKind.DAY)]
 
 
 class LockBusy(Situated):
@@ -415,7 +420,7 @@ class LockBusy(Situated):
         )
 
     def met(self, before: bool, step: str, name: str) -> None:
-        if self._running == Half.DAY and name != LOCK:
+        if self._running == RunKind.DAY and name != LOCK:
             self._left -= 1
             if self._left == 0:
                 self.world.injector.add(self._refuses)
@@ -439,8 +444,8 @@ class NextNight(Situated):
         if vm.is_registered and self.world.tasks.running(vm) is None:
             others.delete(vm, SOMETHING)
 
-    def _evening(self) -> Sequence[tuple[Half, datetime]]:
-        return [(Half.NIGHT, EVENING), (Half.DAY, MORNING), (Half.NIGHT, EVENING + DAY)]
+    def _evening(self) -> Sequence[tuple[RunKind, datetime]]:
+        return [(RunKind.NIGHT, EVENING), (RunKind.DAY, MORNING), (RunKind.NIGHT, EVENING + DAY)]
 
 
 class Looked(Situated):
@@ -452,7 +457,7 @@ class Looked(Situated):
     def events(self, site: Site) -> Sequence[Event]:
         return [Event("K1", point=self.rng.randint(1, 60)) for _ in range(self.rng.choice([1, 2, 3]))]
 
-    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
+    def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         under_way: list[Any] = self.world.tasks.unfinished()
         seen, entries = self._foreseen(half), len(self.world.ledger)
         if len(self.world.ledger) != entries:
@@ -462,13 +467,13 @@ class Looked(Situated):
         if seen is not None and len(self.played.told) > told:
             self.played.foretold += differences(seen, self.played.told[-1][0], settled=not under_way)
 
-    def _foreseen(self, half: Half | None) -> Report | None:
+    def _foreseen(self, half: RunKind | None) -> Report | None:
         vcenter: Any = self._connect(lambda what: None)
         try:
             place = self._place(vcenter)
             if half is None:
                 return resume(place, apply=False, consent=agreed)
-            policy = self.site.policy if half is Half.NIGHT else self._in_the_morning
+            policy = self.site.policy if half is RunKind.NIGHT else self._in_the_morning
             return rotate(half, policy, place, apply=False, consent=agreed)
         except GpuopsError:
             return None
@@ -494,7 +499,7 @@ class Stated(Situated):
         if vm.is_registered and self.world.tasks.running(vm) is None:
             act(vm, SOMETHING)
 
-    def _half(self, half: Half | None, policy: Policy | None = None) -> None:
+    def _half(self, half: RunKind | None, policy: Policy | None = None) -> None:
         vcenter: Any = self._connect(lambda what: None)
         try:
             told = status(self._place(vcenter), self.site.policy)
@@ -545,8 +550,8 @@ class Belated(Situated):
     def arrange(self) -> None:
         self._on_the_way: set[str] = set()
 
-    def _evening(self) -> Sequence[tuple[Half, datetime]]:
-        return [(Half.NIGHT, EVENING), (Half.DAY, EVENING + timedelta(minutes=4))]
+    def _evening(self) -> Sequence[tuple[RunKind, datetime]]:
+        return [(RunKind.NIGHT, EVENING), (RunKind.DAY, EVENING + timedelta(minutes=4))]
 
     def met(self, before: bool, step: str, name: str) -> None:
         vm = self.named(name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
 from tests.nights.epidemics import ONE_IN, REVERTED, epidemics_of, suspended_before
@@ -61,6 +61,6 @@ def test_desktops_that_are_away_are_reverted_to_another_suspended_state() -> Non
 def test_a_return_that_is_killed_leaves_nobody_of_them_unnamed(point: int) -> None:
     seed = 594
     reverts = [event for event in play(seed).events if event.fault == "V11"]
-    night = Nightly(seed, [*reverts, Event("K1", point=point, target=Half.DAY)]).play()
+    night = Nightly(seed, [*reverts, Event("K1", point=point, target=RunKind.DAY)]).play()
     assert violations(night) == []
     assert len(list(replaced(night))) > 3

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from gpuops.plan.rotation.return_time import HANGS_AFTER
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
@@ -21,7 +21,7 @@ SEEDS = range(0, 2000, 2)
 
 
 @cache
-def hung(half: Half, for_s: float, point: int = 12) -> Played:
+def hung(half: RunKind, for_s: float, point: int = 12) -> Played:
     return Nightly(SEED, [Event(HANGS, target=half, point=point, at_s=for_s)]).play()
 
 
@@ -30,16 +30,16 @@ def test_one_night_in_twenty_has_one() -> None:
     assert len(SEEDS) / 40 < len(found) < len(SEEDS) / 10
 
 
-@pytest.mark.parametrize("half", [Half.NIGHT, Half.DAY])
+@pytest.mark.parametrize("half", [RunKind.NIGHT, RunKind.DAY])
 @pytest.mark.parametrize("hours", [1, 4, 9, 12])
-def test_nothing_is_lost_by_it(half: Half, hours: int) -> None:
+def test_nothing_is_lost_by_it(half: RunKind, hours: int) -> None:
     night = hung(half, hours * HOUR_S)
     assert night.struck[HANGS] == 1
     assert violations(night) == []
 
 
 def test_a_night_that_goes_on_takes_what_it_had_planned() -> None:
-    night = hung(Half.NIGHT, HOUR_S)
+    night = hung(RunKind.NIGHT, HOUR_S)
     ((since, at),) = night.stood
     assert at - since == timedelta(hours=1)
     assert [entry for entry in effects(night, SUSPEND) if entry.at >= at]
@@ -47,18 +47,18 @@ def test_a_night_that_goes_on_takes_what_it_had_planned() -> None:
 
 
 def test_a_night_that_hangs_is_ended_by_the_return_when_that_must_begin() -> None:
-    night = hung(Half.NIGHT, 12 * HOUR_S)
+    night = hung(RunKind.NIGHT, 12 * HOUR_S)
     assert night.ended == 1
-    ends = [ended for name, ended, _ in night.calls if name in (Half.NIGHT, Half.DAY)]
+    ends = [ended for name, ended, _ in night.calls if name in (RunKind.NIGHT, RunKind.DAY)]
     refused = [ended for ended in ends if ended.startswith("Locked: pid ")]
     assert ends[: len(refused)] == refused, "until then it is left alone"
     assert "killed" in ends
 
 
 def test_a_return_that_hangs_is_ended_by_the_next_ones() -> None:
-    night = hung(Half.DAY, 2 * HOUR_S, point=4)
+    night = hung(RunKind.DAY, 2 * HOUR_S, point=4)
     assert night.ended == 1
-    days = [(ended, at) for name, ended, at in night.calls if name == Half.DAY]
+    days = [(ended, at) for name, ended, at in night.calls if name == RunKind.DAY]
     locked = [at for ended, at in days if ended.startswith("Locked")]
     assert locked, "the first one leaves it its time"
     done = next(at for ended, at in days if ended == "done")

@@ -9,12 +9,12 @@ from typing import Final
 
 import pytest
 
-from gpuops.execute.half import Half
+from gpuops.execute.run_kind import RunKind
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play
 
-HALVES: Final = (Half.NIGHT, Half.DAY)
+ROTATION_RUNS: Final = (RunKind.NIGHT, RunKind.DAY)
 RESUME: Final = "rotate resume"
 WORLDS: Final = 20
 PAIRED: Final = (162, 258)
@@ -33,7 +33,7 @@ def killed_at(seed: int, half: str, *points: int) -> tuple[int, list[str]]:
     """How many processes were killed in the night whose half is killed at the first of these points, and whoever goes
     on with it at the next ones; and what that broke."""
     first, *then = points
-    goes_on = Half.DAY if half == Half.DAY else RESUME  # a morning that was killed is cron's
+    goes_on = RunKind.DAY if half == RunKind.DAY else RESUME  # a morning that was killed is cron's
     events = [Event("K1", target=half, point=first), *(Event("K1", target=goes_on, point=point) for point in then)]
     night = play(seed, events)
     killed = [name for name, ended, _ in night.calls if ended == "killed"]
@@ -48,7 +48,7 @@ def killed_everywhere(seed: int, half: str) -> tuple[int, list[str]]:
 
 
 def test_a_run_is_killed_at_each_point_of_a_night() -> None:
-    for half in HALVES:
+    for half in ROTATION_RUNS:
         points, broken = killed_everywhere(136, half)
         assert broken == []
         assert points >= 20, "there is something to be killed in"
@@ -56,14 +56,14 @@ def test_a_run_is_killed_at_each_point_of_a_night() -> None:
 
 def test_a_run_and_those_that_resume_it_are_killed() -> None:
     for point in range(9, 46, 9):
-        assert killed_at(2 * 7, Half.NIGHT, point, 7, 4) == (3, [])
+        assert killed_at(2 * 7, RunKind.NIGHT, point, 7, 4) == (3, [])
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("half", ROTATION_RUNS)
 def test_twenty_nights_are_killed_everywhere(half: str) -> None:
-    seeds = islice((seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in HALVES)), WORLDS)
+    seeds = islice((seed for seed in count(100, 2) if all(points_of(seed).get(each) for each in ROTATION_RUNS)), WORLDS)
     with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
         found = list(pool.map(killed_everywhere, seeds, repeat(half)))
     points = sum(each for each, _ in found)

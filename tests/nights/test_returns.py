@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE
 from gpuops.plan.core.outcome import Report
@@ -34,7 +34,7 @@ class CutShort(Nightly):
     """An evening that is killed at a point, and the return that is begun at once."""
 
     def __init__(self, seed: int, point: int, *, lost: bool) -> None:
-        super().__init__(seed, [Event("K1", target=Half.NIGHT, point=point)])
+        super().__init__(seed, [Event("K1", target=RunKind.NIGHT, point=point)])
         self._lost = lost
         self.taken = self.more = 0
         self.back_at = EVENING
@@ -43,7 +43,7 @@ class CutShort(Nightly):
     def _played(self) -> Played:
         self.world.patience_s = 0.0
         self.world.custom_fields.define(self.site.policy.marker)  # as `rotate init` does
-        self._half(Half.NIGHT)
+        self._half(RunKind.NIGHT)
         self.taken = sum(1 for vm in self._desktops() if vm.state.power is Power.SUSPENDED)
         if self._lost:
             self._store = NightStore(self._boundary, lambda: len(self.world.ledger), lambda: False)

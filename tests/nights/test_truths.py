@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.run_kind import RunKind
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest
@@ -134,12 +134,12 @@ def a_lower_number(night: Played) -> Played:
 def asked_ten_times(night: Played) -> Played:
     op = f"{LEASE_OP}x-9"
     asks = [*night.asks, *[(op, EVENING, 0)] * 10]
-    return replace(night, asks=asks, sent_by={**night.sent_by, op: (0, Half.DAY.value, 0)})
+    return replace(night, asks=asks, sent_by={**night.sent_by, op: (0, RunKind.DAY.value, 0)})
 
 
 def kept_away(night: Played) -> Played:
     ended = "Locked: the VM was reverted to a snapshot"
-    return replace(night, calls=[*night.calls, (Half.DAY.value, ended, EVENING)])
+    return replace(night, calls=[*night.calls, (RunKind.DAY.value, ended, EVENING)])
 
 
 def with_record(kind: Kind, **body: Any) -> Doctor:
@@ -285,7 +285,7 @@ def test_what_a_run_that_was_cut_off_left_open_is_unknown_to_the_next_one_alone(
     asks = [each for each in quiet().asks if each[0] != record.body["op"]]
     night = replace(quiet(), kept=[*quiet().kept, (lost, 9999)], asks=asks)
     assert list(never_sent_is_not_lost(night))
-    assert list(never_sent_is_not_lost(replace(night, calls=[(Half.NIGHT, "killed", record.at)]))) == []
+    assert list(never_sent_is_not_lost(replace(night, calls=[(RunKind.NIGHT, "killed", record.at)]))) == []
 
 
 def test_every_truth_is_seen_to_fail() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute import lock
-from gpuops.execute.half import Half
 from gpuops.execute.rotation import restore, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.plan.core.outcome import Report
@@ -41,11 +41,11 @@ UNSURE = "exit code 4"
 
 
 def night(site: Site) -> Report:
-    return rotate(Half.NIGHT, POLICY, site, apply=True, consent=agreed)
+    return rotate(RunKind.NIGHT, POLICY, site, apply=True, consent=agreed)
 
 
 def day(site: Site) -> Report:
-    return rotate(Half.DAY, POLICY, site, apply=True, consent=agreed)
+    return rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed)
 
 
 def by_markers(site: Site) -> Report:

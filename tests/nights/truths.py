@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from gpuops.execute.half import Half
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
+from gpuops.execute.run_kind import RunKind
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest
@@ -92,7 +92,7 @@ def refusals_are_so(night: Played) -> Iterator[str]:
     faults = {
         op: night.refused.get(number) or ended.get(op)
         for number, (op, _, _) in enumerate(night.asks)
-        if night.sent_by.get(op, (0, "", 0))[1] != Half.DAY
+        if night.sent_by.get(op, (0, "", 0))[1] != RunKind.DAY
     }
     refusals = [op for op, fault in faults.items() if fault is not None and not EXCUSED.search(fault)]
     for report, _ in night.told:
@@ -109,7 +109,7 @@ def refused_stops(night: Played) -> Iterator[str]:
     row = 0
     for number, (op, at, _) in enumerate(night.asks):
         run, half, _ = night.sent_by.get(op, (None, "", 0))
-        if op.startswith(LEASE_OP) or half != Half.NIGHT or run == -1 or op not in steps:
+        if op.startswith(LEASE_OP) or half != RunKind.NIGHT or run == -1 or op not in steps:
             continue
         if row >= ROW and steps[op] in ("SuspendVm", "PowerOnVm"):
             yield f"I25: {steps[op]} was asked for at {at:%H:%M:%S}, and vCenter had refused {row} steps in a row"
@@ -189,7 +189,7 @@ def asked_at_most(night: Played) -> Iterator[str]:
     """I6: a return whose lease cannot be written does not ask for it again and again: a few tries in each minute."""
     asked: dict[str, list[datetime]] = {}
     for op, at, _ in night.asks:
-        if op.startswith(LEASE_OP) and night.sent_by.get(op, (0, "", 0))[1] == Half.DAY:
+        if op.startswith(LEASE_OP) and night.sent_by.get(op, (0, "", 0))[1] == RunKind.DAY:
             lately = [each for each in asked.get(op, ()) if at - each < timedelta(seconds=50)]
             asked[op] = [*lately, at]
             if len(asked[op]) > ASKED_AT_MOST:
@@ -202,7 +202,7 @@ def no_return_is_kept_away(night: Played) -> Iterator[str]:
     if any(event.fault == "K6" for event in night.events):
         return
     for name, ended, at in night.calls:
-        if name == Half.DAY and ended.startswith("Locked") and "reverted" in ended:
+        if name == RunKind.DAY and ended.startswith("Locked") and "reverted" in ended:
             yield f"I1: {name} at {at:%H:%M} ended with: {ended}"
 
 

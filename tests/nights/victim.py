@@ -24,10 +24,10 @@ import sqlalchemy.dialects.sqlite  # noqa: F401
 
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
-from gpuops.execute.half import Half
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.target import Secret, Target
 from gpuops.vsphere.connection import Connection
@@ -100,5 +100,5 @@ def _work(told: Pipe, errors: Path, reached: dict[str, Any], state_dir: Path, wh
         if what == "resume":
             report = resume(site, apply=True, consent=agreed)
         else:
-            report = rotate(Half(f"rotate {what}"), parse_policy(POLICY, "lab"), site, apply=True, consent=agreed)
+            report = rotate(RunKind(f"rotate {what}"), parse_policy(POLICY, "lab"), site, apply=True, consent=agreed)
     told.send((report.exit_code, points.passed))

@@ -22,9 +22,9 @@ from pathlib import Path
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute import ending
-from gpuops.execute.half import Half
+from gpuops.execute import hung_run
 from gpuops.execute.rotation import restore, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.target import Secret, Target
@@ -63,7 +63,7 @@ class Sleeper:
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
-    ending.GRACE_S = 1.0  # type: ignore[misc]  # a process that is stopped takes any that it is given
+    hung_run.GRACE_S = 1.0  # type: ignore[misc]  # a process that is stopped takes any that it is given
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
     try:
         with Connection(target) as connection:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
             site = Site(Watched(connection, sleeper), Path(state_dir), lambda: wall_clock() + on)
             site.passed_s = sleeper.passed_s
             if what == "night":
-                return rotate(Half.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
+                return rotate(RunKind.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
             return restore(LEASED, site, (), from_markers=what == "return", apply=True, consent=agreed).exit_code
     except GpuopsError as error:
         return error.exit_code

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from gpuops.execute.change import change
+from gpuops.execute.change import rolling_change
 from gpuops.execute.site import Site
 from gpuops.model.host_settings import Rolling
 from gpuops.model.scheduler import SchedulerPolicy
@@ -45,16 +45,16 @@ class Bench:
 
     def roll(self, request: Any = EQUAL, *, apply: bool = True, **options: Any) -> ChangeReport:
         words = ("scheduler", "set", "--yes")
-        return self.aside.of(words, lambda: self.on_site(lambda site: change.roll(
+        return self.aside.of(words, lambda: self.on_site(lambda site: rolling_change.roll(
             request, "scheduler set", Rolling(**options), site, apply=apply, consent=lambda report: None,
             told=self.told.append,
         )))  # fmt: skip
 
     def resume(self) -> ChangeReport:
-        return self._taken_up("resume", change.resume)
+        return self._taken_up("resume", rolling_change.resume)
 
     def abort(self) -> ChangeReport:
-        return self._taken_up("abort", change.abort)
+        return self._taken_up("abort", rolling_change.abort)
 
     def _taken_up(self, verb: str, act: Callable[..., Any]) -> ChangeReport:
         def begin(site: Site) -> ChangeReport:
@@ -67,7 +67,7 @@ class Bench:
     def is_open(self) -> bool:
         """Whether the journal holds a change that has not ended."""
         with Connection(target_of(self.server)) as connection:
-            return bool(change.status(Site(connection, self.state_dir, self.world.clock.now)).verb)
+            return bool(rolling_change.status(Site(connection, self.state_dir, self.world.clock.now)).verb)
 
     def on_site(self, act: Callable[[Site], Answer]) -> Answer:
         """What is done in a login of its own."""

@@ -152,7 +152,7 @@ def test_a_host_that_is_gone_from_vcenter_ends_in_a_line_and_can_be_given_up(sta
 
 
 def no_open(site: Site) -> bool:
-    with site.remembering(site.vcenter.uuid) as journal:
+    with site.journal_to_read(site.vcenter.uuid) as journal:
         no_change_open(journal)
     return True
 
@@ -206,7 +206,7 @@ def test_a_host_that_does_not_respond_takes_no_orders(start: Start) -> None:
     bench = died(start)
     server = bench.server
     host = bench.host("esx-01")
-    order = somebody(server.world, "Order")
+    order = somebody(server.world, "ChangeOrder")
     with server.world.lock:
         for task in (
             maintenance.leave(host, order),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuops.config.date_text import parse_window
-from gpuops.execute.change import change
+from gpuops.execute.change import rolling_change
 from gpuops.model.host_settings import Displacement, Rolling, SharedType
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.core.outcome import Verdict
@@ -156,7 +156,7 @@ def test_who_agreed_to_one_roll_is_asked_again_for_another(start: Start) -> None
             vm = next(each for each in bench.world.by_type("VirtualMachine") if each.display_name == "vdi-001")
             power.stop(vm, somebody(bench.world, "PowerOffVM_Task"), clean=True)
 
-    bench.on_site(lambda site: change.roll(
+    bench.on_site(lambda site: rolling_change.roll(
         EQUAL, "scheduler set", Rolling(), site, apply=True, consent=consent, told=bench.told.append
     ))  # fmt: skip
     assert len(asked) == 2

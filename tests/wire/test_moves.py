@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuops.execute.change import change, moves
+from gpuops.execute.change import moves, rolling_change
 from gpuops.execute.site import Site, agreed
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.moving.plan import Defrag
@@ -36,13 +36,13 @@ class Bench:
         )
 
     def resume(self) -> Report:
-        return self._with(lambda site: change.resume(site, apply=True, consent=_yes, told=_nobody))
+        return self._with(lambda site: rolling_change.resume(site, apply=True, consent=_yes, told=_nobody))
 
     def abort(self) -> Report:
-        return self._with(lambda site: change.abort(site, apply=True, consent=_yes, told=_nobody))
+        return self._with(lambda site: rolling_change.abort(site, apply=True, consent=_yes, told=_nobody))
 
     def status(self) -> Any:
-        return self._with(change.status)
+        return self._with(rolling_change.status)
 
     def planned(self, max_moves: int | None = 2) -> Any:
         def ask(site: Site) -> Any:

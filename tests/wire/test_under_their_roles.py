@@ -18,7 +18,7 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.config.role_file import load_roles
 from gpuops.errors import GpuopsError
-from gpuops.execute.change import change
+from gpuops.execute.change import rolling_change
 from gpuops.model.host import NumaPolicy
 from gpuops.model.host_settings import Displacement, Rolling, SharedType
 from gpuops.model.scheduler import SchedulerPolicy
@@ -111,7 +111,7 @@ def setting(request: Any) -> Act:
 
 
 def rolling(request: Any, vms: Displacement) -> Act:
-    return lambda site: change.roll(
+    return lambda site: rolling_change.roll(
         request, "scheduler set", Rolling(vms=vms), site, apply=True, consent=_agreed, told=_nobody
     )
 
@@ -120,7 +120,7 @@ def after_a_night(act: Act) -> Act:
     """The journal remembers a night whose policy names a lock VM: its lease is a change's too."""
 
     def begun(site: Site) -> object:
-        with site.changing(site.vcenter.uuid, alone=True) as journal:
+        with site.locked_journal(site.vcenter.uuid, alone=True) as journal:
             journal.end(journal.begin("rotate night", policy=TEXT))
         return act(site)
 

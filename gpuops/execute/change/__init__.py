@@ -1,1 +1,1 @@
-"""Rolling changes, done: host by host, each effect in the journal before it is sent, to go on after a crash."""
+"""Carries out rolling changes host by host; each effect is in the journal first, so that a crash can be resumed."""

@@ -1,4 +1,4 @@
-"""Abandon: one host of a change that did not end, or one VM that was taken from a host, given up by a person.
+"""Gives up for good one host of a change that did not end, or one VM that was taken from a host.
 
 It is written into the journal and nothing is asked of vCenter: it is for what does not answer any more.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Locked, Refused
+from gpuops.execute.abandoned_vms import note_returned
 from gpuops.execute.change import moves
+from gpuops.execute.change.change_order import ChangeOrder, load_order
+from gpuops.execute.change.current_ids import ids_now, intents_now, order_now
 from gpuops.execute.change.exclusion import open_change
 from gpuops.execute.change.history import History, Taken, history_of
-from gpuops.execute.change.order import Order, load_order
-from gpuops.execute.change.present import ids_now, intents_now, order_now
-from gpuops.execute.given_up import note_who_is_back
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lock import rotating
 from gpuops.execute.site import Site
@@ -35,7 +35,7 @@ def abandon(site: Site, thing: Thing, name: str, *, apply: bool, consent: Agreed
     Raises Refused where no change holds it, Locked while somebody is at the change.
     """
     inventory = site.vcenter.inventory()
-    with site.remembering(inventory.vcenter) as seen:
+    with site.journal_to_read(inventory.vcenter) as seen:
         found = _found(seen, thing, name, inventory)
     holder = rotating(site.state_dir, inventory.vcenter)
     if holder is not None:
@@ -43,13 +43,13 @@ def abandon(site: Site, thing: Thing, name: str, *, apply: bool, consent: Agreed
     if found.already or not apply:
         return replace(found, applied=apply)
     consent(found)
-    with site.changing(inventory.vcenter, alone=True) as journal:
+    with site.locked_journal(inventory.vcenter, alone=True) as journal:
         found = _found(journal, thing, name, inventory)
         run = open_change(journal)
         if found.already or run is None:
             return replace(found, applied=True)
         journal.give_up(found.things, run)
-        note_who_is_back(journal, inventory)
+        note_returned(journal, inventory)
         if not _Open.of(run, journal, inventory).left():
             journal.end(run)
         return replace(found, applied=True)
@@ -59,7 +59,7 @@ def _found(journal: Journal | None, thing: Thing, name: str, inventory: Inventor
     """What is meant, as the journal has it now. Raises Refused."""
     run = open_change(journal)
     if journal is not None and run is not None:
-        if moves.load_hops(run.order) is not None:
+        if moves.load_moves(run.order) is not None:
             raise Refused("the change that is open is moves of VMs", hint="gpuops change abort ends it")
         standing = _Open.of(run, journal, inventory)
         meant = standing.host(name) if thing is Thing.HOST else standing.vm(name)
@@ -83,7 +83,7 @@ class _Open:
     """The change that is open, its hosts and VMs by the ids they have now."""
 
     run: Run
-    order: Order
+    order: ChangeOrder
     history: History
     inventory: Inventory
     journal: Journal

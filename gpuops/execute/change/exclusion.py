@@ -1,4 +1,4 @@
-"""Exclusion: a rolling change and a rotation keep out of each other's way: one lock, one lease, and what is open."""
+"""Keeps a rolling change and a rotation apart: one lock, one lease, and a refusal while the other is open."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
-from gpuops.execute.change.order import KIND
-from gpuops.execute.half import CUT_OFF_HINT
+from gpuops.execute.change.change_order import KIND
 from gpuops.execute.journal import Journal, Run
 from gpuops.execute.originals import Originals
+from gpuops.execute.run_kind import CUT_OFF_HINT
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.core.plan import Rejection

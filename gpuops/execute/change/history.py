@@ -1,4 +1,4 @@
-"""History: what the journal says of a change under way: which hosts are done, and what was taken from the others."""
+"""What the journal says of a change that did not end: which hosts are done, and what was taken from the others."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class History:
     """What the intents of a run come to, in order."""
 
     ended: set[str] = field(default_factory=set)
-    """Hosts whose turn is over."""
+    """Hosts that are done."""
     begun: set[str] = field(default_factory=set)
-    """Hosts whose turn has begun, those that are done too."""
+    """Hosts that were begun, those that are done too."""
     reboots: dict[str, RebootHost] = field(default_factory=dict)
     """The reboot that was asked of a host."""
     asked: dict[str, datetime] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class History:
 
     @property
     def left_open(self) -> frozenset[str]:
-        """Hosts whose turn began and is not over."""
+        """Hosts that were begun and are not done."""
         return frozenset(self.begun - self.ended - self.given_up)
 
     def _note(self, intended: Intended) -> None:

@@ -11,15 +11,15 @@ from datetime import datetime
 from typing import Final
 
 from gpuops.errors import OutcomeUnknown
+from gpuops.execute.change.current_ids import ids_now, intents_now
 from gpuops.execute.change.history import History, history_of
-from gpuops.execute.change.present import ids_now, intents_now
-from gpuops.execute.doer import Underway
-from gpuops.execute.host_doer import GONE, HostDoer
+from gpuops.execute.host_executor import GONE, HostExecutor
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.lease import Held
-from gpuops.execute.port import Vcenter
+from gpuops.execute.lease import HeldLease
+from gpuops.execute.step_executor import StepInFlight
 from gpuops.execute.step_json import dump_step
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
@@ -49,7 +49,7 @@ Failures = dict[str, str]
 _OPEN: Final = (IntentState.INTENT, IntentState.SUBMITTED, IntentState.UNKNOWN)
 
 
-class HostTaskDoer(HostDoer[HostTask]):
+class HostTaskExecutor(HostExecutor[HostTask]):
     """Does tasks of hosts in one run."""
 
     def __init__(
@@ -60,7 +60,7 @@ class HostTaskDoer(HostDoer[HostTask]):
         run: Run,
         inventory: Inventory,
         *,
-        lease: Held | None,
+        lease: HeldLease | None,
         passed_s: Callable[[], float],
         uuids: Mapping[str, str],
     ) -> None:
@@ -154,32 +154,32 @@ class HostTaskDoer(HostDoer[HostTask]):
 
     # several at once
 
-    def _begun(self, step: HostTask) -> Outcome[HostTask] | Underway[HostTask]:
+    def _begun(self, step: HostTask) -> Outcome[HostTask] | StepInFlight[HostTask]:
         """The step under way: as a run that was cut off left it, or sent now."""
         op_id = self._open(step)
         if op_id is None:
             return self.begin(step)
         return self._under_way(op_id, step) or self.submit(op_id, step, self.inventory)
 
-    def _under_way(self, op_id: str, step: HostTask) -> Underway[HostTask] | None:
+    def _under_way(self, op_id: str, step: HostTask) -> StepInFlight[HostTask] | None:
         """The step as a run that was cut off left it; None = nothing is seen of it."""
         task = self.hosts.adopt(step)
         if task is None:
             self.look()
             if not self.is_done(step) and not self._goes_down(step):
                 return None
-        return Underway(op_id, step, task, self.inventory.taken_at)
+        return StepInFlight(op_id, step, task, self.inventory.taken_at)
 
-    def _ended(self, begun: Sequence[Outcome[HostTask] | Underway[HostTask]]) -> Failures:
+    def _ended(self, begun: Sequence[Outcome[HostTask] | StepInFlight[HostTask]]) -> Failures:
         """These waited for, and what vCenter shows then."""
-        sent = [each for each in begun if isinstance(each, Underway)]
+        sent = [each for each in begun if isinstance(each, StepInFlight)]
         ends = self._wait([each.task for each in sent if each.task is not None], _limit_s([s.step for s in sent]))
         self._wait_for_boot({each.step.host: each.step for each in sent if _goes_on(each, ends)})
         self.look()
-        ended = [self._judged(each, ends) if isinstance(each, Underway) else each for each in begun]
+        ended = [self._judged(each, ends) if isinstance(each, StepInFlight) else each for each in begun]
         return {each.step.host: each.reason for each in ended if each.verdict not in (Verdict.DONE, Verdict.ALREADY)}
 
-    def _judged(self, sent: Underway[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> Outcome[HostTask]:
+    def _judged(self, sent: StepInFlight[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> Outcome[HostTask]:
         end = ends.get(sent.task) if sent.task is not None else None
         if self.host(sent.step) is None:
             return self.settle(sent.op_id, Outcome(sent.step, Verdict.UNKNOWN, GONE))
@@ -264,7 +264,7 @@ class HostTaskDoer(HostDoer[HostTask]):
                 self.lease.keep()
 
 
-def _goes_on(sent: Underway[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> bool:
+def _goes_on(sent: StepInFlight[HostTask], ends: Mapping[TaskRef, TaskEnd]) -> bool:
     """Whether the step may still come about: nothing said for certain that it does not."""
     end = ends.get(sent.task) if sent.task is not None else None
     return end is None or end.error is None or isinstance(end.error, OutcomeUnknown)

@@ -1,4 +1,4 @@
-"""Moves: the moves of a defragmentation carried out one after another, each asked about again on what vCenter shows.
+"""Carries out the moves of a defragmentation one after another, each checked again on what vCenter shows.
 
 A move that finds no certain room any more, or a VM that is not where it was, ends it there: nothing is half done, and a
 new plan is better than the rest of an old one. Only a run that was cut off is gone on with.
@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from gpuops.errors import NotConnected, StateDamaged
+from gpuops.execute.change.change_order import KIND
 from gpuops.execute.change.exclusion import last_policy, no_change_open, no_rotation_open
 from gpuops.execute.change.history import history_of
-from gpuops.execute.change.order import KIND
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import Held, leased
-from gpuops.execute.leases import under
+from gpuops.execute.lease import HeldLease, leased
+from gpuops.execute.lease_set import lease_for_all_vms
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Consent, Site, catalog_of
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
@@ -41,7 +41,7 @@ NO_ROOM: Final = "its host has no room for it that is certain any more"
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class JournalMove:
     """One move as the journal keeps it: from host to host, while the VM runs or powered off."""
 
     vm: str
@@ -64,18 +64,18 @@ class Hop:
         return vm.host == self.target and vm.power is PowerState.ON
 
 
-def dump_hops(hops: Iterable[Hop]) -> str:
+def dump_moves(hops: Iterable[JournalMove]) -> str:
     """The moves as JSON."""
     return json.dumps({"format": _FORMAT, "verb": VERB, "moves": [asdict(hop) for hop in hops]}, ensure_ascii=False)
 
 
-def load_hops(text: str) -> tuple[Hop, ...] | None:
-    """The moves that `dump_hops` wrote; None = the order of another change. Raises StateDamaged."""
+def load_moves(text: str) -> tuple[JournalMove, ...] | None:
+    """The moves that `dump_moves` wrote; None = the order of another change. Raises StateDamaged."""
     try:
         body = json.loads(text)
         if body["verb"] != VERB:
             return None
-        return tuple(Hop(**move) for move in body["moves"])
+        return tuple(JournalMove(**move) for move in body["moves"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StateDamaged(f"the journal holds a change that this version cannot read: {text[:80]}") from error
 
@@ -89,7 +89,7 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
     if not apply or not report.plan.feasible or not hops:
         return replace(report, applied=apply)
     consent(report)
-    with site.changing(report.before.vcenter, alone=True) as journal:
+    with site.locked_journal(report.before.vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
         policy = last_policy(journal)
@@ -100,16 +100,16 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
                 return replace(report, applied=True)
             if report.plan != before.plan:
                 consent(report)
-            run = journal.begin(KIND, order=dump_hops(hops))
+            run = journal.begin(KIND, order=dump_moves(hops))
             return gone_on_with(run, hops, site, journal, lease.held, report)
 
 
 def gone_on_with(
-    run: Run, hops: tuple[Hop, ...], site: Site, journal: Journal, lease: Held | None, report: Report
+    run: Run, hops: tuple[JournalMove, ...], site: Site, journal: Journal, lease: HeldLease | None, report: Report
 ) -> Report:
     """The moves that are left, one after another, until one is not as it was planned."""
     try:
-        outcomes = _Hops(run, site, journal, lease).all(hops)
+        outcomes = _MoveRun(run, site, journal, lease).all(hops)
     except NotConnected as lost:
         lost.then_finish("gpuops change resume")
         raise
@@ -117,16 +117,16 @@ def gone_on_with(
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 
-def given_up(run: Run, site: Site, journal: Journal, lease: Held | None, report: Report) -> Report:
+def given_up(run: Run, site: Site, journal: Journal, lease: HeldLease | None, report: Report) -> Report:
     """The change ended; a VM that was shut down for its move runs again, where it is."""
-    hops = _Hops(run, site, journal, lease)
+    hops = _MoveRun(run, site, journal, lease)
     outcomes = hops.settled()
     outcomes += hops.started_again()
     journal.end(run)
     return replace(report, outcomes=tuple(outcomes), applied=True)
 
 
-def standing_of(run: Run, hops: tuple[Hop, ...], inventory: Inventory, holder: str) -> ChangeStatus:
+def move_status(run: Run, hops: tuple[JournalMove, ...], inventory: Inventory, holder: str) -> ChangeStatus:
     """Which moves are done, by what vCenter shows."""
     found = [
         PartProgress(
@@ -139,7 +139,7 @@ def standing_of(run: Run, hops: tuple[Hop, ...], inventory: Inventory, holder: s
     return ChangeStatus(VERB, run.started, holder, tuple(found), noun="move")
 
 
-def _look(request: Defrag, site: Site) -> tuple[Report, tuple[Hop, ...]]:
+def _look(request: Defrag, site: Site) -> tuple[Report, tuple[JournalMove, ...]]:
     before = site.vcenter.inventory()
     found = request.planned(before, catalog_of(before))
     hops = tuple(_hop(move) for move in found.moves)
@@ -149,26 +149,26 @@ def _look(request: Defrag, site: Site) -> tuple[Report, tuple[Hop, ...]]:
     return Report(request, before, refused_without(plan, lacking, before)), hops
 
 
-def _hop(move: PlannedMove) -> Hop:
+def _hop(move: PlannedMove) -> JournalMove:
     powered_off = move.way is MoveMethod.POWERED_OFF
-    return Hop(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
+    return JournalMove(move.vm.ref, move.vm.name, move.source.ref, move.target.ref, move.target.name, powered_off)
 
 
-def _needed(hops: Iterable[Hop]) -> Mapping[str, frozenset[str]]:
+def _needed(hops: Iterable[JournalMove]) -> Mapping[str, frozenset[str]]:
     """A VM that runs moves by another privilege than one that is off (vSphere API reference, RelocateVM_Task)."""
     return {hop.vm: needed(hop.steps)[hop.vm] if hop.powered_off else HOT_MOVE for hop in hops}
 
 
 @dataclass(slots=True)
-class _Hops:
+class _MoveRun:
     """The moves of one run."""
 
     run: Run
     site: Site
     journal: Journal
-    lease: Held | None
+    lease: HeldLease | None
 
-    def all(self, hops: tuple[Hop, ...]) -> list[Outcome]:
+    def all(self, hops: tuple[JournalMove, ...]) -> list[Outcome]:
         outcomes, stopped, reason = self.settled(), self.stopped(), ""
         for hop in hops:
             inventory = self.site.vcenter.inventory()
@@ -195,7 +195,7 @@ class _Hops:
 
     def settled(self) -> list[Outcome]:
         """What a run that was cut off left in flight is waited for; one that did not happen is made anew."""
-        found = settle_open(self._doer(self.site.vcenter.inventory()), timeout_s=Limits().step_timeout_s)
+        found = settle_open(self._executor(self.site.vcenter.inventory()), timeout_s=Limits().step_timeout_s)
         return [outcome for outcome in found if outcome.verdict is Verdict.DONE]
 
     def stopped(self) -> frozenset[str]:
@@ -206,9 +206,9 @@ class _Hops:
     def done(self, steps: tuple[Step, ...], inventory: Inventory) -> list[Outcome]:
         """The steps of one VM, each after the one before."""
         waves = tuple(Wave("move", (step,)) for step in steps)
-        return list(execute(Plan(waves), self._doer(inventory), Limits(), self.site.progress))
+        return list(execute(Plan(waves), self._executor(inventory), Limits(), self.site.progress))
 
-    def _against(self, hop: Hop, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
+    def _against(self, hop: JournalMove, vm: Vm | None, inventory: Inventory, *, begun: bool) -> str:
         """Why the move must not be made now; empty = it is as it was planned, or was begun and must be finished."""
         if vm is None:
             return f"{hop.name} is gone from vCenter; {AGAIN}"
@@ -220,6 +220,8 @@ class _Hops:
             return f"{hop.name}: {NO_ROOM}; {AGAIN}"
         return ""
 
-    def _doer(self, inventory: Inventory) -> VmDoer:
+    def _executor(self, inventory: Inventory) -> VmExecutor:
         vcenter, passed_s = self.site.vcenter, self.site.passed_s
-        return VmDoer(vcenter, self.journal, self.run, inventory, leases=under(self.lease), passed_s=passed_s)
+        return VmExecutor(
+            vcenter, self.journal, self.run, inventory, leases=lease_for_all_vms(self.lease), passed_s=passed_s
+        )

@@ -1,4 +1,4 @@
-"""Audit: every record from the first, each against the one before it, and each checkpoint against all before it."""
+"""Checks every record from the first, each against the one before it, and each checkpoint against all before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Book: what the records come to. A pure fold, record by record; the same records make the same book.
+"""What the records of a journal add up to. A pure fold, record by record; the same records make the same `Book`.
 
 It stays small: a run that ended and a VM that came back are forgotten after a while, and of durations the latest few
 are kept. What is open or owed is never forgotten.
@@ -53,7 +53,7 @@ class IntentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of the doer."""
+    """One run of the executor."""
 
     id: str
     vcenter: str

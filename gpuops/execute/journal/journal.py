@@ -1,4 +1,4 @@
-"""Journal: appends what happens and answers what is open. Whoever writes returns when the record is durable."""
+"""The `Journal` appends what happens and tells what is open. A call that writes returns when the record is durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.journal.store import LastingStore, MemoryStore, Overtaken, Store
+from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from gpuops.execute.lock import LockHold
 from gpuops.execute.step_json import Recorded, dump_step, load_step
@@ -78,7 +78,7 @@ class Journal:
         def opening() -> Store:
             return open_store(state_dir, url, vcenter)
 
-        return cls(LastingStore(opening) if returning else opening(), vcenter, clock)
+        return cls(FallbackStore(opening) if returning else opening(), vcenter, clock)
 
     @classmethod
     def look_into(
@@ -89,7 +89,7 @@ class Journal:
         def opening() -> Store:
             return look_into_store(state_dir, url, vcenter) or MemoryStore()
 
-        store = LastingStore(opening) if returning else look_into_store(state_dir, url, vcenter)
+        store = FallbackStore(opening) if returning else look_into_store(state_dir, url, vcenter)
         return cls(store, vcenter, clock) if store is not None else None
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Journal:
     @property
     def lost(self) -> StateDamaged | None:
         """Why the records of a returning run are kept in memory alone; None = they are durable."""
-        return self._store.lost if isinstance(self._store, LastingStore) else None
+        return self._store.lost if isinstance(self._store, FallbackStore) else None
 
     # what the records come to
 
@@ -134,7 +134,7 @@ class Journal:
         return book
 
     def _abandon(self, damaged: StateDamaged, book: Book) -> Book:
-        if not isinstance(self._store, LastingStore):
+        if not isinstance(self._store, FallbackStore):
             raise damaged
         self._store.abandon(damaged, book.seq)
         return book

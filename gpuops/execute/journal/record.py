@@ -1,4 +1,4 @@
-"""Record: one line of the journal, and the checksum that chains it to the line before."""
+"""One record of the journal, and the checksum that chains it to the record before."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class MemoryStore:
             self._checkpoint = record.seq
 
 
-class LastingStore:
+class FallbackStore:
     """Implements `Store` for a run that returns: when the disk or the database fails, records go on in memory.
 
     Taking without a durable journal could lose a desktop, so it is refused. Returning without one cannot: the marker in

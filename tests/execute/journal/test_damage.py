@@ -16,11 +16,11 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute.half import Half
 from gpuops.execute.journal import FILE_NAME, Journal, database
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.stores import open_store
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
@@ -33,7 +33,7 @@ from tests.execute.small_vcenter import SmallVcenter, small_world
 def night(tmp_path: Path) -> Night:
     """A night that is over, with its two desktops away."""
     night = Night(tmp_path / "state")
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     return night
 
 
@@ -94,7 +94,11 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     damage(night)
     before = list(night.world.ledger)
     found = path(night).read_bytes() if path(night).is_file() else b""
-    for taking in (lambda: night.run(Half.NIGHT), lambda: night.resume(), lambda: night.run(Half.NIGHT, apply=False)):
+    for taking in (
+        lambda: night.run(RunKind.NIGHT),
+        lambda: night.resume(),
+        lambda: night.run(RunKind.NIGHT, apply=False),
+    ):
         with pytest.raises(StateDamaged) as refused:
             taking()
         assert "\n" not in refused.value.message
@@ -102,9 +106,9 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     seen = status(Site(SmallVcenter(night.world), night.state_dir, night.world.tick), POLICY)
     assert (seen.exit_code, len(seen.away)) == (7, 4), "what the markers say"
     assert night.world.ledger == before
-    foreseen = night.run(Half.DAY, apply=False)
+    foreseen = night.run(RunKind.DAY, apply=False)
     assert (foreseen.exit_code, night.world.ledger) == (7, before)
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert foreseen.plan.steps == report.plan.steps
     assert (report.exit_code, report.journal_lost) == (7, True)
     assert "went by vCenter's markers" in report.plan.warnings[-1]
@@ -112,24 +116,24 @@ def test_nothing_is_taken_and_the_morning_returns_all_by_the_markers(
     assert night.markers() == set()
     if found:
         assert path(night).read_bytes() == found, "what is damaged is evidence, and left as it is"
-    again = night.run(Half.DAY)
+    again = night.run(RunKind.DAY)
     assert (again.exit_code, again.plan.steps) == (7, ()), "until it is moved aside"
     shutil.move(path(night), night.state_dir / "aside")
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
 
 
 def test_without_a_policy_the_markers_are_not_followed(night: Night) -> None:
     """Only a policy says which folders are ours, and a journal that lies must not."""
     overwrite(night)
     with pytest.raises(StateDamaged, match="file is not a database") as refused:
-        rotate(Half.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
+        rotate(RunKind.DAY, None, Site(SmallVcenter(night.world), night.state_dir, night.world.tick),
                apply=True, consent=agreed)  # fmt: skip
     assert "rotate day --policy FILE" in refused.value.hint
 
 
 def test_without_any_journal_the_markers_are_enough(night: Night) -> None:
     shutil.rmtree(night.state_dir)
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
     assert night.powers()["desktop-01"] is PowerState.ON
 
 
@@ -140,7 +144,7 @@ def test_an_entry_for_somebody_elses_vm_is_not_obeyed(night: Night) -> None:
     sql("INSERT INTO journal SELECT vcenter, seq + 1, '', 'original', at, '" + body + "', checksum FROM journal "
         "ORDER BY seq DESC LIMIT 1")(night)  # fmt: skip
     sql("UPDATE journal_heads SET seq = seq + 1")(night)
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert report.exit_code == 7
     assert [step.vm for step in report.plan.steps if isinstance(step, ResumeVm)] == ["vm-1", "vm-2"]
 
@@ -166,7 +170,7 @@ def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
         night = Night(in_memory / f"night {number}")
         fail_from(mocker, number, reason)
         try:
-            night.run(Half.NIGHT)
+            night.run(RunKind.NIGHT)
         except StateDamaged as damaged:
             assert reason in damaged.message
             failed += 1
@@ -174,7 +178,7 @@ def test_a_disk_that_fails_at_any_commit_stops_taking_and_never_returning(
         if night.world.ledger:
             night.check()
         fail_from(mocker, number, reason)
-        report = night.run(Half.DAY)
+        report = night.run(RunKind.DAY)
         mocker.stopall()
         assert report.exit_code == (7 if report.journal_lost else 0)
         if report.journal_lost:
@@ -201,9 +205,9 @@ def test_a_full_disk_for_real(tmp_path: Path, mocker: MockerFixture) -> None:
 
     mocker.patch.object(database, "_make_durable", confined)
     with pytest.raises(StateDamaged, match="database or disk is full"):
-        night.run(Half.NIGHT)
+        night.run(RunKind.NIGHT)
     assert night.world.ledger != [], "in the middle of it"
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert (report.exit_code, report.journal_lost) == (7, True)
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.markers() == set()
@@ -221,7 +225,7 @@ def test_a_record_of_a_newer_gpuops_in_the_middle_of_a_morning_stops_no_return(n
             store.close()
 
     night.world.on_submit = written
-    report = night.run(Half.DAY)
+    report = night.run(RunKind.DAY)
     assert report.exit_code == 7
     assert "this version cannot read" in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.half import Half
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report
@@ -33,8 +33,8 @@ class Machine:
         vcenter = SmallVcenter(self._night.world, point)
         return Site(vcenter, self._state_dir, self._night.world.tick, journal_url=self._url)
 
-    def run(self, half: Half, *, kill_at: int = 0) -> Report:
-        return rotate(half, POLICY if half is Half.NIGHT else None, self.site(kill_at), apply=True, consent=agreed)
+    def run(self, kind: RunKind, *, kill_at: int = 0) -> Report:
+        return rotate(kind, POLICY if kind is RunKind.NIGHT else None, self.site(kill_at), apply=True, consent=agreed)
 
 
 @pytest.mark.parametrize("kill_at", [1, 2, 9, 10, 14, 17, 20])
@@ -43,11 +43,11 @@ def test_what_one_machine_began_the_other_finishes(postgresql: Server, tmp_path:
     url = postgresql.database()
     lost, other = Machine("lost", night, url), Machine("other", night, url)
     with pytest.raises(Killed):
-        lost.run(Half.NIGHT, kill_at=kill_at)
+        lost.run(RunKind.NIGHT, kill_at=kill_at)
     assert resume(other.site(), apply=True, consent=agreed).exit_code == 0
     for ref in night.world.vms:  # by the journal alone
         night.world.set(ref, attributes={})
-    assert other.run(Half.DAY).exit_code == 0
+    assert other.run(RunKind.DAY).exit_code == 0
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}
     assert night.powers()["ml-01"] is PowerState.OFF
     kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -59,7 +59,7 @@ def test_a_server_that_goes_away_in_the_morning_keeps_no_desktop_from_coming_bac
 ) -> None:
     night = Night(tmp_path / "state")
     machine = Machine("one", night, postgresql.database())
-    machine.run(Half.NIGHT)
+    machine.run(RunKind.NIGHT)
     real = SqlStore.append
     appends = iter(range(10**6))
 
@@ -69,7 +69,7 @@ def test_a_server_that_goes_away_in_the_morning_keeps_no_desktop_from_coming_bac
         real(store, records)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SqlStore, "append", cut_off)
-    report = machine.run(Half.DAY)
+    report = machine.run(RunKind.DAY)
     assert (report.exit_code, report.journal_lost) == (7, True)
     assert PASSWORD not in report.plan.warnings[-1]
     assert {power for name, power in night.powers().items() if "desktop" in name} == {PowerState.ON}

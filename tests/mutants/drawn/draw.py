@@ -22,12 +22,13 @@ AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/other_machines.py"),
     "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease.py"),
     "adoption": (
-        f"{EXECUTE}/doer.py", f"{EXECUTE}/vm_doer.py", f"{EXECUTE}/resume.py", "gpuops/vsphere/writing/lost_replies.py",
+        f"{EXECUTE}/step_executor.py", f"{EXECUTE}/vm_executor.py", f"{EXECUTE}/resume.py",
+        "gpuops/vsphere/writing/lost_replies.py",
     ),
-    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "lasting", "sql")),
+    "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "store", "sql")),
     "return": (
         f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
-        f"{EXECUTE}/originals.py", f"{EXECUTE}/turn.py", f"{EXECUTE}/rotation.py",
+        f"{EXECUTE}/originals.py", f"{EXECUTE}/rotation_run.py", f"{EXECUTE}/rotation.py",
     ),
 }  # fmt: skip
 EACH: Final = 11

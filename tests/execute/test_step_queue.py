@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.execute.doer import Underway
-from gpuops.execute.lanes import Lanes
+from gpuops.execute.step_executor import StepInFlight
+from gpuops.execute.step_queue import StepQueue
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave
@@ -33,16 +33,16 @@ def test_the_tightest_limit_tells_how_many_are_sent(limits: Limits, numbers: lis
     world = small_world()
     world.set("vm-1", datastores=("ds-2",))
     inventory = world.snapshot()
-    lanes = Lanes(Plan(waves=(Wave("suspend", STEPS),)), limits)
+    queue = StepQueue(Plan(waves=(Wave("suspend", STEPS),)), limits)
     sent = []
-    while lanes.unended:
-        ready = lanes.ready(inventory)
+    while queue.unended:
+        ready = queue.ready(inventory)
         for waiting in ready:
-            lanes.launch(waiting, Underway("op", waiting.step, TaskRef("task"), START))
+            queue.launch(waiting, StepInFlight("op", waiting.step, TaskRef("task"), START))
         sent.append(len(ready))
-        assert lanes.ready(inventory) == [], "nothing more, until one of these has landed"
-        for flight in tuple(lanes.flights):
-            lanes.land(flight)
+        assert queue.ready(inventory) == [], "nothing more, until one of these has landed"
+        for flight in tuple(queue.flights):
+            queue.land(flight)
     assert sent == numbers
 
 
@@ -51,12 +51,12 @@ def test_starts_on_a_host_keep_the_order_of_the_plan() -> None:
     inventory = small_world().snapshot()
     host, marker = inventory.vm("vm-91").host, SetAttribute("vm-91", "marker", "x")
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
-    lanes = Lanes(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
-    [marking] = lanes.ready(inventory)
-    lanes.launch(marking, Underway("op", marker, TaskRef("task"), START))
-    assert lanes.ready(inventory) == [], "the first waits for its marker, the second for the first"
-    lanes.end(lanes.land(lanes.flights[0]))
-    assert [waiting.step for waiting in lanes.ready(inventory)] == [first, second]
+    queue = StepQueue(Plan(waves=(Wave("mark", (marker,)), Wave("start", (first, second)))), PLENTY)
+    [marking] = queue.ready(inventory)
+    queue.launch(marking, StepInFlight("op", marker, TaskRef("task"), START))
+    assert queue.ready(inventory) == [], "the first waits for its marker, the second for the first"
+    queue.end(queue.land(queue.flights[0]))
+    assert [waiting.step for waiting in queue.ready(inventory)] == [first, second]
 
 
 def test_a_start_that_is_tried_again_waits_for_none_that_comes_later() -> None:
@@ -64,14 +64,14 @@ def test_a_start_that_is_tried_again_waits_for_none_that_comes_later() -> None:
     inventory = small_world().snapshot()
     host = inventory.vm("vm-91").host
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
-    lanes = Lanes(Plan(waves=(Wave("start", (first,)), Wave("start", (second,)))), PLENTY)
-    [starting] = lanes.ready(inventory)
-    lanes.again(starting, 20.0)
-    assert lanes.ready(inventory) == [], "the first rests"
-    lanes.spend(20.0)
-    assert [waiting.step for waiting in lanes.ready(inventory)] == [first]
-    lanes.end(starting)
-    assert [waiting.step for waiting in lanes.ready(inventory)] == [second]
+    queue = StepQueue(Plan(waves=(Wave("start", (first,)), Wave("start", (second,)))), PLENTY)
+    [starting] = queue.ready(inventory)
+    queue.again(starting, 20.0)
+    assert queue.ready(inventory) == [], "the first rests"
+    queue.spend(20.0)
+    assert [waiting.step for waiting in queue.ready(inventory)] == [first]
+    queue.end(starting)
+    assert [waiting.step for waiting in queue.ready(inventory)] == [second]
 
 
 def test_on_the_way_back_no_start_waits_for_another() -> None:
@@ -79,6 +79,6 @@ def test_on_the_way_back_no_start_waits_for_another() -> None:
     inventory = small_world().snapshot()
     host = inventory.vm("vm-91").host
     first, second = PowerOnVm("vm-91", host), PowerOnVm("vm-92", host)
-    lanes = Lanes(Plan(waves=(Wave("start", (first, second)),)), PLENTY, returning=True)
-    lanes.again(lanes.waiting[0], 20.0)
-    assert [waiting.step for waiting in lanes.ready(inventory)] == [second]
+    queue = StepQueue(Plan(waves=(Wave("start", (first, second)),)), PLENTY, returning=True)
+    queue.again(queue.waiting[0], 20.0)
+    assert [waiting.step for waiting in queue.ready(inventory)] == [second]

@@ -14,10 +14,10 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
-from gpuops.execute.half import Half
-from gpuops.execute.patience import FIRST_S, Patience
 from gpuops.execute.rotation import rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.vcenter_wait import FIRST_S, VcenterWait
 from gpuops.model.rotation import Policy
 from gpuops.model.target import Secret, Target
 from gpuops.plan.core.outcome import Report
@@ -39,10 +39,10 @@ class Watched:
     pauses: list[float] = field(default_factory=list)
     policy: Policy = POLICY
 
-    def run(self, half: Half) -> Report:
+    def run(self, kind: RunKind) -> Report:
         world = self.night.world
         site = Site(SmallVcenter(world), self.night.state_dir, world.tick, pause=self.pause, say=self.said.append)
-        return rotate(half, self.policy, site, apply=True, consent=agreed)
+        return rotate(kind, self.policy, site, apply=True, consent=agreed)
 
     def pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -66,10 +66,10 @@ def watched(tmp_path: Path) -> Watched:
 
 
 def test_it_goes_on_when_vcenter_is_back(watched: Watched) -> None:
-    watched.night.run(Half.NIGHT)
+    watched.night.run(RunKind.NIGHT)
     watched.night.world.now = MORNING
     watched.down_from(ResumeVm, minutes=25)
-    assert watched.run(Half.DAY).exit_code == 0
+    assert watched.run(RunKind.DAY).exit_code == 0
     morning_is_good(watched.night)
     first, *still, last = watched.said
     assert first == "nothing answers: waiting for vCenter until 2026-11-21 07:00 UTC"
@@ -86,55 +86,55 @@ def test_whose_work_had_less_time_is_said_after_an_outage_too(watched: Watched) 
     watched.policy = parse_policy(
         POLICY_TEXT.replace("{vm: ml-01}", "{vm: ml-01, checkpoint: {grace_s: 3600}}"), "small"
     )
-    watched.run(Half.NIGHT)
+    watched.run(RunKind.NIGHT)
     watched.night.world.now = MORNING
     watched.down_from(ResumeVm, minutes=5)
-    report = watched.run(Half.DAY)
+    report = watched.run(RunKind.DAY)
     [warning] = report.plan.warnings
     assert re.fullmatch(r"ml-01: \d+ s to keep its work, not 3600: it is late", warning)
     morning_is_good(watched.night)
 
 
 def test_it_gives_up_an_hour_after_its_desktops_were_due(watched: Watched) -> None:
-    watched.night.run(Half.NIGHT)
+    watched.night.run(RunKind.NIGHT)
     watched.night.world.now = MORNING
     watched.down_from(ResumeVm, minutes=24 * 60)
     with pytest.raises(NotConnected):
-        watched.run(Half.DAY)
+        watched.run(RunKind.DAY)
     gave_up = watched.night.world.now
     assert timedelta(hours=1) <= gave_up - DUE < timedelta(hours=1, minutes=2)
     with pytest.raises(NotConnected):
-        watched.run(Half.DAY)
+        watched.run(RunKind.DAY)
     assert watched.night.world.now - gave_up < timedelta(minutes=1), "by then it waits no more"
     watched.night.world.down_until = None
-    assert watched.run(Half.DAY).exit_code == 0
+    assert watched.run(RunKind.DAY).exit_code == 0
     morning_is_good(watched.night)
 
 
 def test_a_vcenter_that_comes_and_goes_is_not_asked_more_often_nor_told_of_more_often(watched: Watched) -> None:
-    watched.night.run(Half.NIGHT)
+    watched.night.run(RunKind.NIGHT)
     world = watched.night.world
     world.now, world.unreachable_for = MORNING, ResumeVm
     with pytest.raises(NotConnected):
-        watched.run(Half.DAY)
+        watched.run(RunKind.DAY)
     assert len(watched.pauses) < 100
     assert len(watched.said) <= 2 * 10
     world.unreachable_for = None
-    assert watched.run(Half.DAY).exit_code == 0
+    assert watched.run(RunKind.DAY).exit_code == 0
     morning_is_good(watched.night)
 
 
 def test_a_night_does_not_wait(watched: Watched) -> None:
     watched.down_from(SuspendVm, minutes=5)
     with pytest.raises(NotConnected):
-        watched.run(Half.NIGHT)
+        watched.run(RunKind.NIGHT)
     assert (watched.pauses, watched.said) == ([], [])
 
 
 @pytest.mark.parametrize("refused", [LoginRefused("the password was changed"), NotTrusted("another certificate")])
 def test_what_waiting_does_not_mend_is_not_tried_again(watched: Watched, refused: NotConnected) -> None:
     world, tries = watched.night.world, 0
-    patience = Patience(None, world.tick, watched.pause, watched.said.append)
+    patience = VcenterWait(None, world.tick, watched.pause, watched.said.append)
 
     def attempt() -> None:
         nonlocal tries
@@ -166,7 +166,7 @@ def test_what_is_waited_for(watched: Watched, error: Exception, waited_for: bool
         if not next(answers):
             raise connection_error(target, error)
 
-    patience = Patience(None, watched.night.world.tick, watched.pause, watched.said.append)
+    patience = VcenterWait(None, watched.night.world.tick, watched.pause, watched.said.append)
     if waited_for:
         patience.reached(attempt)
     else:

@@ -1,4 +1,4 @@
-"""What the doer needs of a vCenter: read, submit one step, wait for many. `vsphere` implements it."""
+"""What the executor needs of a vCenter: read, submit one step, wait for many. `vsphere` implements it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuops.plan.vm.clone import NewClone
 
 
 class Vcenter(Protocol):
-    """The one seam between the doer and the wire. Every method raises only errors of the gpuops tree."""
+    """The one seam between the executor and the wire. Every method raises only errors of the gpuops tree."""
 
     @property
     def uuid(self) -> str:

@@ -9,14 +9,14 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, UsageError
-from gpuops.execute.foresight import foresee
-from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.lock import locked
+from gpuops.execute.night_preview import preview
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site
-from gpuops.execute.skipping import skip_next
+from gpuops.execute.skip_night import skip_next
 from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
 from tests.execute.nights import POLICY, POLICY_TEXT, Night
@@ -40,12 +40,12 @@ def skip(night: Night, *, undo: bool = False, policy: Policy = POLICY) -> tuple[
 def test_the_open_night_that_has_taken_nothing_is_the_next_one(night: Night) -> None:
     assert skip(night) == ("2026-11-20", True)
     assert skip(night) == ("2026-11-20", False)
-    report = night.run(Half.NIGHT)
+    report = night.run(RunKind.NIGHT)
     assert (report.exit_code, report.plan.steps, night.world.requests) == (0, (), [])
     assert report.plan.because == (
         "night 2026-11-20 is skipped, as somebody said: gpuops rotate skip-next --undo takes that back",
     )
-    assert foresee(POLICY, site(night), None).night_plan.skipped
+    assert preview(POLICY, site(night), None).night_plan.skipped
     assert status(site(night), POLICY).skipped == ("2026-11-20",)
 
 
@@ -53,41 +53,41 @@ def test_the_night_after_it_is_taken(night: Night) -> None:
     skip(night)
     night.world.now += timedelta(days=1)
     assert status(site(night), POLICY).skipped == ()
-    assert night.run(Half.NIGHT).changed
+    assert night.run(RunKind.NIGHT).changed
 
 
 def test_undo_takes_it_after_all(night: Night) -> None:
     skip(night)
     assert skip(night, undo=True) == ("2026-11-20", True)
     assert skip(night, undo=True) == ("2026-11-20", False)
-    assert night.run(Half.NIGHT).changed
+    assert night.run(RunKind.NIGHT).changed
 
 
-@pytest.mark.parametrize("half", [None, Half.DAY])
-def test_a_night_that_has_taken_something_is_not_skipped_any_more(night: Night, half: Half | None) -> None:
-    night.run(Half.NIGHT)
-    if half is not None:
-        night.run(half)
+@pytest.mark.parametrize("kind", [None, RunKind.DAY])
+def test_a_night_that_has_taken_something_is_not_skipped_any_more(night: Night, kind: RunKind | None) -> None:
+    night.run(RunKind.NIGHT)
+    if kind is not None:
+        night.run(kind)
     assert skip(night) == ("2026-11-21", True)
-    assert night.run(Half.DAY).exit_code == 0
+    assert night.run(RunKind.DAY).exit_code == 0
 
 
 def test_a_morning_is_never_skipped(night: Night) -> None:
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     skip(night)
     night.world.now += timedelta(days=1)
-    assert night.run(Half.DAY).changed
+    assert night.run(RunKind.DAY).changed
 
 
 def test_another_policy_is_not_meant(night: Night) -> None:
     skip(night, policy=parse_policy(POLICY_TEXT.replace("name: small", "name: other"), "other"))
-    assert night.run(Half.NIGHT).changed
+    assert night.run(RunKind.NIGHT).changed
 
 
 def test_a_policy_without_a_window_has_no_next_night(night: Night) -> None:
     with pytest.raises(UsageError, match="small: a policy without a window has no next night"):
         skip(night, policy=parse_policy(POLICY_TEXT.replace("window:", "# window:"), "always"))
-    assert night.run(Half.NIGHT).changed
+    assert night.run(RunKind.NIGHT).changed
 
 
 def test_nothing_is_skipped_under_the_feet_of_a_run(night: Night) -> None:

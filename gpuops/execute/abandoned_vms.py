@@ -1,4 +1,4 @@
-"""Given up: what a person gave up, as the journal has it beside what vCenter shows."""
+"""What people gave up for good, as the journal has it, compared with what vCenter shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def still_given_up(journal: Journal | None, site: Site, inventory: Inventory | N
     return missed(given, inventory or site.vcenter.inventory()) if given else ()
 
 
-def note_who_is_back(journal: Journal, inventory: Inventory) -> None:
+def note_returned(journal: Journal, inventory: Inventory) -> None:
     """Lets go of those that are back."""
     back = [each for each in journal.given_up() if is_back(each, inventory)]
     if back:

@@ -1,4 +1,4 @@
-"""Abandoning: one VM of a night, given up by a person: no morning waits for it any more.
+"""Gives up one VM of a night for good: no return waits for it any more. `gpuops rotate abandon` calls it.
 
 It is written into the journal and nothing is asked of vCenter: it is for what cannot be brought back.
 """
@@ -11,10 +11,10 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Refused
-from gpuops.execute.given_up import note_who_is_back
-from gpuops.execute.half import Half
+from gpuops.execute.abandoned_vms import note_returned
 from gpuops.execute.journal import Journal
 from gpuops.execute.originals import Originals
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.journal import GivenUp, Thing
@@ -35,17 +35,17 @@ def abandon_vm(
     holds such a VM, Locked while a run is at it.
     """
     inventory = site.vcenter.inventory()
-    with site.remembering(inventory.vcenter) as seen:
+    with site.journal_to_read(inventory.vcenter) as seen:
         found, _ = _found(seen, name, inventory, policy, site.clock())
     if found.already or not apply:
         return replace(found, applied=apply)
     consent(found)
-    with site.changing(inventory.vcenter, alone=True) as journal:
+    with site.locked_journal(inventory.vcenter, alone=True) as journal:
         found, marked = _found(journal, name, inventory, policy, site.clock())
         if marked is not None:
             Originals(journal).adopt(marked)
         journal.give_up(found.things)
-        note_who_is_back(journal, inventory)
+        note_returned(journal, inventory)
         return replace(found, applied=True)
 
 
@@ -63,7 +63,7 @@ def _found(
     if journal is not None and (before := next((each for each in meant if each.given_up), None)) is not None:
         given = journal.book.given_up[before.vm]
         return Abandonment((given,), (f"it was given up at {given.at:%Y-%m-%d %H:%M %Z}",), already=True), None
-    text = journal.last_policy(Half.NIGHT) if journal is not None else None
+    text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
     if policy is None and text:
         policy = parse_policy(text, "the journal", accepted_before=True)
     marked = [each for each in by_marker(policy, inventory) if _is_called(each, name, inventory)]

@@ -11,13 +11,13 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
-from gpuops.execute.doer import Underway
 from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.resume import foresee, settle_open
+from gpuops.execute.resume import settle_in_snapshot, settle_open
 from gpuops.execute.site import catalog_of
-from gpuops.execute.vm_doer import FRESH, LOOK_S, VmDoer
+from gpuops.execute.step_executor import StepInFlight
+from gpuops.execute.step_queue import HUNG_S
+from gpuops.execute.vm_executor import FRESH, LOOK_S, VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool
@@ -65,8 +65,8 @@ def do(world: World, journal: Journal) -> Do:
     def run(*waves: tuple[Step, ...], limits: Limits = LIMITS, guard: Guard | None = NIGHT) -> tuple[Outcome, ...]:
         plan = Plan(waves=tuple(Wave(str(number), steps) for number, steps in enumerate(waves)))
         run_ = journal.begin("test")
-        doer = VmDoer(SmallVcenter(world), journal, run_, world.snapshot(), guard=guard)
-        return execute(plan, doer, limits, lambda outcome: None)
+        executor = VmExecutor(SmallVcenter(world), journal, run_, world.snapshot(), guard=guard)
+        return execute(plan, executor, limits, lambda outcome: None)
 
     return run
 
@@ -245,7 +245,7 @@ def test_an_ml_vm_that_somebody_else_started_just_before_is_not_the_nights(world
     world.on_submit = lambda step: world._set_power("vm-91", PowerState.ON)
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
-    [outcome] = execute(plan, VmDoer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+    [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
     assert journal.book.takes["2026-11-20", "vm-91"] == 0
     assert journal.setbacks()["2026-11-20"].failed == 0, "nothing went wrong"
@@ -273,11 +273,11 @@ def test_what_vcenter_refused_just_before_it_went_away_did_not_happen(
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     with pytest.raises(NotConnected):
-        execute(plan, VmDoer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+        execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
     world.now += timedelta(minutes=5)
     world._set_power("vm-91", PowerState.ON)
     assert journal.open_intents(night) == ()
-    assert settle_open(VmDoer(SmallVcenter(world), journal, night, world.snapshot()), timeout_s=60) == ()
+    assert settle_open(VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), timeout_s=60) == ()
     assert journal.book.takes["2026-11-20", "vm-91"] == 0
 
 
@@ -298,7 +298,7 @@ def test_what_is_refused_once_more_may_have_happened_the_first_time(world: World
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
     vcenter = SmallVcenter(world)
     with pytest.raises(NotConnected):
-        execute(plan, VmDoer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+        execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert [intent.step for intent in journal.open_intents(night)] == [PowerOnVm("vm-91", "host-1")]
 
 
@@ -323,7 +323,7 @@ def test_who_starts_an_ml_vm_while_it_is_asked_for_keeps_it(world: World, journa
     world.on_submit = start
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
-    [outcome] = execute(plan, VmDoer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+    [outcome] = execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, outcome.reason) == (Verdict.ALREADY, "somebody else started it just before")
     assert journal.book.takes["2026-11-20", "vm-91"] == 0
 
@@ -352,9 +352,9 @@ def test_an_ml_vm_found_running_when_its_task_is_forgotten_is_whose_the_task_his
         assert theirs is not None
         world.finish(theirs)
     world.forgotten = True
-    foreseen = foresee(vcenter, journal.open_intents(night), world.snapshot(), CATALOG)
+    foreseen = settle_in_snapshot(vcenter, journal.open_intents(night), world.snapshot(), CATALOG)
     assert foreseen.undone == (frozenset() if verdict is Verdict.DONE else {"vm-91"}), "a dry run says the same"
-    [outcome] = settle_open(VmDoer(vcenter, journal, night, world.snapshot()), timeout_s=60)
+    [outcome] = settle_open(VmExecutor(vcenter, journal, night, world.snapshot()), timeout_s=60)
     assert outcome.verdict is verdict
     assert journal.book.takes["2026-11-20", "vm-91"] == (verdict is Verdict.DONE)
 
@@ -379,7 +379,7 @@ def test_whose_an_ml_vm_is_of_which_the_nights_own_start_failed(world: World, jo
     vcenter = SmallVcenter(world, comes_up)
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
-    [outcome] = execute(plan, VmDoer(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
+    [outcome] = execute(plan, VmExecutor(vcenter, journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert outcome.verdict is (Verdict.ALREADY if somebody else Verdict.DONE)
     assert journal.book.takes["2026-11-20", "vm-91"] == (not somebody)
 
@@ -399,7 +399,7 @@ def test_an_ml_vm_found_running_by_a_second_request_is_the_nights(world: World, 
     world.on_submit = started_late
     night = journal.begin("night", night="2026-11-20")
     plan = Plan(waves=(Wave("start", (PowerOnVm("vm-91", "host-1"),)),))
-    [outcome] = execute(plan, VmDoer(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
+    [outcome] = execute(plan, VmExecutor(SmallVcenter(world), journal, night, world.snapshot()), LIMITS, lambda _: None)
     assert (outcome.verdict, len(asked)) == (Verdict.DONE, 2)
     assert journal.book.takes["2026-11-20", "vm-91"] == 1
 
@@ -455,9 +455,9 @@ def test_what_a_guest_holds_is_never_discarded(
 def test_another_vm_under_the_same_id_is_not_touched(world: World, journal: Journal) -> None:
     planned = world.snapshot()
     world.set("vm-1", instance_uuid="other")
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), planned)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), planned)
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"),)),))
-    [outcome] = execute(plan, doer, Limits(), lambda outcome: None)
+    [outcome] = execute(plan, executor, Limits(), lambda outcome: None)
     assert outcome.verdict is Verdict.SKIPPED
     assert "another VM" in outcome.reason
 
@@ -505,8 +505,8 @@ def test_a_start_that_hangs_holds_up_a_night_and_no_return(world: World, journal
     began = world.now
     world.on_submit = lambda step: sent.append((world.now - began).total_seconds())
     plan: Plan = Plan((Wave("first", (PowerOnVm("vm-91"),)), Wave("then", (ResumeVm("vm-1"),))))
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
-    execute(plan, doer, Limits(step_timeout_s=900), lambda outcome: None, returning=returning)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    execute(plan, executor, Limits(step_timeout_s=900), lambda outcome: None, returning=returning)
     assert (sent[1] < HUNG_S + 60) == returning
 
 
@@ -544,7 +544,7 @@ def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world:
     [run] = journal.open_runs(["test"])
     [intent] = journal.open_intents(run)
     assert intent.state is IntentState.INTENT
-    [outcome] = settle_open(VmDoer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
     assert outcome.verdict is Verdict.FAILED
     assert "did not reach vCenter" in outcome.reason
     assert journal.open_intents(run) == ()
@@ -553,8 +553,8 @@ def test_a_lost_vcenter_leaves_the_run_open_and_resume_settles_it(do: Do, world:
 def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(world: World, journal: Journal) -> None:
     """A task that hangs takes half an hour of waiting: whoever starts the other VM meanwhile is not the cut-off run."""
     run = journal.begin("test")
-    doer = VmDoer(SmallVcenter(world), journal, run, world.snapshot())
-    assert isinstance(doer.begin(PowerOnVm("vm-91", "host-1")), Underway)
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot())
+    assert isinstance(executor.begin(PowerOnVm("vm-91", "host-1")), StepInFlight)
     journal.intend(run, PowerOnVm("vm-92", "host-2"), world.snapshot())
 
     def somebody_starts_it(name: str) -> None:
@@ -562,7 +562,7 @@ def test_what_never_reached_vcenter_is_known_before_another_task_is_waited_for(w
             world.set("vm-92", power=PowerState.ON)
 
     vcenter = SmallVcenter(world, somebody_starts_it)
-    outcomes = settle_open(VmDoer(vcenter, journal, run, world.snapshot()), timeout_s=1800)
+    outcomes = settle_open(VmExecutor(vcenter, journal, run, world.snapshot()), timeout_s=1800)
     assert world.power("ml-02") is PowerState.ON
     [never] = [outcome for outcome in outcomes if outcome.step.vm == "vm-92"]
     assert (never.verdict, never.reason) == (
@@ -579,7 +579,7 @@ def test_what_may_have_been_done_before_a_run_was_cut_off_is_not_called_failed(
     run = journal.begin("test")
     journal.intend(run, SuspendVm("vm-1"), world.snapshot())
     world.set("vm-1", power=power)
-    [outcome] = settle_open(VmDoer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
     assert (outcome.verdict, outcome.reason) == (
         Verdict.UNKNOWN,
         "the run was cut off before it was seen to end; vCenter shows no task of it",
@@ -589,8 +589,8 @@ def test_what_may_have_been_done_before_a_run_was_cut_off_is_not_called_failed(
 def test_progress_is_told_step_by_step(world: World, journal: Journal) -> None:
     told: list[Outcome] = []
     plan = Plan(waves=(Wave("", (SuspendVm("vm-1"), SuspendVm("vm-2"))),))
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
-    assert execute(plan, doer, Limits(), told.append) == tuple(told)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    assert execute(plan, executor, Limits(), told.append) == tuple(told)
 
 
 def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, journal: Journal) -> None:
@@ -600,17 +600,17 @@ def test_who_counts_towards_a_floor_is_looked_at_pool_by_pool(world: World, jour
         Pool("second", Selector(name="desktop-0[34]"), IdleRule(500), parked=True, floor=1),
     )
     guard = Guard(Policy("small", pools), StepCounts(4), CATALOG)
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     world.now += 2 * FRESH
-    doer.look(["vm-1"])  # vCenter's time is known now
+    executor.look(["vm-1"])  # vCenter's time is known now
     for ref in ("vm-2", "vm-4"):
-        world.set(ref, name=f"{doer.planned.vm(ref).name}-renamed")
-    doer.look_before([SuspendVm("vm-1")])
-    doer.look_before([SetAttribute("vm-3", "gpuops.rotation", "x")])
-    assert doer.inventory.vm("vm-2").name == "desktop-02-renamed"
-    assert doer.inventory.vm("vm-4").name == "desktop-04"
-    doer.look_before([SuspendVm("vm-3")])
-    assert doer.inventory.vm("vm-4").name == "desktop-04-renamed"
+        world.set(ref, name=f"{executor.planned.vm(ref).name}-renamed")
+    executor.look_before([SuspendVm("vm-1")])
+    executor.look_before([SetAttribute("vm-3", "gpuops.rotation", "x")])
+    assert executor.inventory.vm("vm-2").name == "desktop-02-renamed"
+    assert executor.inventory.vm("vm-4").name == "desktop-04"
+    executor.look_before([SuspendVm("vm-3")])
+    assert executor.inventory.vm("vm-4").name == "desktop-04-renamed"
 
 
 def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(world: World, journal: Journal) -> None:
@@ -620,13 +620,13 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
         world.set(ref, power=PowerState.SUSPENDED)
     pool = Pool("all", Selector(name="desktop-*"), IdleRule(500), parked=True)
     guard = Guard(Policy("small", (pool,)), StepCounts(4), CATALOG, taken=taken)
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=guard)
     for ref in taken:
         world.set(ref, power=PowerState.ON)
     world.now += 2 * FRESH
-    doer.look(["vm-1"])  # vCenter's time is known now
-    doer.look_before([SuspendVm("vm-1")])
-    outcome = doer.begin(SuspendVm("vm-1"))
+    executor.look(["vm-1"])  # vCenter's time is known now
+    executor.look_before([SuspendVm("vm-1")])
+    outcome = executor.begin(SuspendVm("vm-1"))
     assert isinstance(outcome, Outcome)
     assert (outcome.verdict, outcome.reason) == (
         Verdict.SKIPPED,
@@ -637,15 +637,15 @@ def test_desktops_that_wake_up_while_the_night_goes_on_stop_it_in_their_pool(wor
 
 def test_each_of_several_is_looked_at_when_those_before_it_were_sent(world: World, journal: Journal) -> None:
     """Whatever the clocks of this machine say: one that stood still in between has sent one request at most."""
-    doer = VmDoer(
+    executor = VmExecutor(
         SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: 0
     )
-    doer.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
+    executor.look_before([SuspendVm("vm-1"), SuspendVm("vm-2")])
     looks = world.looks
-    assert isinstance(doer.begin(SuspendVm("vm-1")), Underway)
+    assert isinstance(executor.begin(SuspendVm("vm-1")), StepInFlight)
     assert world.looks == looks, "one look is enough for one"
     world.set("vm-2", cpu_usage_mhz=5200)
-    outcome = doer.begin(SuspendVm("vm-2"))
+    outcome = executor.begin(SuspendVm("vm-2"))
     assert isinstance(outcome, Outcome)
     assert (outcome.verdict, outcome.reason) == (Verdict.SKIPPED, "uses 5200 MHz, idle is below 500")
 
@@ -654,11 +654,11 @@ def test_each_of_several_is_looked_at_when_those_before_it_were_sent(world: Worl
 def test_a_look_that_grew_old_is_made_again(world: World, journal: Journal, passed_s: float) -> None:
     passed = [0.0]
     run = journal.begin("test")
-    doer = VmDoer(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0])
-    doer.look_before([SuspendVm("vm-1")])
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0])
+    executor.look_before([SuspendVm("vm-1")])
     world.set("vm-1", cpu_usage_mhz=5200)
     passed[0] += passed_s
-    outcome = doer.begin(SuspendVm("vm-1"))
+    outcome = executor.begin(SuspendVm("vm-1"))
     assert isinstance(outcome, Outcome) is (passed_s > LOOK_S), "what began a moment ago is not seen by anybody"
 
 
@@ -667,7 +667,7 @@ def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
 ) -> None:
     """A disk may take its time, and a PostgreSQL server more of it."""
     passed = [0.0]
-    doer = VmDoer(
+    executor = VmExecutor(
         SmallVcenter(world), journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0]
     )
     written = journal.intend
@@ -678,12 +678,12 @@ def test_a_desktop_whose_user_came_while_the_journal_was_written_is_left_alone(
         return written(run, step, inventory)
 
     mocker.patch.object(journal, "intend", slowly)
-    doer.look_before([SuspendVm("vm-1")])
-    outcome = doer.begin(SuspendVm("vm-1"))
+    executor.look_before([SuspendVm("vm-1")])
+    outcome = executor.begin(SuspendVm("vm-1"))
     assert isinstance(outcome, Outcome)
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "uses 5200 MHz, idle is below 500")
     assert world.requests == []
-    assert journal.open_intents(doer.run) == ()
+    assert journal.open_intents(executor.run) == ()
 
 
 def test_a_desktop_that_cannot_be_looked_at_in_time_is_left_alone(
@@ -691,7 +691,9 @@ def test_a_desktop_that_cannot_be_looked_at_in_time_is_left_alone(
 ) -> None:
     passed = [0.0]
     vcenter = SmallVcenter(world)
-    doer = VmDoer(vcenter, journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0])
+    executor = VmExecutor(
+        vcenter, journal, journal.begin("test"), world.snapshot(), guard=NIGHT, passed_s=lambda: passed[0]
+    )
     observe = vcenter.observe
 
     def slowly(inventory: Inventory, vms: Collection[str]) -> Inventory:
@@ -699,8 +701,8 @@ def test_a_desktop_that_cannot_be_looked_at_in_time_is_left_alone(
         return observe(inventory, vms)
 
     mocker.patch.object(vcenter, "observe", slowly)
-    doer.look_before([SuspendVm("vm-1")])
-    outcome = doer.begin(SuspendVm("vm-1"))
+    executor.look_before([SuspendVm("vm-1")])
+    outcome = executor.begin(SuspendVm("vm-1"))
     assert isinstance(outcome, Outcome)
     assert outcome.reason == "what was read of it was more than 30 s old before it could be sent, 2 times"
     assert world.requests == []
@@ -738,20 +740,20 @@ def test_without_a_rule_no_desktop_is_suspended(world: World, do: Do) -> None:
 
 
 def test_an_observation_never_replaces_the_plan(world: World, journal: Journal) -> None:
-    doer = VmDoer(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
-    before = doer.planned
+    executor = VmExecutor(SmallVcenter(world), journal, journal.begin("test"), world.snapshot())
+    before = executor.planned
     world.set("vm-1", name="renamed")
-    doer.look(["vm-1"])
-    assert doer.planned is before
-    assert doer.inventory.vm("vm-1").name == "renamed"
-    assert doer.inventory.vm("vm-2") == replace(before.vm("vm-2"))
+    executor.look(["vm-1"])
+    assert executor.planned is before
+    assert executor.inventory.vm("vm-1").name == "renamed"
+    assert executor.inventory.vm("vm-2") == replace(before.vm("vm-2"))
 
 
 def test_the_task_of_a_request_is_on_disk_as_soon_as_it_is_known(world: World, journal: Journal) -> None:
     run = journal.begin("test")
-    doer = VmDoer(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT)
-    underway = doer.begin(SuspendVm("vm-1"))
-    assert isinstance(underway, Underway)
+    executor = VmExecutor(SmallVcenter(world), journal, run, world.snapshot(), guard=NIGHT)
+    underway = executor.begin(SuspendVm("vm-1"))
+    assert isinstance(underway, StepInFlight)
     [intent] = journal.open_intents(run)
     assert (intent.state, intent.task) == (IntentState.SUBMITTED, underway.task and underway.task.ref)
 
@@ -761,6 +763,6 @@ def test_resume_finds_an_effect_whose_task_vcenter_forgot(world: World, journal:
     step = SuspendVm("vm-1")
     op_id = journal.intend(run, step, world.snapshot())
     assert world.apply(op_id, step) is None
-    [outcome] = settle_open(VmDoer(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
+    [outcome] = settle_open(VmExecutor(SmallVcenter(world), journal, run, world.snapshot()), timeout_s=60)
     assert (outcome.verdict, outcome.reason) == (Verdict.DONE, "found done after the run was cut off")
     assert journal.open_intents(run) == ()

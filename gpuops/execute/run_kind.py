@@ -1,4 +1,4 @@
-"""Half: night or day of a rotation, and which runs of them did not end."""
+"""The kinds of run of a rotation (night, day, restore), and which runs of them did not end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder
 
 
-class Half(StrEnum):
+class RunKind(StrEnum):
     """The two halves of a rotation; their names are kept in journals."""
 
     NIGHT = "rotate night"
@@ -22,7 +22,7 @@ class Half(StrEnum):
     """Some VMs of a morning, at any hour: what it did not return is still of the night."""
 
 
-HALVES = tuple(Half)
+ROTATION_RUNS = tuple(RunKind)
 RESUME: Final = "gpuops rotate resume"
 CUT_OFF_HINT: Final = f"{RESUME} finishes it, or gpuops rotate day"
 """What ends a night or a morning that was cut off."""
@@ -34,19 +34,19 @@ def left_open_runs(journal: Journal | None, site: Site) -> tuple[LockHolder | No
     A run holds the lock from its first line in the journal to its last: one that is open before and after a moment in
     which nobody held it was cut off.
     """
-    runs = journal.open_runs(HALVES) if journal else ()
+    runs = journal.open_runs(ROTATION_RUNS) if journal else ()
     holder = rotating(site.state_dir, site.vcenter.uuid)
     if journal is None or holder is not None or not runs:
         return holder, runs
-    still_open = {run.id for run in journal.open_runs(HALVES)}
+    still_open = {run.id for run in journal.open_runs(ROTATION_RUNS)}
     return None, tuple(run for run in runs if run.id in still_open)
 
 
-def morning_first(half: Half, left_open: Sequence[Run]) -> None:
+def morning_first(kind: RunKind, left_open: Sequence[Run]) -> None:
     """A night is not begun over a return that was cut off: it would take anew what that one has not returned."""
-    cut_off = next((run for run in left_open if run.kind != Half.NIGHT), None)
-    if half is Half.NIGHT and cut_off is not None:
-        what = "morning" if cut_off.kind == Half.DAY else "restore"
+    cut_off = next((run for run in left_open if run.kind != RunKind.NIGHT), None)
+    if kind is RunKind.NIGHT and cut_off is not None:
+        what = "morning" if cut_off.kind == RunKind.DAY else "restore"
         raise Refused(
             f"the {what} that began at {cut_off.started:%Y-%m-%d %H:%M %Z} did not end",
             hint=CUT_OFF_HINT,

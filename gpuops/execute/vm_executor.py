@@ -1,4 +1,4 @@
-"""Steps of VMs: when they are looked at anew, what speaks against them, and what of them may be asked for twice.
+"""Executes steps of VMs: when a VM is looked at anew, what speaks against a step, and what may be sent twice.
 
 What makes a desktop give up its GPUs goes by a look of its own, made when everything before it had been sent. So a
 machine that stands still, its clocks with it, sends at most one such request on what it saw before; and where the lease
@@ -17,10 +17,10 @@ from typing import Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, Trouble
-from gpuops.execute.doer import STATES, Doer, Underway
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.leases import NO_LEASE, Under
-from gpuops.execute.port import Vcenter
+from gpuops.execute.lease_set import NO_LEASE, VmLeases
+from gpuops.execute.step_executor import STATES, StepExecutor, StepInFlight
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState
@@ -55,7 +55,7 @@ STATE_LAG_S = 30
 """A power state may lag behind the task that changed it; after so long it is called unknown."""
 
 
-class VmDoer(Doer[Step]):
+class VmExecutor(StepExecutor[Step]):
     """Sends steps of one run and says what became of them. `inventory` is the latest look."""
 
     def __init__(
@@ -66,7 +66,7 @@ class VmDoer(Doer[Step]):
         planned: Inventory,
         *,
         guard: Guard | None = None,
-        leases: Under = NO_LEASE,
+        leases: VmLeases = NO_LEASE,
         passed_s: Callable[[], float] = clock.passed_s,
         same_time: bool = False,
     ) -> None:
@@ -126,7 +126,7 @@ class VmDoer(Doer[Step]):
         self._company_at |= dict.fromkeys(stale, now)
         return guard.counted_vms(stale, self.inventory, self._ended)
 
-    def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | Underway:
+    def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | StepInFlight:
         """As any step is begun. What takes is looked at once more where the last look was a while ago, or where no look
         vouches for the lease any more; what takes a desktop, where anything was sent meanwhile.
 
@@ -239,7 +239,7 @@ class VmDoer(Doer[Step]):
         before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
         return before.change_version if before else None, now.change_version if now else None
 
-    def is_by_others(self, underway: Underway, error: GpuopsError | None) -> bool:
+    def is_by_others(self, underway: StepInFlight, error: GpuopsError | None) -> bool:
         """Whether a VM runs by a start that somebody else asked for: its task is theirs, or ours found it running."""
         step, task = underway.step, underway.task
         if not isinstance(step, PowerOnVm):

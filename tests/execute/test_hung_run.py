@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked
-from gpuops.execute import ending
-from gpuops.execute.half import Half
+from gpuops.execute import hung_run
 from gpuops.execute.lock import lock_path, locked, rotating
 from gpuops.execute.rotation import resume, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LockHolder
 from gpuops.plan.rotation.return_time import FINISHES_WITHIN, HANGS_AFTER, HANGS_AFTER_DUE, ends_at, holder_advice
@@ -63,16 +63,16 @@ def holding(
 @pytest.fixture
 def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Night:
     """After an evening; whoever does not end by himself is given a second."""
-    monkeypatch.setattr(ending, "GRACE_S", 1.0)
+    monkeypatch.setattr(hung_run, "GRACE_S", 1.0)
     night = Night(tmp_path / "state")
-    night.run(Half.NIGHT)
+    night.run(RunKind.NIGHT)
     return night
 
 
 def day(night: Night, said: list[str] | None = None) -> int:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
     site.say = (said if said is not None else []).append
-    return rotate(Half.DAY, POLICY, site, apply=True, consent=agreed).exit_code
+    return rotate(RunKind.DAY, POLICY, site, apply=True, consent=agreed).exit_code
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_process_that_has_the_number_of_the_holder_and_not_the_lock_is_left_al
 
 def test_a_resume_that_finds_a_run_under_way_says_what_to_do(night: Night) -> None:
     site = Site(SmallVcenter(night.world), night.state_dir, night.world.tick)
-    with site.changing("vc-uuid", alone=True) as journal:
+    with site.locked_journal("vc-uuid", alone=True) as journal:
         journal.begin("rotate night", night="2026-11-20", policy=POLICY.text)
     night.world.now = UNTIL + timedelta(minutes=1)
     with holding(night.state_dir) as hung, pytest.raises(Locked) as said:

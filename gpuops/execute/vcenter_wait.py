@@ -1,4 +1,4 @@
-"""Patience: a return waits for a vCenter that is away, and says so.
+"""Makes a return wait for a vCenter that cannot be reached, and tells the user so.
 
 Only what may end by itself is waited for: nothing that answers, a gateway without a vCenter behind it, a reply that
 breaks off. A login that is refused and a certificate that is not trusted are not: trying again locks accounts.
@@ -24,7 +24,7 @@ SAID_EVERY: Final = timedelta(minutes=10)
 
 
 @dataclass(slots=True)
-class Patience:
+class VcenterWait:
     """How one return waits. What it says is bounded, however often vCenter comes and goes: a line in ten minutes, and
     for each of them one when vCenter is back."""
 

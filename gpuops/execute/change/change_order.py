@@ -1,4 +1,4 @@
-"""Order: what a change is about, as the journal keeps it from before its first effect on: who goes on needs no more."""
+"""What a change is about, as the journal keeps it from before its first effect on, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ChangeOrder:
     """Which hosts are set to what, in which order, and how they are rebooted."""
 
     verb: str
@@ -43,7 +43,7 @@ class Order:
         return tuple(step for step in self.steps if step.host not in ended)
 
 
-def dump_order(order: Order) -> str:
+def dump_order(order: ChangeOrder) -> str:
     """The order as JSON."""
     window = order.rolling.window
     rolling = asdict(replace(order.rolling, window=None)) | {"window": window.name if window is not None else None}
@@ -61,14 +61,14 @@ def dump_order(order: Order) -> str:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"))
 
 
-def load_order(text: str) -> Order:
+def load_order(text: str) -> ChangeOrder:
     """The order that `dump_order` wrote. Raises StateDamaged."""
     try:
         body = json.loads(text)
         if body["format"] != _FORMAT:
             raise ValueError(body["format"])
         rolling = body["rolling"]
-        return Order(
+        return ChangeOrder(
             verb=body["verb"],
             steps=tuple(_host_step(each) for each in body["steps"]),
             names=dict(body["names"]),

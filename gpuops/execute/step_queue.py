@@ -1,4 +1,4 @@
-"""Lanes: which steps of a plan may be sent now, and how long those in flight have been.
+"""Decides which steps of a plan may be sent now, and knows how long those that were sent have been running.
 
 A step waits for all earlier waves of its own host and of its own VM. A marker, and an override of
 DRS, wait for their VM alone. ML VMs of one host start in the order of the plan, whichever is ready first: in that order
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuops.execute.doer import Underway
+from gpuops.execute.step_executor import StepInFlight
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.plan import Plan
@@ -40,7 +40,7 @@ _OF_MEMORY: Final = (SuspendVm, ResumeVm)
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingStep:
     """A step that has not ended, in the wave it came from."""
 
     wave: int
@@ -55,11 +55,11 @@ class Waiting:
 
 
 @dataclass(slots=True)
-class Flight:
+class SentStep:
     """A step that was sent: for `waiting`, or in its place."""
 
-    waiting: Waiting
-    underway: Underway
+    waiting: WaitingStep
+    underway: StepInFlight
     limit_s: float
     returning: bool = False
     waited_s: float = 0.0
@@ -78,25 +78,25 @@ class Flight:
 class _Starts:
     """The starts that are still to be sent, each after those of its host that come before it in the plan."""
 
-    def __init__(self, waiting: Iterable[Waiting], inventory: Inventory) -> None:
+    def __init__(self, waiting: Iterable[WaitingStep], inventory: Inventory) -> None:
         starts = (each for each in waiting if isinstance(each.step, PowerOnVm))
         self._host_of = {each.number: _host(each.step, inventory) for each in starts}
         self._left = defaultdict[str | None, list[int]](list)
         for number in sorted(self._host_of):
             self._left[self._host_of[number]].append(number)
 
-    def in_turn(self, waiting: Waiting) -> bool:
+    def in_turn(self, waiting: WaitingStep) -> bool:
         """Whether no other one comes before it."""
         number = waiting.number
         return number not in self._host_of or number == self._left[self._host_of[number]][0]
 
-    def sends(self, waiting: Waiting) -> None:
+    def sends(self, waiting: WaitingStep) -> None:
         """It is sent, and the next one of its host may follow at once."""
         if waiting.number in self._host_of:
             self._left[self._host_of[waiting.number]].remove(waiting.number)
 
 
-class Lanes:
+class StepQueue:
     """The steps of one plan that have not ended."""
 
     def __init__(self, plan: Plan, limits: Limits, *, returning: bool = False) -> None:
@@ -104,8 +104,8 @@ class Lanes:
         self._limits = limits
         self._returning = returning
         steps = ((wave, step) for wave, each in enumerate(plan.waves) for step in each.steps)
-        self.waiting = [Waiting(wave, number, step) for number, (wave, step) in enumerate(steps)]
-        self.flights: list[Flight] = []
+        self.waiting = [WaitingStep(wave, number, step) for number, (wave, step) in enumerate(steps)]
+        self.flights: list[SentStep] = []
 
     @property
     def unended(self) -> bool:
@@ -123,7 +123,7 @@ class Lanes:
         resting = [waiting.rest_s for waiting in self.waiting if waiting.rest_s]
         return max(1.0, min((*left, *resting)))
 
-    def ready(self, inventory: Inventory) -> list[Waiting]:
+    def ready(self, inventory: Inventory) -> list[WaitingStep]:
         """The next steps to send: so many in all, so many on one host, one on one VM."""
         active = [flight for flight in self.flights if not flight.hung]
         places = self._limits.in_flight - len(active)
@@ -137,7 +137,7 @@ class Lanes:
         first = self._first_waves((*(flight.waiting for flight in active), *self.waiting), inventory)
         starts = _Starts(() if self._returning else self.waiting, inventory)
         overridden = {_cluster(flight.step, inventory) for flight in active}
-        ready: list[Waiting] = []
+        ready: list[WaitingStep] = []
         for waiting in self.waiting:
             if len(ready) == places:
                 break
@@ -162,7 +162,7 @@ class Lanes:
             on_host[host] += 1
         return ready
 
-    def _first_waves(self, unended: Iterable[Waiting], inventory: Inventory) -> dict[str, int]:
+    def _first_waves(self, unended: Iterable[WaitingStep], inventory: Inventory) -> dict[str, int]:
         """The earliest wave that has not ended, of each host and of each VM."""
         first: dict[str, int] = {}
         for waiting in unended:
@@ -171,12 +171,12 @@ class Lanes:
                     first[lane] = waiting.wave
         return first
 
-    def launch(self, waiting: Waiting, underway: Underway) -> None:
+    def launch(self, waiting: WaitingStep, underway: StepInFlight) -> None:
         """It was sent."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
         step = underway.step
-        self.flights.append(Flight(waiting, underway, self._limit_s(step), self._returning))
+        self.flights.append(SentStep(waiting, underway, self._limit_s(step), self._returning))
 
     def _limit_s(self, step: Step) -> float:
         match step:
@@ -187,12 +187,12 @@ class Lanes:
             case _:
                 return self._limits.step_timeout_s
 
-    def land(self, flight: Flight) -> Waiting:
+    def land(self, flight: SentStep) -> WaitingStep:
         """It is in flight no more; what it was sent for has not ended yet."""
         self.flights.remove(flight)
         return flight.waiting
 
-    def again(self, waiting: Waiting, rest_s: float) -> None:
+    def again(self, waiting: WaitingStep, rest_s: float) -> None:
         """It is tried once more, after the others that wait, and not before it has rested."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
@@ -200,7 +200,7 @@ class Lanes:
         waiting.rest_s = rest_s
         self.waiting.append(waiting)
 
-    def end(self, waiting: Waiting) -> None:
+    def end(self, waiting: WaitingStep) -> None:
         """It has ended."""
         if waiting in self.waiting:
             self.waiting.remove(waiting)
@@ -212,7 +212,7 @@ class Lanes:
         for waiting in self.waiting:
             waiting.rest_s = max(0.0, waiting.rest_s - seconds)
 
-    def overdue(self) -> list[Flight]:
+    def overdue(self) -> list[SentStep]:
         """Those in flight that have outlived their time."""
         return [flight for flight in self.flights if flight.waited_s >= flight.limit_s]
 

@@ -1,4 +1,4 @@
-"""Skipping: the next night is not taken, as the journal says from then on."""
+"""Notes in the journal that the next night is not taken. `gpuops rotate skip-next` calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuops.plan.rotation.bounds import Skip, next_to_take
 
 def skip_next(policy: Policy, site: Site, *, skipped: bool) -> Skip:
     """The next night, skipped, or taken after all. Raises Locked while a rotation runs: it may be that very night."""
-    with site.changing(site.vcenter.uuid, alone=False) as journal:
+    with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
         now = site.clock()
         tonight = policy.night_at(now)
         night = next_to_take(policy, Originals(journal).all(tonight.id if tonight else None), now)

@@ -1,9 +1,9 @@
-"""One step, from the last look to the read-back: what is the same for every kind of step.
+"""Executes one step, from the last look to the read-back: what is the same for every kind of step.
 
 look -> already done? -> anything against it? -> intent on disk -> send -> (wait) -> look again -> outcome on disk.
 
-`VmDoer` (steps of VMs), `SettingDoer` (settings of hosts) and `HostTaskDoer` (maintenance mode and reboots) say how a
-step of theirs is looked at, judged and sent; the order of it, and what a reply means, is decided here alone.
+`VmExecutor` (steps of VMs), `SettingExecutor` (settings of hosts) and `HostTaskExecutor` (maintenance mode and reboots)
+say how a step of theirs is looked at, judged and sent; the order of it, and what a reply means, is decided here alone.
 
 A request whose reply was lost is never sent again blind: first its task is looked for, then the state is read. Only
 when vCenter shows neither is it sent once more, and only if twice would be the same as once.
@@ -20,7 +20,7 @@ from typing import Final, Generic, TypeVar
 from gpuops import clock
 from gpuops.errors import GpuopsError, LoginRefused, NotConnected, OutcomeUnknown, Trouble
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.port import Vcenter
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.plan.core.outcome import Outcome, Verdict
@@ -41,7 +41,7 @@ Kind = TypeVar("Kind", bound=Step | HostStep | HostTask)
 
 
 @dataclass(frozen=True, slots=True)
-class Underway(Generic[AnyStep]):
+class StepInFlight(Generic[AnyStep]):
     """A step that was sent and whose end is not known yet; `task` None for one that has no task."""
 
     op_id: str
@@ -51,7 +51,7 @@ class Underway(Generic[AnyStep]):
     """When vCenter was last looked at before it was sent, by vCenter's clock."""
 
 
-class Doer(ABC, Generic[Kind]):
+class StepExecutor(ABC, Generic[Kind]):
     """Sends steps of one run and says what became of them. `inventory` is the latest look."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Doer(ABC, Generic[Kind]):
         """Whether no earlier request may have arrived, for a step that somebody else may ask for just before."""
         return False
 
-    def is_by_others(self, underway: Underway[Kind], error: GpuopsError | None) -> bool:
+    def is_by_others(self, underway: StepInFlight[Kind], error: GpuopsError | None) -> bool:
         """Whether what came about is not what was asked for here, by the end of its task."""
         return False
 
@@ -141,7 +141,7 @@ class Doer(ABC, Generic[Kind]):
 
     # one step
 
-    def begin(self, step: Kind) -> Outcome[Kind] | Underway[Kind]:
+    def begin(self, step: Kind) -> Outcome[Kind] | StepInFlight[Kind]:
         """Sends the step unless it is done already or must not be done now. Needs a look just before.
 
         Raises NotConnected (the intent stays open) and StateDamaged (nothing was sent).
@@ -157,7 +157,7 @@ class Doer(ABC, Generic[Kind]):
 
     def submit(
         self, op_id: str, step: Kind, judged: Inventory, *, first: Inventory | None = None, logged_in: bool = False
-    ) -> Outcome[Kind] | Underway[Kind]:
+    ) -> Outcome[Kind] | StepInFlight[Kind]:
         """Sends a step whose intent is on disk. `judged` is the look on which nothing spoke against it; `first` is what
         the first request went by, when this is the second."""
         reason = self.last_objection(step, judged)
@@ -187,16 +187,16 @@ class Doer(ABC, Generic[Kind]):
         if task is not None:
             return self._underway(op_id, step, task, since)
         if self.ends_later(step):
-            return Underway(op_id, step, None, since)
+            return StepInFlight(op_id, step, None, since)
         self.read_back(step)
         return self.judge(op_id, step, since)
 
-    def _underway(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> Underway[Kind]:
+    def _underway(self, op_id: str, step: Kind, task: TaskRef, since: datetime) -> StepInFlight[Kind]:
         """The step, now that its task is known; of one that somebody else asked for the journal does not call it its
         own."""
         if not task.foreign:
             self.journal.submitted(op_id, task.ref)
-        return Underway(op_id, step, task, since)
+        return StepInFlight(op_id, step, task, since)
 
     def _look_after_refusal(self, op_id: str, step: Kind, refused: GpuopsError) -> None:
         """Looks at what vCenter has just refused a request about. Raises NotConnected."""
@@ -208,7 +208,7 @@ class Doer(ABC, Generic[Kind]):
 
     def _find(
         self, op_id: str, step: Kind, sent: Inventory, why: str, *, may_repeat: bool
-    ) -> Outcome[Kind] | Underway[Kind]:
+    ) -> Outcome[Kind] | StepInFlight[Kind]:
         """What became of a request whose reply was lost: its task, or its effect, or once more, or unknown.
 
         `sent` is the snapshot that the request went by.
@@ -220,7 +220,7 @@ class Doer(ABC, Generic[Kind]):
         if self.is_done(step):
             return self.found_done(op_id, step, sent.taken_at, "the reply was lost; found done")
         if self.comes_about(step, repeated=not may_repeat):
-            return Underway(op_id, step, None, sent.taken_at)
+            return StepInFlight(op_id, step, None, sent.taken_at)
         reason = self.overtaken(step, sent)
         if reason is not None:
             return self.settle(op_id, Outcome(step, Verdict.FAILED, reason))
@@ -239,7 +239,7 @@ class Doer(ABC, Generic[Kind]):
         """The end of a step whose reply was lost, and whose request may still arrive."""
         return self.settle(op_id, Outcome(step, Verdict.UNKNOWN, reason, trouble=Trouble.LOST))
 
-    def finish(self, underway: Underway[Kind], end: TaskEnd) -> Outcome[Kind]:
+    def finish(self, underway: StepInFlight[Kind], end: TaskEnd) -> Outcome[Kind]:
         """What became of a step whose task ended. Needs a look after the end."""
         by_others = self.is_by_others(underway, end.error)
         return self.judge(underway.op_id, underway.step, underway.since, end.error, end.duration_s, by_others=by_others)

@@ -1,4 +1,4 @@
-"""Leases: those that one run holds, and which of them a change to a VM goes under.
+"""The leases that one run holds, and which of them covers a change to a VM.
 
 A night has the one of its policy. A return has one for each lock VM of the nights that it returns: where one of them is
 held by another machine, the VMs of its nights are left alone and named, and the others come back.
@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease import WAIT, Held, RunLease, leased
+from gpuops.execute.lease import WAIT, HeldLease, RunLease, leased
 from gpuops.execute.site import Site
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
@@ -21,14 +21,14 @@ from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
 
 
 @dataclass(frozen=True, slots=True)
-class Under:
+class VmLeases:
     """The leases that are held, and which of them a change to a VM goes under."""
 
-    held: tuple[Held, ...] = ()
-    by_vm: Mapping[str, Held | None] | None = None
+    held: tuple[HeldLease, ...] = ()
+    by_vm: Mapping[str, HeldLease | None] | None = None
     """None = all VMs are under the one that is held, if there is one."""
 
-    def of(self, vm: str) -> Held | None:
+    def of(self, vm: str) -> HeldLease | None:
         """None = this machine's lock alone keeps others away from the VM."""
         if self.by_vm is None:
             return self.held[0] if self.held else None
@@ -47,16 +47,16 @@ class Under:
             held.keep()
 
 
-NO_LEASE: Final = Under()
+NO_LEASE: Final = VmLeases()
 
 
-def under(held: Held | None) -> Under:
+def lease_for_all_vms(held: HeldLease | None) -> VmLeases:
     """All VMs under this one."""
-    return Under((held,)) if held is not None else NO_LEASE
+    return VmLeases((held,)) if held is not None else NO_LEASE
 
 
 @dataclass(slots=True)
-class Leases:
+class LeaseSet:
     """What a run has of the leases that it asked for, by name of the lock VM."""
 
     site: Site
@@ -78,16 +78,16 @@ class Leases:
                 self.elsewhere[name] = held.message
         return bool(asked_for)
 
-    def under(self, lock_vms: Mapping[str, str | None]) -> Under:
+    def for_vms(self, lock_vms: Mapping[str, str | None]) -> VmLeases:
         """For a return of these VMs, each with the name of the lock VM of its night."""
         held = {name: lease.held for name, lease in self.each.items()}
         by_vm = {vm: held.get(name) if name is not None else None for vm, name in lock_vms.items()}
-        return Under(self._held, by_vm)
+        return VmLeases(self._held, by_vm)
 
     @property
-    def only(self) -> Under:
+    def for_all_vms(self) -> VmLeases:
         """For a night: whatever it touches is under the one."""
-        return Under(self._held)
+        return VmLeases(self._held)
 
     @property
     def numbered(self) -> tuple[tuple[str, int], ...]:
@@ -108,15 +108,15 @@ class Leases:
                 lease.must_be_ours()
 
     @property
-    def _held(self) -> tuple[Held, ...]:
+    def _held(self) -> tuple[HeldLease, ...]:
         return tuple(lease.held for lease in self.each.values() if lease.held is not None)
 
 
 @contextmanager
-def for_night(site: Site, journal: Journal, policy: Policy) -> Iterator[Leases]:
+def for_night(site: Site, journal: Journal, policy: Policy) -> Iterator[LeaseSet]:
     """The lease of a night. Raises Locked, naming who holds it."""
     with ExitStack() as stack:
-        leases = Leases(site, journal, stack)
+        leases = LeaseSet(site, journal, stack)
         if policy.lock_vm is not None:
             lease = leased(site, policy.lock_vm, journal, (policy,), returning=False)
             leases.each[policy.lock_vm] = stack.enter_context(lease)
@@ -124,13 +124,13 @@ def for_night(site: Site, journal: Journal, policy: Policy) -> Iterator[Leases]:
 
 
 @contextmanager
-def for_return(site: Site, journal: Journal, spoken: Policy, nights: Sequence[Policy]) -> Iterator[Leases]:
+def for_return(site: Site, journal: Journal, spoken: Policy, nights: Sequence[Policy]) -> Iterator[LeaseSet]:
     """The leases of a return of these nights; `spoken` is the policy that speaks for what the journal does not know.
 
     Raises Locked, naming who holds it, where other machines hold every lease that it needs.
     """
     with ExitStack() as stack:
-        leases = Leases(site, journal, stack)
+        leases = LeaseSet(site, journal, stack)
         names = dict.fromkeys(lock_vm_of(policy, spoken) for policy in nights or (spoken,))
         leases.take({name: policies_under(name, (spoken, *nights), spoken) for name in names if name is not None})
         if leases.elsewhere and not leases.each and None not in names:

@@ -1,4 +1,4 @@
-"""Present: the ids that the hosts and VMs of a change have now.
+"""Finds the ids that the hosts and VMs of a change have now.
 
 A host that is removed from vCenter and added again has another id, and so have its VMs; the journal speaks of the old
 ones. A host is known by the uuid of its hardware, a VM by its instance uuid.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuops.execute.change.order import Order
+from gpuops.execute.change.change_order import ChangeOrder
 from gpuops.execute.journal.book import Intended
 from gpuops.model.inventory import Inventory
 from gpuops.plan.core.given_up import host_now, vm_now
@@ -42,7 +42,7 @@ def ids_now(uuids: Mapping[str, str], intents: Iterable[Intended], inventory: In
     return {ref: now for ref, now in found.items() if ref != now}
 
 
-def order_now(order: Order, ids: Ids) -> Order:
+def order_now(order: ChangeOrder, ids: Ids) -> ChangeOrder:
     """The order, its hosts by the ids they have now."""
     return replace(
         order,

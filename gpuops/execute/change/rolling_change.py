@@ -1,4 +1,4 @@
-"""Change: a plan for hosts brought into force by rolling reboots; gone on with, given up, or told of."""
+"""Brings a plan for hosts into force by rolling reboots; resumes, aborts or shows a change that did not end."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
+from gpuops.execute.abandoned_vms import note_returned, still_given_up
 from gpuops.execute.change import moves
+from gpuops.execute.change.change_order import KIND, ChangeOrder, dump_order, load_order
+from gpuops.execute.change.current_ids import order_now
 from gpuops.execute.change.exclusion import in_rotation, last_policy, no_change_open, no_rotation_open, open_change
 from gpuops.execute.change.history import History, history_of, taken_from
-from gpuops.execute.change.host_tasks import HostTaskDoer
-from gpuops.execute.change.order import KIND, Order, dump_order, load_order
-from gpuops.execute.change.present import order_now
-from gpuops.execute.change.turns import Told, Turns
-from gpuops.execute.given_up import note_who_is_back, still_given_up
+from gpuops.execute.change.host_rounds import HostRounds, Told
+from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import Held, leased
+from gpuops.execute.lease import HeldLease, leased
 from gpuops.execute.lock import rotating
 from gpuops.execute.resume import settle_open
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -51,15 +51,15 @@ def roll(
 
     An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
     """
-    with site.remembering(site.vcenter.uuid) as journal:
+    with site.journal_to_read(site.vcenter.uuid) as journal:
         report = _look(request, verb, rolling, site, journal)
     if not apply or not report.plan.feasible or not report.plan.rounds:
         return replace(report, applied=apply)
     consent(report)
-    with site.changing(report.before.vcenter, alone=True) as journal:
+    with site.locked_journal(report.before.vcenter, alone=True) as journal:
         no_change_open(journal)
         no_rotation_open(journal)
-        note_who_is_back(journal, report.before)
+        note_returned(journal, report.before)
         policy = last_policy(journal)
         lock = policy.lock_vm if policy else None
         with leased(site, lock, journal, (policy,) if policy else (), returning=False) as lease:
@@ -71,7 +71,7 @@ def roll(
                 consent(report)
             order = _order(report, lock)
             run = journal.begin(KIND, order=dump_order(order))
-            done = _gone_on_with(_turns(run, order, site, journal, lease.held, told))
+            done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
             # as it was before: a host may be gone from vCenter since
             return replace(done, before=report.before, plan=replace(report.plan, because=()))
 
@@ -91,16 +91,16 @@ def abort(site: Site, *, apply: bool, consent: Agreed, told: Told) -> ChangeRepo
 
 def status(site: Site) -> ChangeStatus:
     """The change that has not ended, part by part."""
-    with site.remembering(site.vcenter.uuid) as journal:
+    with site.journal_to_read(site.vcenter.uuid) as journal:
         given_up = still_given_up(journal, site)
         run = open_change(journal)
         if journal is None or run is None:
             return ChangeStatus(given_up=given_up)
         holder = rotating(site.state_dir, site.vcenter.uuid)
         at_it = str(holder) if holder is not None else ""
-        hops = moves.load_hops(run.order)
+        hops = moves.load_moves(run.order)
         if hops is not None:
-            return replace(moves.standing_of(run, hops, site.vcenter.inventory(), at_it), given_up=given_up)
+            return replace(moves.move_status(run, hops, site.vcenter.inventory(), at_it), given_up=given_up)
         order = load_order(run.order)
         mine = journal.book.runs[run.id]
         history = history_of(mine.intents.values(), mine.given_up)
@@ -109,7 +109,7 @@ def status(site: Site) -> ChangeStatus:
 
 
 def _progress(step: HostStep, history: History) -> tuple[str, tuple[str, ...]]:
-    """(how far the host's turn is, names of its VMs that are not back)."""
+    """(how far the change of the host is, names of its VMs that are not back)."""
     if step.host in history.given_up:
         return "given up", ()
     state = "to do" if step.host not in history.begun else "under way"
@@ -123,7 +123,7 @@ def _look(request: HostRequest, verb: str, rolling: Rolling, site: Site, journal
     catalog = catalog_of(before)
     plan = rolled(request.plan(before, catalog), rolling, before, catalog, site.clock())
     rejections = [
-        *in_rotation(journal, [turn.host.ref for turn in plan.planned_hosts], before),
+        *in_rotation(journal, [planned.host.ref for planned in plan.planned_hosts], before),
         *_lacking(plan, site, before),
     ]
     return ChangeReport(verb, rolling, before, Roll(rejections=tuple(rejections)) if rejections else plan)
@@ -144,22 +144,22 @@ def _lacking(plan: Roll, site: Site, inventory: Inventory) -> Iterable[Rejection
         yield Rejection(name, f"this login lacks {', '.join(sorted(privileges))}", hint=hint)
 
 
-def _order(report: ChangeReport, lock: str | None) -> Order:
-    turns = report.plan.planned_hosts
-    return Order(
+def _order(report: ChangeReport, lock: str | None) -> ChangeOrder:
+    hosts = report.plan.planned_hosts
+    return ChangeOrder(
         verb=report.verb,
-        steps=tuple(turn.step for turn in turns),
-        names={turn.host.ref: turn.host.name for turn in turns},
-        gpus={turn.host.ref: driven(turn.host) for turn in turns},
-        mig={turn.host.ref: stays_divided(turn.step, turn.host) for turn in turns},
-        uuids={turn.host.ref: turn.host.uuid for turn in turns if turn.host.uuid is not None},
+        steps=tuple(planned.step for planned in hosts),
+        names={planned.host.ref: planned.host.name for planned in hosts},
+        gpus={planned.host.ref: driven(planned.host) for planned in hosts},
+        mig={planned.host.ref: stays_divided(planned.step, planned.host) for planned in hosts},
+        uuids={planned.host.ref: planned.host.uuid for planned in hosts if planned.host.uuid is not None},
         rolling=report.rolling,
         lock_vm=lock,
     )
 
 
 def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up: bool) -> ChangeReport | Report:
-    with site.remembering(site.vcenter.uuid) as seen:
+    with site.journal_to_read(site.vcenter.uuid) as seen:
         run = open_change(seen)
     before = site.vcenter.inventory()
     if run is None:
@@ -171,11 +171,11 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
     if not apply:
         return report
     consent(report)
-    with site.changing(site.vcenter.uuid, alone=True) as journal:
+    with site.locked_journal(site.vcenter.uuid, alone=True) as journal:
         run = open_change(journal)
         if run is None:
             return ChangeReport("change", Rolling(), before, NO_CHANGE, applied=True)
-        hops, order = moves.load_hops(run.order), None
+        hops, order = moves.load_moves(run.order), None
         if hops is None:
             order = load_order(run.order)
         policy = last_policy(journal)
@@ -186,21 +186,23 @@ def _taken_up(site: Site, *, apply: bool, consent: Agreed, told: Told, giving_up
                 if giving_up:
                     return moves.given_up(run, site, journal, lease.held, finished)
                 return moves.gone_on_with(run, hops or (), site, journal, lease.held, finished)
-            turns = _turns(run, order, site, journal, lease.held, told)
-            return _given_up(turns, before) if giving_up else _gone_on_with(turns)
+            host_rounds = _host_rounds(run, order, site, journal, lease.held, told)
+            return _given_up(host_rounds, before) if giving_up else _gone_on_with(host_rounds)
 
 
 def _what_is_open(run: Run, before: Inventory, taking_up: str) -> ChangeReport:
     """For people to agree to: what is gone on with, or given up."""
-    if moves.load_hops(run.order) is not None:
+    if moves.load_moves(run.order) is not None:
         return ChangeReport(moves.VERB, Rolling(), before, Roll(), taking_up=taking_up)
     order = load_order(run.order)
     return ChangeReport(order.verb, order.rolling, before, Roll(), taking_up=taking_up)
 
 
-def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | None, told: Told) -> Turns:
+def _host_rounds(
+    run: Run, order: ChangeOrder, site: Site, journal: Journal, lease: HeldLease | None, told: Told
+) -> HostRounds:
     inventory = site.vcenter.inventory()
-    doer = HostTaskDoer(
+    executor = HostTaskExecutor(
         site.vcenter,
         site.hosts,
         journal,
@@ -210,94 +212,98 @@ def _turns(run: Run, order: Order, site: Site, journal: Journal, lease: Held | N
         passed_s=site.passed_s,
         uuids=order.uuids,
     )
-    return Turns(site, order_now(order, doer.ids), doer, told)
+    return HostRounds(site, order_now(order, executor.ids), executor, told)
 
 
-def _gone_on_with(turns: Turns) -> ChangeReport:
-    """The turns that are left, round by round, until one goes wrong or the window closes."""
+def _gone_on_with(host_rounds: HostRounds) -> ChangeReport:
+    """Carries out the rounds that are left until one goes wrong or the window closes."""
     try:
-        outcomes = _rounds_left(turns)
+        outcomes = _rounds_left(host_rounds)
     except NotConnected as lost:
         lost.then_finish("gpuops change resume")
         raise
-    return _ended(turns, outcomes, turns.doer.inventory, giving_up=False)
+    return _ended(host_rounds, outcomes, host_rounds.executor.inventory, giving_up=False)
 
 
-def _given_up(turns: Turns, before: Inventory) -> ChangeReport:
-    _settle(turns)
-    open_hosts = turns.history().left_open
-    outcomes = turns.give_up([step for step in turns.order.steps if step.host in open_hosts])
-    return _ended(turns, outcomes, before, giving_up=True)
+def _given_up(host_rounds: HostRounds, before: Inventory) -> ChangeReport:
+    _settle(host_rounds)
+    open_hosts = host_rounds.history().left_open
+    outcomes = host_rounds.give_up([step for step in host_rounds.order.steps if step.host in open_hosts])
+    return _ended(host_rounds, outcomes, before, giving_up=True)
 
 
-def _ended(turns: Turns, outcomes: Sequence[Outcome[HostStep]], before: Inventory, *, giving_up: bool) -> ChangeReport:
+def _ended(
+    host_rounds: HostRounds, outcomes: Sequence[Outcome[HostStep]], before: Inventory, *, giving_up: bool
+) -> ChangeReport:
     """The report; where nothing is left to do, the change is over."""
-    order = turns.order
+    order = host_rounds.order
     left = [outcome for outcome in outcomes if outcome.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     if not left:
-        turns.doer.journal.end(turns.doer.run)
-    afterwards = (_next_move(turns, left, giving_up=giving_up),) if left else ()
+        host_rounds.executor.journal.end(host_rounds.executor.run)
+    afterwards = (_next_move(host_rounds, left, giving_up=giving_up),) if left else ()
     return ChangeReport(order.verb, order.rolling, before, Roll(), tuple(outcomes), True, afterwards, names=order.names)
 
 
-def _next_move(turns: Turns, left: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
+def _next_move(host_rounds: HostRounds, left: Sequence[Outcome[HostStep]], *, giving_up: bool) -> str:
     """What somebody must see to, and the command after it. The change stopped for a reason: to type `resume` at once
     would only stop it there again."""
     wrong = [each for each in left if each.verdict is not Verdict.SKIPPED]
-    names = ", ".join(turns.order.names[each.step.host] for each in wrong or left)
-    window_is_closed = not wrong and next(shut(turns.order.rolling, turns.site.clock()), None) is not None
+    names = ", ".join(host_rounds.order.names[each.step.host] for each in wrong or left)
+    window_is_closed = not wrong and next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None) is not None
     first = "wait until its window opens" if window_is_closed else f"put right what is said of {names}"
     if giving_up:
         return f"{first}, then {ABORT}; {STATUS}"
-    hosts = turns.doer.inventory.hosts
+    hosts = host_rounds.executor.inventory.hosts
     there = [host for each in wrong if (host := hosts.get(each.step.host)) is not None and host.connected is True]
     if wrong and not there:  # a host that does not answer cannot be put back into service either
         return f"{first}, then {RESUME}, or then {ABORT}; {STATUS}"
     return f"{first}, then {RESUME}; {ABORT}; {STATUS}"
 
 
-def _rounds_left(turns: Turns) -> list[Outcome[HostStep]]:
+def _rounds_left(host_rounds: HostRounds) -> list[Outcome[HostStep]]:
     """What became of each host of the change, those done before too."""
-    _settle(turns)
-    order, history = turns.order, turns.history()
+    _settle(host_rounds)
+    order, history = host_rounds.order, host_rounds.history()
     outcomes = [Outcome(step, Verdict.ALREADY) for step in order.steps if step.host in history.ended]
     outcomes += [Outcome(step, Verdict.ALREADY, LEFT) for step in order.steps if step.host in history.given_up]
     begun = [step for step in order.steps if step.host in history.left_open]
     waiting = [step for step in order.steps if step.host not in history.begun | history.given_up]
     stopped = ""
     if begun:
-        outcomes += turns.take(begun)
+        outcomes += host_rounds.take(begun)
         stopped = _why_stopped(outcomes, order)
     while waiting and not stopped:
-        stopped = _why_none_is_begun(turns)
+        stopped = _why_none_is_begun(host_rounds)
         if stopped:
             break
-        size = _fit(turns, waiting)
-        outcomes += turns.take(waiting[:size])
+        size = _fit(host_rounds, waiting)
+        outcomes += host_rounds.take(waiting[:size])
         del waiting[:size]
         stopped = _why_stopped(outcomes, order)
     return [*outcomes, *(Outcome(step, Verdict.SKIPPED, stopped) for step in waiting)]
 
 
-def _why_none_is_begun(turns: Turns) -> str:
+def _why_none_is_begun(host_rounds: HostRounds) -> str:
     """Why no other host may be begun now; empty = one may."""
-    closed = next(shut(turns.order.rolling, turns.site.clock()), None)
-    return turns.doer.lease_objection() or (str(closed) if closed is not None else "")
+    closed = next(shut(host_rounds.order.rolling, host_rounds.site.clock()), None)
+    return host_rounds.executor.lease_objection() or (str(closed) if closed is not None else "")
 
 
-def _fit(turns: Turns, waiting: Sequence[HostStep]) -> int:
+def _fit(host_rounds: HostRounds, waiting: Sequence[HostStep]) -> int:
     """How many of the next hosts can be down together."""
-    inventory = turns.doer.look()
-    return next_round(waiting, turns.order.rolling, inventory, catalog_of(inventory))[0]
+    inventory = host_rounds.executor.look()
+    return next_round(waiting, host_rounds.order.rolling, inventory, catalog_of(inventory))[0]
 
 
-def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: Order) -> str:
+def _why_stopped(outcomes: Iterable[Outcome[HostStep]], order: ChangeOrder) -> str:
     bad = [each for each in outcomes if each.verdict not in (Verdict.DONE, Verdict.ALREADY)]
     return f"not begun, because of {order.names[bad[0].step.host]}" if bad else ""
 
 
-def _settle(turns: Turns) -> None:
+def _settle(host_rounds: HostRounds) -> None:
     """What a run that was cut off left in flight on VMs is waited for, and noted as vCenter shows it."""
-    doer = turns.doer
-    vms = VmDoer(doer.vcenter, doer.journal, doer.run, doer.inventory, passed_s=turns.site.passed_s)
+    executor = host_rounds.executor
+    vms = VmExecutor(
+        executor.vcenter, executor.journal, executor.run, executor.inventory, passed_s=host_rounds.site.passed_s
+    )
     settle_open(vms, timeout_s=Limits().step_timeout_s)

@@ -1,6 +1,6 @@
-"""Turns: some hosts, once: emptied, set, rebooted, looked at, and filled again.
+"""Takes a round of hosts through a change: emptied, set, rebooted, looked at, and filled again.
 
-Every part is skipped that vCenter shows as done, so a turn that was cut off is gone on with by going through it again.
+Every part is skipped that vCenter shows as done, so a round that was cut off is resumed by going through it again.
 A host that is not as it should be ends the change: it stays as it is, with what to do; nothing is tried twice on it.
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuops.execute.change.change_order import ChangeOrder
 from gpuops.execute.change.history import History, taken_from
-from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskDoer
-from gpuops.execute.change.order import Order
+from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
 from gpuops.execute.executor import execute
-from gpuops.execute.host_doer import GONE, SettingDoer
+from gpuops.execute.host_executor import GONE, SettingExecutor
 from gpuops.execute.journal import IntentState
-from gpuops.execute.leases import under
+from gpuops.execute.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -43,12 +43,12 @@ Told = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Turns:
-    """The turns of one change, on one site."""
+class HostRounds:
+    """The rounds of one change, on one site."""
 
     site: Site
-    order: Order
-    doer: HostTaskDoer
+    order: ChangeOrder
+    executor: HostTaskExecutor
     told: Told = lambda line: None
     wrong: dict[str, str] = field(default_factory=dict)
     """By host, what went wrong on it."""
@@ -56,7 +56,7 @@ class Turns:
     def take(self, steps: Sequence[HostStep]) -> list[Outcome[HostStep]]:
         """What became of these hosts. Raises NotConnected and StateDamaged: the change can be gone on with."""
         history = self.history()
-        there = self.doer.look().hosts
+        there = self.executor.look().hosts
         self.wrong |= {step.host: GONE for step in steps if step.host not in there}
         going = [step for step in steps if step.host in there and not self._rebooted(step, history)]
         fresh = [step for step in going if step.host not in history.reboots]
@@ -82,7 +82,7 @@ class Turns:
         booting = [step for step in steps if step.host in history.reboots and not self._rebooted(step, history)]
         if booting:
             self._say(booting, "still boots, and is waited for")
-            self.wrong.update(self.doer.asked_before([history.reboots[step.host] for step in booting]))
+            self.wrong.update(self.executor.asked_before([history.reboots[step.host] for step in booting]))
         for step in booting:
             if step.host not in self.wrong:
                 self._wait_for_driver(step)
@@ -90,19 +90,19 @@ class Turns:
 
     def history(self) -> History:
         """What the journal says has happened so far."""
-        return self.doer.history()
+        return self.executor.history()
 
     # its parts
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
         """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now."""
-        inventory = self.doer.look()
+        inventory = self.executor.look()
         found = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
         refusals = [str(each) for each in found if isinstance(each, Rejection)]
         if refusals:
             return "; ".join(refusals)
-        turns = [each for each in found if isinstance(each, PlannedHost)]
-        away = [each for turn in turns for each in turn.away]
+        hosts = [each for each in found if isinstance(each, PlannedHost)]
+        away = [each for planned in hosts for each in planned.away]
         self._say(steps, f"{len(away)} VMs leave" if away else "no VM is in the way")
         for outcome in self._vms(leaving(away), inventory):
             if outcome.verdict not in _GOOD:
@@ -112,11 +112,11 @@ class Turns:
 
     def _set(self, steps: Sequence[HostStep]) -> list[RebootHost]:
         """Sets these hosts, out of service; the reboots that this calls for."""
-        inventory = self.doer.look()
+        inventory = self.executor.look()
         booted = {step.host: host.booted for step in steps if (host := inventory.hosts.get(step.host)) is not None}
         mode = self.order.rolling.vsan_mode
         self._tasks([EnterMaintenance(step.host, mode) for step in steps], "enters maintenance mode")
-        inventory = self.doer.look()
+        inventory = self.executor.look()
         setting = self._setting(inventory)
         for step in steps:
             # who was suspended there meanwhile would meet another driver or scheduler when he comes back
@@ -145,7 +145,7 @@ class Turns:
         """(the host, None where it is gone from vCenter; the GPUs that its driver does not list in good time)."""
         host, waited_s = self._asked(step), 0.0
         while host is not None and (missing := self._undriven(step, host)) and waited_s < DRIVER_S:
-            self.doer.rest(step.host, DRIVER_LOOK_S)
+            self.executor.rest(step.host, DRIVER_LOOK_S)
             waited_s += DRIVER_LOOK_S
             host = self._asked(step)
         return host, missing if host is not None else []
@@ -155,8 +155,8 @@ class Turns:
 
     def _asked(self, step: HostStep) -> Host | None:
         """The host with its settings, looked at anew; None = it is gone from vCenter."""
-        self.doer.inventory = self.doer.hosts.with_settings(self.doer.look(), [step.host])
-        return self.doer.inventory.hosts.get(step.host)
+        self.executor.inventory = self.executor.hosts.with_settings(self.executor.look(), [step.host])
+        return self.executor.inventory.hosts.get(step.host)
 
     def _undriven(self, step: HostStep, host: Host) -> list[str]:
         return [str(each) for each in undriven(step, self.order.gpus.get(step.host, ()), host)]
@@ -164,7 +164,7 @@ class Turns:
     def _end(self, step: HostStep) -> Outcome[HostStep]:
         """The host serves VMs again, and has its own back; one that was rebooted and is wrong stays out of service."""
         reason = self.wrong.get(step.host)
-        host = self.doer.look().hosts.get(step.host)
+        host = self.executor.look().hosts.get(step.host)
         if host is None or host.connected is not True:
             gone = GONE if host is None else UNCONNECTED
             stays = "in maintenance mode" if host is not None and host.in_maintenance else "as it is"
@@ -180,14 +180,14 @@ class Turns:
         missing, notes = self._bring_back(step.host)
         if reason is not None or missing:
             return Outcome(step, Verdict.FAILED, "; ".join([*([reason] if reason else []), *missing]))
-        op_id = self.doer.journal.intend(self.doer.run, EndTurn(step.host), self.doer.inventory)
-        self.doer.journal.settled(op_id, IntentState.DONE)
+        op_id = self.executor.journal.intend(self.executor.run, EndTurn(step.host), self.executor.inventory)
+        self.executor.journal.settled(op_id, IntentState.DONE)
         self._say([step], "done")
         return Outcome(step, Verdict.DONE, "; ".join(notes))
 
     def _bring_back(self, host: str) -> tuple[list[str], tuple[str, ...]]:
         """(each VM that is not back, and why; what was left as somebody made it)."""
-        taken, inventory = taken_from(host, self.history()), self.doer.look()
+        taken, inventory = taken_from(host, self.history()), self.executor.look()
         home = inventory.hosts.get(host)
         if home is None:
             return [GONE], ()
@@ -206,37 +206,43 @@ class Turns:
             if outcome.verdict not in _GOOD
         ], (*notes, *gone)
 
-    # the doers
+    # the executors
 
     def _vms(self, plan: Plan, inventory: Inventory) -> tuple[Outcome, ...]:
         if not plan.steps:
             return ()
-        doer = VmDoer(
+        executor = VmExecutor(
             self.site.vcenter,
-            self.doer.journal,
-            self.doer.run,
+            self.executor.journal,
+            self.executor.run,
             inventory,
-            leases=under(self.doer.lease),
+            leases=lease_for_all_vms(self.executor.lease),
             passed_s=self.site.passed_s,
         )
-        return execute(plan, doer, Limits(), self.site.progress)
+        return execute(plan, executor, Limits(), self.site.progress)
 
-    def _setting(self, inventory: Inventory) -> SettingDoer:
-        doer, passed_s = self.doer, self.site.passed_s
-        return SettingDoer(
-            doer.vcenter, doer.hosts, doer.journal, doer.run, inventory, lease=doer.lease, passed_s=passed_s
+    def _setting(self, inventory: Inventory) -> SettingExecutor:
+        executor, passed_s = self.executor, self.site.passed_s
+        return SettingExecutor(
+            executor.vcenter,
+            executor.hosts,
+            executor.journal,
+            executor.run,
+            inventory,
+            lease=executor.lease,
+            passed_s=passed_s,
         )
 
     def _tasks(self, tasks: Iterable[HostTask], what: str) -> None:
         wanted = list(tasks)
         if wanted:
             self.told(f"{', '.join(self.order.names[each.host] for each in wanted)}: {what}")
-            self.wrong.update(self.doer.tasks(wanted))
+            self.wrong.update(self.executor.tasks(wanted))
 
     def _rebooted(self, step: HostStep, history: History) -> bool:
         """Whether the reboot that was asked for is over, as the host's boot time tells."""
         reboot = history.reboots.get(step.host)
-        host = self.doer.look().hosts.get(step.host)
+        host = self.executor.look().hosts.get(step.host)
         return reboot is not None and host is not None and task_satisfied(reboot, host)
 
     def _say(self, steps: Sequence[HostStep], what: str) -> None:

@@ -1,4 +1,4 @@
-"""Ending: a run of this machine that hangs is ended, so that a return can begin.
+"""Ends a run of this machine that hangs, so that a return can begin. `rotation` calls it.
 
 Only the very process that holds the lock: it is held by a pidfd before it is looked at, it must be ours, and the kernel
 must say that it locks this very file. A process id that was given to somebody else meanwhile is never signalled.
@@ -26,7 +26,7 @@ KILLED_S: Final = 10.0
 """So long the kernel may take to end one that it was told to end."""
 
 
-def ended(holder: LockHolder, site: Site) -> bool:
+def end_hung_run(holder: LockHolder, site: Site) -> bool:
     """Whether the process that holds the lock has been ended, because it hangs or its night is over."""
     now, at = site.clock(), ends_at(holder)
     if holder.pid is None or holder.pid == os.getpid() or at is None or now < at:

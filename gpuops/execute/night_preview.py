@@ -1,4 +1,4 @@
-"""Foresight: a night planned for a moment, on what vCenter shows and the journal remembers; nothing is done."""
+"""Plans the night of a moment on what vCenter shows and the journal knows; nothing is done."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import datetime
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import UsageError
-from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.originals import Originals
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, catalog_of
 from gpuops.model.rotation import Original, Policy
 from gpuops.plan.rotation.night import RotateNight
@@ -16,9 +16,9 @@ from gpuops.plan.rotation.preview import NightPreview, preview_night
 from gpuops.plan.rotation.return_time import Durations
 
 
-def foresee(policy: Policy | None, site: Site, at: datetime | None) -> NightPreview:
+def preview(policy: Policy | None, site: Site, at: datetime | None) -> NightPreview:
     """The night of this moment; None = now. Without a policy, under that of the last night in the journal."""
-    with site.remembering(site.vcenter.uuid) as journal:
+    with site.journal_to_read(site.vcenter.uuid) as journal:
         obeyed = policy or _remembered(journal)
         moment = obeyed.moment(at) if at is not None else site.clock()
         originals: tuple[Original, ...] = ()
@@ -36,7 +36,7 @@ def foresee(policy: Policy | None, site: Site, at: datetime | None) -> NightPrev
 
 
 def _remembered(journal: Journal | None) -> Policy:
-    text = journal.last_policy(Half.NIGHT) if journal else None
+    text = journal.last_policy(RunKind.NIGHT) if journal else None
     if not text:
         raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
     return parse_policy(text, "the journal", accepted_before=True)

@@ -1,4 +1,4 @@
-"""One question to many, asked at the same time: who is silent does not hold the others up."""
+"""Asks many hosts the same question in parallel, so that one that does not answer does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def at_once(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:
+def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:
     """The answer of each, in order. Raises what the first of them raised, once all have ended."""
     waiting: SimpleQueue[int] = SimpleQueue()
     answers: dict[int, R] = {}

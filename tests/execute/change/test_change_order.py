@@ -6,15 +6,15 @@ import pytest
 
 from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged
-from gpuops.execute.change.moves import Hop, dump_hops, load_hops
-from gpuops.execute.change.order import Order, dump_order, load_order
+from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_order
+from gpuops.execute.change.moves import JournalMove, dump_moves, load_moves
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import Displacement, GraphicsDevice, GraphicsSettings, Rolling, VsanMode
 from gpuops.plan.core.steps import ConfigureGraphics, ConfigureMig, ConfigureModule
 
 GPU = PciAddress.parse("0000:3b:00.0")
 GRAPHICS = GraphicsSettings("shared", "performance", (GraphicsDevice(GPU, "sharedDirect", "sameSize"),))
-ORDER = Order(
+ORDER = ChangeOrder(
     "scheduler set",
     (
         ConfigureModule("h1", "a=1", "a=2"),
@@ -32,9 +32,9 @@ ORDER = Order(
 def test_what_is_written_is_read() -> None:
     assert load_order(dump_order(ORDER)) == ORDER
     assert load_order(dump_order(ORDER).replace('"mig"', '"another"')).mig == {}, "an earlier version did not ask"
-    hops = (Hop("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
-    assert load_hops(dump_hops(hops)) == hops
-    assert load_hops(dump_order(ORDER)) is None
+    hops = (JournalMove("v", "desk", "h1", "h2", "esx-2", powered_off=True),)
+    assert load_moves(dump_moves(hops)) == hops
+    assert load_moves(dump_order(ORDER)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_what_this_version_cannot_read_is_damage(text: str) -> None:
 
 def test_moves_that_are_nested_too_deep_are_damage() -> None:
     with pytest.raises(StateDamaged, match="cannot read"):
-        load_hops("[" * 100_000)
+        load_moves("[" * 100_000)

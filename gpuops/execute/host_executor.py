@@ -1,4 +1,4 @@
-"""Steps of hosts: what their settings and their tasks have in common, and how a setting is done.
+"""Executes steps of hosts: what settings and tasks of hosts have in common, and how a setting is made.
 
 `host_settings.py` sets hosts in service, `change/turns.py` those that a rolling change has emptied.
 """
@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from gpuops import clock
-from gpuops.execute.doer import STATES, Doer
 from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import Held
-from gpuops.execute.port import Vcenter
+from gpuops.execute.lease import HeldLease
+from gpuops.execute.step_executor import STATES, StepExecutor
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
@@ -28,7 +28,7 @@ GONE: Final = "is gone from vCenter"
 OfHost = TypeVar("OfHost", bound=HostStep | HostTask)
 
 
-class HostDoer(Doer[OfHost]):
+class HostExecutor(StepExecutor[OfHost]):
     """Does steps of hosts in one run."""
 
     def __init__(
@@ -39,7 +39,7 @@ class HostDoer(Doer[OfHost]):
         run: Run,
         inventory: Inventory,
         *,
-        lease: Held | None = None,
+        lease: HeldLease | None = None,
         passed_s: Callable[[], float] = clock.passed_s,
     ) -> None:
         """`lease` must be held at each request; None = this machine's lock alone keeps others away."""
@@ -84,7 +84,7 @@ class HostDoer(Doer[OfHost]):
         return outcome
 
 
-class SettingDoer(HostDoer[HostStep]):
+class SettingExecutor(HostExecutor[HostStep]):
     """Sets hosts, one after another: each by one call that has no task."""
 
     def set(self, step: HostStep) -> Outcome[HostStep]:

@@ -1,4 +1,4 @@
-"""Unlocking: the lease of a run that is dead, given back in its place; and a lock VM that was reverted, set right.
+"""Gives back the lease of a run that is dead, or sets right a lock VM that was reverted, for `rotate unlock`.
 
 A lock of this machine needs none of it: the kernel drops it when its process ends, however it ends.
 """
@@ -50,7 +50,7 @@ def unlock(policy: Policy | None, site: Site, nonce: str | None, *, force: bool 
 
 def _lock_vm(policy: Policy | None, site: Site) -> tuple[LockVm, Numbered]:
     """The lock VM of the policy, or of the last night's, and the highest lease number that was seen."""
-    with site.remembering(site.vcenter.uuid, returning=policy is not None) as journal:
+    with site.journal_to_read(site.vcenter.uuid, returning=policy is not None) as journal:
         policy = policy or remembered_policy(journal)
         if policy.lock_vm is None:
             raise UsageError(

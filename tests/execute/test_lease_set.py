@@ -10,11 +10,11 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked
-from gpuops.execute.half import Half
 from gpuops.execute.journal import Journal
 from gpuops.execute.lease import take
 from gpuops.execute.nonces import Nonces
 from gpuops.execute.rotation import restore, rotate
+from gpuops.execute.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
@@ -53,7 +53,7 @@ def world() -> World:
 def nights(world: World, tmp_path: Path) -> World:
     """The night of each policy has taken what it could."""
     for each in (ONE, TWO):
-        assert run(world, Half.NIGHT, tmp_path / "a", each).exit_code == 0
+        assert run(world, RunKind.NIGHT, tmp_path / "a", each).exit_code == 0
     assert {name for name, power in powers(world).items() if power is PowerState.SUSPENDED} >= {
         "desktop-01",
         "desktop-03",
@@ -66,8 +66,8 @@ def site(world: World, state_dir: Path) -> Site:
     return Site(SmallVcenter(world), state_dir, world.tick, passed_s=lambda: (world.now - START).total_seconds() + 5000)
 
 
-def run(world: World, half: Half, state_dir: Path, said: Policy | None = None) -> Report:
-    return rotate(half, said, site(world, state_dir), apply=True, consent=agreed)
+def run(world: World, kind: RunKind, state_dir: Path, said: Policy | None = None) -> Report:
+    return rotate(kind, said, site(world, state_dir), apply=True, consent=agreed)
 
 
 def powers(world: World) -> dict[str, PowerState | None]:
@@ -106,7 +106,7 @@ def test_each_vm_is_returned_under_the_lease_of_its_night(nights: World, tmp_pat
             under.append((nights.vms[step.vm].name, [is_held(nights, name) for name in LOCKS.values()]))
 
     nights.on_submit = sent
-    assert run(nights, Half.DAY, tmp_path / "a").exit_code == 0
+    assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0
     assert as_before(nights)
     assert {name for name, _ in under} >= {"desktop-01", "desktop-03", "ml-01"}
     assert all(one for name, (one, _) in under if name in OF_ONE)
@@ -121,7 +121,7 @@ def test_each_vm_is_returned_under_the_lease_of_its_night(nights: World, tmp_pat
 def test_a_lease_that_another_machine_holds_keeps_its_own_night_away_alone(nights: World, tmp_path: Path) -> None:
     elsewhere(nights, tmp_path, "lock-one")
     before = {name: power for name, power in powers(nights).items() if name in OF_ONE}
-    report = run(nights, Half.DAY, tmp_path / "a")
+    report = run(nights, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 4
     assert as_before(nights, set(powers(nights)) - OF_ONE)
     assert {name: powers(nights)[name] for name in before} == before, "not touched"
@@ -131,7 +131,7 @@ def test_a_lease_that_another_machine_holds_keeps_its_own_night_away_alone(night
     assert named["desktop-01"].hint == "wait for that run to end, then gpuops rotate day"
     assert any(line.startswith("lock VM lock-one: pid") for line in report.plan.warnings)
     nights.now += timedelta(seconds=TTL_S + 1)
-    assert run(nights, Half.DAY, tmp_path / "a").exit_code == 0
+    assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0
     assert as_before(nights)
 
 
@@ -140,7 +140,7 @@ def test_where_others_hold_every_lease_nothing_is_done(nights: World, tmp_path: 
         elsewhere(nights, tmp_path, name)
     before = len(nights.requests)
     with pytest.raises(Locked, match="holds the lease until"):
-        run(nights, Half.DAY, tmp_path / "a")
+        run(nights, RunKind.DAY, tmp_path / "a")
     assert len(nights.requests) == before
 
 
@@ -167,7 +167,7 @@ def test_a_lease_that_is_lost_on_the_way_stops_its_own_night_alone(nights: World
             nights.set(lock.ref, extra_config={KEY: lease_text(replace(there, epoch=there.epoch + 1))})
 
     nights.on_submit = stolen
-    report = run(nights, Half.DAY, tmp_path / "a")
+    report = run(nights, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 4
     assert as_before(nights, set(powers(nights)) - OF_ONE)
     assert not as_before(nights, OF_ONE)
@@ -178,7 +178,7 @@ def test_a_lease_that_is_lost_on_the_way_stops_its_own_night_alone(nights: World
 def test_a_lock_vm_that_is_gone_keeps_nobody_away(nights: World, tmp_path: Path) -> None:
     [lock] = [ref for ref, vm in nights.vms.items() if vm.name == "lock-one"]
     del nights.vms[lock]
-    report = run(nights, Half.DAY, tmp_path / "a")
+    report = run(nights, RunKind.DAY, tmp_path / "a")
     assert report.exit_code == 0
     assert as_before(nights)
     assert any("lock_vm: no VMs are called lock-one" in line for line in report.plan.warnings)
@@ -187,7 +187,7 @@ def test_a_lock_vm_that_is_gone_keeps_nobody_away(nights: World, tmp_path: Path)
 def test_a_marker_that_the_journal_does_not_know_is_returned_under_the_lease_of_who_speaks_for_it(
     world: World, tmp_path: Path
 ) -> None:
-    assert run(world, Half.NIGHT, tmp_path / "a", ONE).exit_code == 0
+    assert run(world, RunKind.NIGHT, tmp_path / "a", ONE).exit_code == 0
     three = policy("three", "desktop-05", "ml-09", "lock-three")
     [vm] = [vm for vm in world.vms.values() if vm.name == "desktop-05"]
     world.set(vm.ref, power=PowerState.SUSPENDED, attributes={"gpuops.rotation": "2026-11-20 desktop lease=1"})
@@ -199,7 +199,7 @@ def test_a_marker_that_the_journal_does_not_know_is_returned_under_the_lease_of_
             under[world.vms[step.vm].name] = held
 
     world.on_submit = sent
-    assert run(world, Half.DAY, tmp_path / "a", three).exit_code == 0
+    assert run(world, RunKind.DAY, tmp_path / "a", three).exit_code == 0
     assert as_before(world)
     assert under["desktop-01"][0]
     assert under["desktop-05"][1]
@@ -212,8 +212,8 @@ def test_what_a_killed_morning_left_on_each_is_known_to_be_its_own(nights: World
 
     nights.on_submit = killed
     with pytest.raises(Killed):
-        run(nights, Half.DAY, tmp_path / "a")
+        run(nights, RunKind.DAY, tmp_path / "a")
     assert [is_held(nights, name) for name in LOCKS.values()] == [True, True]
     nights.on_submit = lambda step: None
-    assert run(nights, Half.DAY, tmp_path / "a").exit_code == 0, "it does not wait for leases of its own dead run"
+    assert run(nights, RunKind.DAY, tmp_path / "a").exit_code == 0, "it does not wait for leases of its own dead run"
     assert as_before(nights)

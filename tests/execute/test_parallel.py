@@ -7,19 +7,21 @@ from threading import Barrier, BrokenBarrierError
 import pytest
 
 from gpuops.errors import NotConnected
-from gpuops.execute.at_once import MOST, at_once
+from gpuops.execute.parallel import MOST, ask_in_parallel
 
 
 def test_answers_come_in_the_order_of_the_questions() -> None:
-    assert at_once(lambda number: number * 2, list(range(3 * MOST))) == [number * 2 for number in range(3 * MOST)]
-    assert at_once(str, []) == []
+    assert ask_in_parallel(lambda number: number * 2, list(range(3 * MOST))) == [
+        number * 2 for number in range(3 * MOST)
+    ]
+    assert ask_in_parallel(str, []) == []
 
 
 def test_all_are_asked_before_one_has_answered() -> None:
     asked = Barrier(MOST)
-    at_once(lambda _: asked.wait(30), range(MOST))
+    ask_in_parallel(lambda _: asked.wait(30), range(MOST))
     with pytest.raises(BrokenBarrierError):
-        at_once(lambda _: Barrier(2).wait(0.01), range(2))
+        ask_in_parallel(lambda _: Barrier(2).wait(0.01), range(2))
 
 
 def test_an_error_is_the_askers() -> None:
@@ -29,4 +31,4 @@ def test_an_error_is_the_askers() -> None:
         return number
 
     with pytest.raises(NotConnected, match="vCenter has gone"):
-        at_once(ask, range(3))
+        ask_in_parallel(ask, range(3))

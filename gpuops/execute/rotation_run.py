@@ -1,4 +1,4 @@
-"""Turn: one call of one half of a rotation, from what a killed run left to what has come back."""
+"""One run of a rotation (night, day or restore), from what a killed run left to what has come back."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
+from gpuops.execute.abandoned_vms import note_returned
 from gpuops.execute.executor import execute
-from gpuops.execute.given_up import note_who_is_back
-from gpuops.execute.half import HALVES, RESUME, Half, left_open_runs, morning_first
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lanes import HUNG_S
-from gpuops.execute.leases import NO_LEASE, Leases, Under
+from gpuops.execute.lease_set import NO_LEASE, LeaseSet, VmLeases
 from gpuops.execute.originals import Originals, known_originals
-from gpuops.execute.resume import foresee, settle_open
+from gpuops.execute.resume import settle_in_snapshot, settle_open
+from gpuops.execute.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
-from gpuops.execute.vm_doer import VmDoer
+from gpuops.execute.step_queue import HUNG_S
+from gpuops.execute.vm_executor import VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
@@ -35,16 +35,16 @@ from gpuops.plan.rotation.taken_vms import is_gone, vms_of
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One call of one half: what it obeys, where, and the one moment that all of it calls now."""
+class RotationRun:
+    """One run: its kind, the policy it obeys, its site, and the one moment that all of it calls now."""
 
-    half: Half
+    kind: RunKind
     policy: Policy
     site: Site
     now: datetime
     only: tuple[str, ...] = ()
     markers_alone: bool = False
-    leases: Leases | None = None
+    leases: LeaseSet | None = None
     """None = it is only looked."""
     others: tuple[Policy, ...] = ()
     """The policies of the nights that are not over: their limits hold as well."""
@@ -75,7 +75,7 @@ class Turn:
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
         # tags select, and selection is for taking: a vCenter whose tags cannot be read keeps nobody away
-        return tagged(self.policy, self.site, before) if self.half is Half.NIGHT else before, ahead
+        return tagged(self.policy, self.site, before) if self.kind is RunKind.NIGHT else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
@@ -83,9 +83,9 @@ class Turn:
         originals = self._originals(journal)
         holder, left_open = self._left_open(journal)
         if holder is None:
-            morning_first(self.half, left_open)
+            morning_first(self.kind, left_open)
         intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
-        foreseen = foresee(self.site.vcenter, intents, before, catalog_of(before))
+        foreseen = settle_in_snapshot(self.site.vcenter, intents, before, catalog_of(before))
         report = self._planned(
             foreseen.inventory,
             tuple(
@@ -105,15 +105,15 @@ class Turn:
         try:
             return left_open_runs(journal, self.site)
         except StateDamaged as damaged:
-            if self.half is Half.NIGHT or journal is None:
+            if self.kind is RunKind.NIGHT or journal is None:
                 raise
             journal.unlocked = damaged
-            return None, journal.open_runs(HALVES)
+            return None, journal.open_runs(ROTATION_RUNS)
 
     def _planned(
         self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
     ) -> Report:
-        night = self.half is Half.NIGHT
+        night = self.kind is RunKind.NIGHT
         request = self._request(originals, journal, ahead)
         plan = request.plan(before, catalog_of(before), self.now)
         if night:
@@ -137,17 +137,17 @@ class Turn:
     ) -> RotateNight | RotateDay | RestoreVms:
         measured = Durations.of(journal.durations() if journal else {})
         elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
-        match self.half:
-            case Half.NIGHT:
+        match self.kind:
+            case RunKind.NIGHT:
                 skipped = journal.skipped(self.policy.name) if journal else frozenset()
                 setbacks = journal.setbacks() if journal else {}
                 over = journal.over() if journal else frozenset()
                 numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
                 number = numbers[0] if numbers else None
                 return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over, number)
-            case Half.DAY:
+            case RunKind.DAY:
                 return RotateDay(self.policy, originals, measured, elsewhere)
-            case Half.RESTORE:
+            case RunKind.RESTORE:
                 return RestoreVms(RotateDay(self.policy, originals, measured, elsewhere), self.only)
 
     def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
@@ -160,7 +160,7 @@ class Turn:
     def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
         if self.markers_alone or journal is None:
             return ()
-        if self.half is not Half.NIGHT:
+        if self.kind is not RunKind.NIGHT:
             return Originals(journal).all(returned=True)  # what it knows to be back is no other machine's
         return known_originals(journal, self.policy, self.now)
 
@@ -171,9 +171,9 @@ class Turn:
         before = self.site.vcenter.inventory()
         limit_s = self._limits.step_timeout_s
         # one task that hangs keeps no other desktop away
-        timeout_s = limit_s if self.half is Half.NIGHT else min(limit_s, HUNG_S)
-        doers = [VmDoer(self.site.vcenter, journal, run, before) for run in left_open]
-        found = [outcome for doer in doers for outcome in settle_open(doer, timeout_s=timeout_s)]
+        timeout_s = limit_s if self.kind is RunKind.NIGHT else min(limit_s, HUNG_S)
+        executors = [VmExecutor(self.site.vcenter, journal, run, before) for run in left_open]
+        found = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
         return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
 
     def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> Report:
@@ -188,28 +188,28 @@ class Turn:
         consent(report)
         run = self._begin(report, journal)
         self._end(left_open, journal)
-        plan, night = report.plan, self.half is Half.NIGHT
+        plan, night = report.plan, self.kind is RunKind.NIGHT
         if plan.not_after and journal.hold is not None:
             journal.hold.takes_until(min(plan.not_after.values()))
         before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
         taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
         guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
-        doer = VmDoer(
+        executor = VmExecutor(
             self.site.vcenter,
             journal,
             run,
             report.before,
             guard=guard,
-            leases=self._under(report),
+            leases=self._vm_leases(report),
             passed_s=self.site.passed_s,
             same_time=self.site.same_time,
         )
         try:
-            outcomes = execute(plan, doer, self._limits, self.site.progress, returning=not night)
+            outcomes = execute(plan, executor, self._limits, self.site.progress, returning=not night)
         except (NotConnected, PartlyDone) as lost:
             lost.then_finish(RESUME)
             raise
-        except Refused as refused:  # a right that was withdrawn half way: by then something has been done
+        except Refused as refused:  # a right that was withdrawn kind way: by then something has been done
             partly = PartlyDone(refused.message)
             partly.then_finish(RESUME)
             raise partly from refused
@@ -218,7 +218,7 @@ class Turn:
         after = self._close_returned(report, journal)
         journal.end(run)
         if night:
-            return replace(report, outcomes=outcomes, after=doer.inventory)
+            return replace(report, outcomes=outcomes, after=executor.inventory)
         return replace(report, outcomes=explained(outcomes, after, alone=bool(self.only)), after=after)
 
     def _may_close(self, original: Original) -> bool:
@@ -226,13 +226,13 @@ class Turn:
         lock_vm = lock_vm_of(original.policy or self.policy, self.policy)
         return self.leases is None or lock_vm not in self.leases.elsewhere
 
-    def _under(self, report: Report) -> Under:
+    def _vm_leases(self, report: Report) -> VmLeases:
         """The lease that each step of the plan goes under."""
         if self.leases is None:
             return NO_LEASE
         if isinstance(report.request, RotateDay | RestoreVms):
-            return self.leases.under(report.request.lock_vms(report.before))
-        return self.leases.only
+            return self.leases.for_vms(report.request.lock_vms(report.before))
+        return self.leases.for_all_vms
 
     def _taken(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
         """The desktops (refs) that earlier runs of this night have taken."""
@@ -243,7 +243,7 @@ class Turn:
     def _end(self, runs: Sequence[Run], journal: Journal) -> None:
         """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
         for run in runs:
-            if self.half is not Half.RESTORE or (run.kind == Half.RESTORE and {*run.vms} <= {*self.only}):
+            if self.kind is not RunKind.RESTORE or (run.kind == RunKind.RESTORE and {*run.vms} <= {*self.only}):
                 journal.end(run)
 
     def _begin(self, report: Report, journal: Journal) -> Run:
@@ -251,7 +251,7 @@ class Turn:
         request = report.request
         night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
         run = journal.begin(
-            self.half,
+            self.kind,
             night=night,
             policy=self.policy.text,
             policy_digest=self.policy.digest,
@@ -267,7 +267,7 @@ class Turn:
     def _limits(self) -> Limits:
         """A night's own; a return keeps to those of every night that it returns."""
         own = self.policy.limits
-        return own if self.half is Half.NIGHT else strictest((own, *(policy.limits for policy in self.others)))
+        return own if self.kind is RunKind.NIGHT else strictest((own, *(policy.limits for policy in self.others)))
 
     def _close_returned(self, report: Report, journal: Journal) -> Inventory:
         """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
@@ -276,7 +276,7 @@ class Turn:
         night lets it go.
         """
         originals = Originals(journal).all()
-        if self.half is Half.NIGHT:
+        if self.kind is RunKind.NIGHT:
             tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
             for original in originals:
                 if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
@@ -288,9 +288,9 @@ class Turn:
         steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
         after = self.site.vcenter.with_drs(after, steered) if steered else after
         for original in originals:
-            if self.half is Half.DAY and self._may_close(original) and is_returned(original, after):
+            if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
                 Originals(journal).returned(original)
-        note_who_is_back(journal, after)
+        note_returned(journal, after)
         return after
 
 

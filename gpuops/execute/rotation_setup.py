@@ -1,4 +1,4 @@
-"""Founding: what a policy wants of a vCenter, made once by a login that may; a second time there is nothing to do."""
+"""Makes what a policy needs in vCenter (lock VM, custom attributes) for `rotate init`; a second run changes nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 
 from gpuops.errors import OutcomeUnknown, PartlyDone, Refused, StepFailed
 from gpuops.execute.lock_vm import LockVm, highest_number, owner
-from gpuops.execute.port import Vcenter
 from gpuops.execute.site import Site
+from gpuops.execute.vcenter_port import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.plan.rotation.lease import Lease
@@ -21,7 +21,7 @@ from gpuops.plan.rotation.setup import CHOOSE_LOCK_VM, NewVm, Setup, lock_vm_in_
 TIMEOUT_S: Final = 300.0
 
 
-def found(policy: Policy, site: Site, *, apply: bool) -> Setup:
+def set_up(policy: Policy, site: Site, *, apply: bool) -> Setup:
     """What there is and what was missing, made if `apply`.
 
     Raises Refused where nothing was changed, PartlyDone with what was made before something failed.
@@ -52,7 +52,7 @@ def found(policy: Policy, site: Site, *, apply: bool) -> Setup:
     return replace(wanted, made=True)
 
 
-def must_be_set_up(policy: Policy, vcenter: Vcenter) -> None:
+def require_setup(policy: Policy, vcenter: Vcenter) -> None:
     """Raises Refused, naming all that `rotate init` was to make for this policy and is not there, or a lock VM that is
     a desktop or an ML VM of it."""
     if policy.lock_vm is None:
@@ -90,7 +90,7 @@ def _make(new: NewVm, vcenter: Vcenter, op_id: str) -> None:
 def _number(policy: Policy, name: str, site: Site) -> None:
     """A lock VM made anew, after one was deleted, carries the highest lease number that was seen."""
     seen = _seen(policy, site.vcenter)
-    with site.remembering(site.vcenter.uuid, returning=True) as journal:
+    with site.journal_to_read(site.vcenter.uuid, returning=True) as journal:
         highest = highest_number(name, (policy,), journal, seen)
     if highest.number:
         vm = LockVm(site.vcenter, name, seen)
