@@ -273,7 +273,7 @@ def _is_beside(event: Event) -> bool:
 
 def _befalls_requests(event: Event) -> bool:
     """Whether it befalls a request, or the task that comes of it: not whatever call is next."""
-    return event.fault in REFUSALS or any(rule.effect in TASKS for rule in event.rules)
+    return event.fault in REFUSALS or (not _is_beside(event) and any(rule.effect in TASKS for rule in event.rules))
 
 
 def _befalls(event: Event, stage: Stage) -> bool:

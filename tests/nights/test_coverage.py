@@ -74,6 +74,9 @@ def test_the_states_are_those_of_the_code() -> None:
         ("K12", "submit SuspendVm"),
         ("A3", "gone"),
         ("A2", "gone"),
+        ("G6", "lost"),
+        ("H1", "unknown"),
+        ("H4", "unknown"),
     ],
 )
 def test_a_fault_strikes_in_the_state_that_it_is_aimed_at(fault: str, state: str) -> None:

@@ -108,7 +108,6 @@ def _aimed(fault: str, state: str, point: int = 0, at_s: float = 0.0, **changes:
                 _aimed("V7", Whereabouts.AWAY, 1),
                 _aimed("C5", Whereabouts.LOST, 1, for_s=600),
                 _aimed("A1", LOOK, 3),
-                _aimed("G6", Whereabouts.CHANGING, 1),
             ),
             id="a start given up on the last morning",
         ),
