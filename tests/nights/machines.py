@@ -113,11 +113,12 @@ def one_holder(night: Played) -> Iterator[str]:
         run, half, length = night.sent_by.get(entry.operation_id, (None, "", 0))
         if run is None or half != RunKind.NIGHT or night.is_lock_vm(entry.moid):
             continue
-        asked = night.asked.get(entry.operation_id, entry.at) - told_late(night)
-        seen = (each for sequence, at, each in reversed(passed_on) if sequence <= length and at <= asked)
-        holder = next(seen, run)
-        late[run] += holder != run
-        if holder != run and late[run] == 2:
+        shown = night.asked.get(entry.operation_id, entry.at) - told_late(night)
+        before = [(at, each) for sequence, at, each in passed_on if sequence <= length]
+        holder = next((each for at, each in reversed(before) if at <= shown), run)
+        is_ours = run in (holder, *(each for at, each in before if at > shown))
+        late[run] += not is_ours
+        if not is_ours and late[run] == 2:
             yield f"I6: {entry.method} on {entry.name} is the second change sent after its run's lease had passed on"
 
 

@@ -28,6 +28,7 @@ from tests.nights.doings import CALL, MARK, MOVE, OFF, START, SUSPEND, effects, 
 from tests.nights.event import Event
 from tests.nights.hooks import RUN, asked_to_keep
 from tests.nights.limits import ml_stops, stays_where_it_is
+from tests.nights.machines import one_holder
 from tests.nights.night import OVERRIDE, Played, play
 from tests.nights.overrides import only_the_queue
 from tests.nights.place import Admission
@@ -485,6 +486,28 @@ def test_an_ml_vm_with_a_task_that_hangs_may_run_on_where_the_last_return_says_s
     assert list(ml_stops(replace(night, world=world, last=failed))) == []
     world.tasks.running = lambda vm: None
     assert list(ml_stops(replace(night, world=world, last=failed)))
+
+
+def test_a_lease_that_a_run_has_just_taken_is_its_own_where_vcenter_tells_old_values() -> None:
+    taken = first(quiet(), SUSPEND, desktop=True)
+    run, half, _ = quiet().sent_by[taken.operation_id]
+
+    def holds(holder: int, before: timedelta) -> Entry:
+        text = f'{{"epoch": {holder}, "expires": "{CLOSES.isoformat()}", "format": 1, "nonce": "n", "owner": "o"}}'
+        lease = {"extra_config": {KEY: text}}
+        at = EVENING - before
+        return replace(taken, at=at, moid="lock", name=LOCK, operation_id=f"gpuops-lease-{holder}", after=lease)
+
+    leases = [holds(run + 90, timedelta(hours=1)), holds(run, timedelta(seconds=1))]
+    sent_by = {op: (by, what, length + 2) for op, (by, what, length) in quiet().sent_by.items()}
+    sent_by |= {f"gpuops-lease-{holder}": (holder, half, 0) for holder in (run, run + 90)}
+    night = with_ledger(
+        quiet(), [*leases, *quiet().world.ledger], sent_by=sent_by, names={**quiet().names, "lock": LOCK},
+        events=(Event("A11", rules_of("A11", {"for_s": 90.0})),),
+    )  # fmt: skip
+    assert list(one_holder(night)) == []
+    theirs = with_ledger(night, [leases[1], leases[0], *quiet().world.ledger])
+    assert list(one_holder(theirs))
 
 
 def test_a_lock_vm_that_came_in_the_night_and_is_gone_again_is_the_lock_vm() -> None:
