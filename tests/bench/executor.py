@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from gpuops.execute import rotation
+from gpuops.execute import rotation_run
 from gpuops.execute.executor import execute
 from gpuops.execute.rotation import rotate
 from gpuops.execute.run_kind import RunKind
@@ -97,7 +97,7 @@ def half_of(half: RunKind, world: World, policy: Any, state_dir: Path) -> dict[s
 
     site = Site(vcenter, state_dir, world.clock.now)
     site.passed_s = lambda: (world.clock.now() - EVENING).total_seconds()
-    with patch.object(rotation, "execute", timed):
+    with patch.object(rotation_run, "execute", timed):
         report: Report = rotate(half, policy, site, apply=True, consent=agreed)
     steps = len(report.outcomes)
     return {

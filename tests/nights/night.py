@@ -611,7 +611,7 @@ class Nightly:
         goes_on, others = since + timedelta(seconds=event.at_s), self._open_sessions()
         while turnstile.held is hung and (at := max(now() + CRON, MORNING)) < goes_on:
             self._wait_until(at)
-            with patch.object(rotation, "ended", self._ended):
+            with patch.object(rotation, "end_hung_run", self._ended):
                 self._half(RunKind.DAY)
         self._points, self._of_others, self._running, self._run = was
         self._of_others |= self._open_sessions() - others
