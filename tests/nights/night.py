@@ -644,13 +644,23 @@ class Nightly:
             if task.call.operation_id
             and task.queued_at > given_up
             and not task.asked
-            and getattr(task.entity, "is_registered", True)
+            and not self._is_about_a_removed_vm(task)
             and not self.played.is_lock_vm(task.entity.moid)
         ]
         self.played.most_in_flight = max(self.played.most_in_flight, len(ours))
         elsewhere = ("RelocateVM_Task", OVERRIDE)
         on_host = Counter(task.entity.state.host for task in ours if task.name not in elsewhere)
         self.played.most_on_host = max([self.played.most_on_host, *on_host.values()])
+
+    def _is_about_a_removed_vm(self, task: Any) -> bool:
+        """Whether somebody has removed the VM of a task; of a cluster's, the VM whose DRS it sets, by the intent."""
+        if task.name != OVERRIDE:
+            return not getattr(task.entity, "is_registered", True)
+        for record in (*self._store.records, *self._other_store.records, *self._machines.store.records):
+            if record.kind is Kind.INTENT and record.body["op"] == task.call.operation_id:
+                vm: Any = self.world.find(next(iter(record.body["step"].values()))["vm"])
+                return vm is None or not vm.is_registered
+        return False
 
     def _cut(self, name: str) -> None:
         vm = next((vm for vm in self.world.by_type("VirtualMachine") if vm.name == name), None)
@@ -791,8 +801,11 @@ class Nightly:
         every = [(number, list(zip(store.records, store.lengths, strict=True))) for store, number in stores]
         played.kept = sorted((each for _, kept in every for each in kept), key=lambda each: each[1])
         played.kept_on = {id(record): number for number, kept in every for record, _ in kept}
+        by_people = {event.target for event in played.events if event.fault == GIVEN_UP}
         for record, _ in played.kept:
-            if record.kind is Kind.INTENT:
+            if record.kind is Kind.GIVEN_UP and record.body.get("name") in by_people:
+                played.given_up |= {record.body["ref"]}  # also where the process ended just after it had written that
+            elif record.kind is Kind.INTENT:
                 steps[record.body["op"]] = next(iter(record.body["step"].values()))["vm"]
             elif record.kind is Kind.SETTLED:
                 states[record.body["op"]] = record.body["state"]

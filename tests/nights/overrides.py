@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuops.model.rotation import DrsOverride
+from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.state.vm_state import Power
 from tests.nights.doings import chosen_as, effects
 from tests.nights.night import OVERRIDE, Played
+
+_NOT_DONE = (Verdict.FAILED, Verdict.UNKNOWN)
 
 
 def only_the_queue(night: Played) -> Iterator[str]:
@@ -26,12 +29,16 @@ def only_the_queue(night: Played) -> Iterator[str]:
 
 def put_back(night: Played) -> Iterator[str]:
     """I23: when nothing goes wrong any more, DRS does with an ML VM that is back what it did before: here, as its
-    cluster says."""
+    cluster says. A cluster with a task that hangs takes no other, and the last return names the VM."""
+    named = {each.step.vm for each in night.last.outcomes if each.verdict in _NOT_DONE} if night.last else set()
     left: dict[str, Any] = {}
     for entry in night.world.ledger:
         if entry.method == OVERRIDE:
             left[entry.moid] = entry.after["overrides"]
-    for ref in sorted(ref for overrides in left.values() for ref in overrides):
+    for moid, ref in sorted((moid, ref) for moid, overrides in left.items() for ref in overrides):
         vm: Any = night.world.find(ref)
+        cluster: Any = night.world.find(moid)
+        if ref in named and night.world.tasks.running(cluster) is not None:
+            continue
         if vm is not None and vm.state.power is not Power.ON:
             yield f"I23: DRS is still kept off {chosen_as(night, ref)}"
