@@ -21,10 +21,27 @@ from tests.cli.aside import Aside
 @pytest.fixture(autouse=True)
 def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and none of the variables that say something of a connection."""
+    return new_home(tmp_path / "home", monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def saved_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The inventory of the scenario `lab`, as `--save` wrote it. Tests only read it; one that changes it, a copy."""
+    folder = tmp_path_factory.mktemp("saved")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        new_home(folder / "home", monkeypatch)
+        path = folder / "lab.json"
+        result = CliRunner().invoke(app, ["inventory", "--vcenter", "sim:lab", "--save", str(path)])
+    assert result.exit_code == 0, result.output
+    path.chmod(0o400)
+    return path
+
+
+def new_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes the folder and names it as the home, in an environment that says nothing of a connection."""
     families = ("GPUOPS_", "VMWARE_", "GOVC_", "XDG_", "CREDENTIALS_", "REQUESTS_")
     for name in [name for name in os.environ if name.startswith(families)]:
         monkeypatch.delenv(name)
-    home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     return home

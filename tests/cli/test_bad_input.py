@@ -228,23 +228,19 @@ def test_no_owner_has_agreed(lab: Lab, tmp_path: Path) -> None:
     "other", [["--vcenter", "sim:lab"], ["--ca-file", "ca.pem"], ["--insecure"], ["--password-stdin"]]
 )
 def test_a_saved_inventory_and_a_connection_exclude_each_other(
-    gpuops: Gpuops, tmp_path: Path, command: list[str], other: list[str]
+    gpuops: Gpuops, saved_lab: Path, command: list[str], other: list[str]
 ) -> None:
     """Nothing is ignored in silence: whoever names both means something that will not happen."""
-    saved = str(tmp_path / "fleet.json")
-    assert gpuops("inventory", "--vcenter", "sim:lab", "--save", saved).exit_code == 0
     said = f"--inventory and {other[0]} exclude each other"
-    one_line(gpuops(*command, "--inventory", saved, *other), 2, said, "leave one of them out")
-    one_line(gpuops(*other, *command, "--inventory", saved), 2, said)
+    one_line(gpuops(*command, "--inventory", str(saved_lab), *other), 2, said, "leave one of them out")
+    one_line(gpuops(*other, *command, "--inventory", str(saved_lab)), 2, said)
 
 
 def test_the_environments_vcenter_is_no_word_against_a_saved_inventory(
-    gpuops: Gpuops, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gpuops: Gpuops, saved_lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = str(tmp_path / "fleet.json")
-    gpuops("inventory", "--vcenter", "sim:lab", "--save", saved)
     monkeypatch.setenv("GPUOPS_VCENTER", "https://vc.example.com")
-    assert gpuops("inventory", "--inventory", saved).exit_code == 0
+    assert gpuops("inventory", "--inventory", str(saved_lab)).exit_code == 0
 
 
 class TestConnection:

@@ -92,10 +92,9 @@ def renamed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def snapshots(tmp_path: Path, clean: Path) -> tuple[Path, Path, dict[str, str]]:
+def snapshots(tmp_path: Path, saved_lab: Path) -> tuple[Path, Path, dict[str, str]]:
     """Plain and hostile, and the ids of VMs by their plain name."""
-    plain, hostile = tmp_path / "plain.json", tmp_path / "hostile.json"
-    assert run("inventory --vcenter sim:lab --save", str(plain)).exit_code == 0
+    plain, hostile = saved_lab, tmp_path / "hostile.json"
     document = json.loads(plain.read_text(encoding="utf-8"))
     refs = {vm["name"]: vm["ref"] for vm in document["inventory"]["vms"].values()}
     hostile.write_text(json.dumps(renamed(document)), encoding="utf-8")

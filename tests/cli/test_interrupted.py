@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gpuops.cli.app import app
 from gpuops.sim.server import start
 from gpuops.sim.wire import ready_file
 
@@ -29,7 +31,6 @@ def interruptible() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("numbers", "exit_code", "said"),
     [
-        ([signal.SIGTERM], 143, ""),
         ([signal.SIGTERM, signal.SIGTERM, signal.SIGTERM], 143, ""),  # `timeout` signals the process, then its group
         ([signal.SIGHUP], 129, ""),
         ([signal.SIGINT], 130, "interrupted\n"),
@@ -76,11 +77,14 @@ main()
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted")])
-def test_stopped_while_the_journal_closes(clean: Path, name: str, exit_code: int, said: str) -> None:
-    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter", "sim:lab"]
-    run = subprocess.run(
-        [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, name], capture_output=True, encoding="utf-8", timeout=60
-    )
+def test_stopped_while_the_journal_closes(tmp_path: Path, clean: Path, name: str, exit_code: int, said: str) -> None:
+    words = ["attach", "--vm", "bare", "--profile", "a100-3-20c", "--power", "cycle", "--yes", "--vcenter"]
+    with start("lab") as server:
+        ready_file.write(tmp_path / "ready.json", ready_file.of(server))
+        run = subprocess.run(
+            [sys.executable, "-c", STOPPED_WHILE_CLOSING, *words, f"sim@{tmp_path / 'ready.json'}", name],
+            capture_output=True, encoding="utf-8", timeout=60, check=False,
+        )  # fmt: skip
     assert run.returncode == exit_code, run.stderr
     assert "Traceback" not in run.stderr
     assert said in run.stderr
@@ -122,10 +126,8 @@ def test_a_change_of_hosts_that_is_stopped_says_how_to_go_on(tmp_path: Path, cle
                 run.kill()
         assert (run.returncode, output) == (143, "")
         assert errors.splitlines()[-1] == "next: gpuops change resume goes on with it, gpuops change abort gives it up"
-        shown = subprocess.run(
-            [sys.executable, "-m", "gpuops", "change", "status", "--vcenter", f"sim@{where}"],
-            capture_output=True, encoding="utf-8", timeout=60, check=True,
-        )  # fmt: skip
+        shown = CliRunner().invoke(app, ["change", "status", "--vcenter", f"sim@{where}"])
+        assert shown.exit_code == 0, shown.output
         assert "under way esx-04.scattered  not back: cad-04" in shown.stdout
         assert "scheduler set, begun " in shown.stdout
         assert list(server.world.sessions) == []
@@ -162,8 +164,17 @@ finally:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("while_", [STOPPED_WHILE_A_TYPE_IS_MADE, STOPPED_WHILE_IT_IS_IMPORTED], ids=["type", "import"])
-@pytest.mark.parametrize(("name", "exit_code", "said"), [("SIGTERM", 143, ""), ("SIGINT", 130, "interrupted\n")])
+@pytest.mark.parametrize(
+    ("while_", "name", "exit_code", "said"),
+    [
+        pytest.param(STOPPED_WHILE_A_TYPE_IS_MADE, "SIGTERM", 143, "", id="type"),
+        pytest.param(STOPPED_WHILE_IT_IS_IMPORTED, "SIGINT", 130, "interrupted\n", id="import"),
+        pytest.param(
+            STOPPED_WHILE_A_TYPE_IS_MADE, "SIGINT", 130, "interrupted\n", id="type too", marks=pytest.mark.long
+        ),
+        pytest.param(STOPPED_WHILE_IT_IS_IMPORTED, "SIGTERM", 143, "", id="import too", marks=pytest.mark.long),
+    ],
+)
 def test_stopped_in_the_middle_of_pyvmomi(
     tmp_path: Path, clean: Path, while_: str, name: str, exit_code: int, said: str
 ) -> None:

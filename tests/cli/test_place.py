@@ -83,11 +83,9 @@ def test_the_document_is_the_answer(lab: Lab) -> None:
     assert lab.effects == []
 
 
-def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[..., Result], tmp_path: Path) -> None:
-    saved = tmp_path / "fleet.json"
-    assert lab.run("inventory", "--save", str(saved)).exit_code == 0
+def test_a_saved_inventory_gives_the_same_answer(lab: Lab, gpuops: Callable[..., Result], saved_lab: Path) -> None:
     live = lab.run("place", "--file", str(TEMPLATE), "--explain")
-    assert live.stdout == gpuops("place", "--file", str(TEMPLATE), "--explain", "--inventory", str(saved)).stdout
+    assert live.stdout == gpuops("place", "--file", str(TEMPLATE), "--explain", "--inventory", str(saved_lab)).stdout
 
 
 @pytest.mark.parametrize(
@@ -204,11 +202,10 @@ def test_several_profiles_in_one_vm_by_options_yaml_and_csv(lab: Lab, tmp_path: 
 
 
 def test_gpus_of_suspended_vms_that_come_back_later_are_not_kept(
-    lab: Lab, gpuops: Callable[..., Result], tmp_path: Path
+    gpuops: Callable[..., Result], saved_lab: Path, tmp_path: Path
 ) -> None:
     saved = tmp_path / "fleet.json"
-    assert lab.run("inventory", "--save", str(saved)).exit_code == 0
-    snapshot = json.loads(saved.read_text(encoding="utf-8"))
+    snapshot = json.loads(saved_lab.read_text(encoding="utf-8"))
     (suspended,) = [vm for vm in _dicts(snapshot) if vm.get("name") == "vdi-11" and "attributes" in vm]
     suspended["attributes"]["gpuops.return"] = "2026-11-03T06:00+00:00"
     saved.write_text(json.dumps(snapshot), encoding="utf-8")
@@ -237,7 +234,7 @@ def test_an_option_is_a_key_of_the_file() -> None:
     assert set(RequestSection.model_fields) - set(shown) == by_file_alone
 
 
-def test_what_many_gpus_say_alike_is_said_once(lab: Lab, gpuops: Callable[..., Result]) -> None:
+def test_what_many_gpus_say_alike_is_said_once(gpuops: Callable[..., Result]) -> None:
     words = ("place", "--profile", "a40-48c", "--vcpu", "8", "--memory", "64GiB")
     full = "locked to vGPUs of 8192 MiB while 6 run, nvidia_a40-48c has 49152 MiB: needs 1 slot, 0 there"
     result = gpuops(*words, "--suspended", "ignore", "--vcenter", "sim:vdi")

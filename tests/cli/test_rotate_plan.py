@@ -63,11 +63,9 @@ def test_every_vm_has_a_reason_and_every_desktop_a_way_back(lab: Lab) -> None:
     assert len({(seat["gpu"], seat["place"]) for seat in seats}) == 4, "each has a place of its own"
 
 
-def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, tmp_path: Path) -> None:
-    path = tmp_path / "lab.json"
-    assert lab.run("inventory", "--save", str(path)).exit_code == 0
+def test_a_saved_inventory_gives_the_same_night(lab: Lab, gpuops: Gpuops, saved_lab: Path) -> None:
     seen = document(lab.run(*MONDAY, "--output", "json"))
-    saved = document(gpuops(*MONDAY, "--inventory", str(path), "--output", "json"))
+    saved = document(gpuops(*MONDAY, "--inventory", str(saved_lab), "--output", "json"))
     assert {**saved, "read_at": ""} == {**seen, "read_at": ""}
 
 

@@ -10,7 +10,6 @@ from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 
-import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
@@ -95,35 +94,28 @@ def test_progress_and_warnings_stay_off_stdout(lab: Lab) -> None:
 class TestSaved:
     """Plans on a saved inventory, with no vCenter at all."""
 
-    @pytest.fixture
-    def saved(self, lab: Lab, tmp_path: Path) -> Path:
-        path = tmp_path / "fleet.json"
-        assert lab.run("inventory", "--save", str(path)).exit_code == 0
-        lab.server.close()
-        return path
+    def test_it_shows_what_was_there(self, gpuops: Gpuops, saved_lab: Path, golden: Golden) -> None:
+        golden("inventory-lab.txt", gpuops("inventory", "--inventory", str(saved_lab)).stdout)
 
-    def test_it_shows_what_was_there(self, gpuops: Gpuops, saved: Path, golden: Golden) -> None:
-        golden("inventory-lab.txt", gpuops("inventory", "--inventory", str(saved)).stdout)
-
-    def test_attach_plans_and_says_that_nothing_changes(self, gpuops: Gpuops, saved: Path) -> None:
-        result = gpuops(*ATTACH, "--inventory", str(saved))
+    def test_attach_plans_and_says_that_nothing_changes(self, gpuops: Gpuops, saved_lab: Path) -> None:
+        result = gpuops(*ATTACH, "--inventory", str(saved_lab))
         assert result.exit_code == 0
         assert "none -> vGPU grid_a100-3-20c" in result.stdout
-        assert result.stdout.endswith(f"planned on the saved inventory {saved}: nothing is changed\n")
-        document = json.loads(gpuops(*ATTACH, "--inventory", str(saved), "--output", "json").stdout)
+        assert result.stdout.endswith(f"planned on the saved inventory {saved_lab}: nothing is changed\n")
+        document = json.loads(gpuops(*ATTACH, "--inventory", str(saved_lab), "--output", "json").stdout)
         assert (document["applied"], document["changed"]) == (False, True)
 
-    def test_what_only_a_host_can_offer_was_saved_with_it(self, gpuops: Gpuops, saved: Path) -> None:
-        device = gpuops("attach", "--vm", "ml-08", "--device", "0000:5e:00.0", "--inventory", str(saved))
+    def test_what_only_a_host_can_offer_was_saved_with_it(self, gpuops: Gpuops, saved_lab: Path) -> None:
+        device = gpuops("attach", "--vm", "ml-08", "--device", "0000:5e:00.0", "--inventory", str(saved_lab))
         assert "none -> DirectPath 0000:5e:00.0" in device.stdout
         group = "Nvidia:2@grid_a100d-80c%NVLink"
         assert (
             f"(group {group})"
-            in gpuops("attach", "--vm", "ml-08", "--device-group", group, "--inventory", str(saved)).stdout
+            in gpuops("attach", "--vm", "ml-08", "--device-group", group, "--inventory", str(saved_lab)).stdout
         )
 
-    def test_detach_and_a_night_too(self, gpuops: Gpuops, saved: Path, tmp_path: Path) -> None:
-        result = gpuops("detach", "--vm", "ml-01", "--all", "--inventory", str(saved))
+    def test_detach_and_a_night_too(self, gpuops: Gpuops, saved_lab: Path, tmp_path: Path) -> None:
+        result = gpuops("detach", "--vm", "ml-01", "--all", "--inventory", str(saved_lab))
         assert "vGPU grid_a100-3-20c -> none" in result.stdout
         policy = tmp_path / "policy.yaml"
         policy.write_text(
@@ -131,7 +123,7 @@ class TestSaved:
             "idle: {cpu_below_mhz: 500}, owner: none}\nml:\n  queue: [{vm: ml-01}]\n",
             encoding="utf-8",
         )
-        result = gpuops("rotate", "night", "--policy", str(policy), "--inventory", str(saved))
+        result = gpuops("rotate", "night", "--policy", str(policy), "--inventory", str(saved_lab))
         assert (result.exit_code, result.stderr) == (0, "")
         assert "power on ml-01" in result.stdout
 
