@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuops.execute.change import host_tasks
 from gpuops.model.target import Secret, Target
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from gpuops.vsphere.waiting import states
 
 if TYPE_CHECKING:
     from tests.wire.rolling import Bench
@@ -51,10 +53,15 @@ def lab_target(lab: SimServer) -> Target:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[World], Bench]]:
-    """Serves a world for rolling changes; whatever they advise gets somewhere."""
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[World], Bench]]:
+    """Serves a world for rolling changes; whatever they advise gets somewhere.
+
+    A host that boots is asked every five minutes of simulated time, not every 20 s: an hour of waiting is 12 requests.
+    """
     from tests.wire.rolling import Bench
 
+    for module in (host_tasks, states):
+        monkeypatch.setattr(module, "SLICE_S", 300.0)
     with ExitStack() as stack:
         benches: list[Bench] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpuops.sim.operations import maintenance, power
 from gpuops.sim.server import SimServer
 from gpuops.sim.state.vm_state import Power
 from gpuops.sim.world import World
+from tests.sample import mostly_long
 from tests.wire.clusters import cluster, desktops
 from tests.wire.points import Killed, Points
 from tests.wire.rolling import EQUAL, ONE, OPTIONS, Bench, Start
@@ -238,11 +240,14 @@ def test_no_host_is_begun_once_the_window_has_closed(start: Start) -> None:
     assert (closed.exit_code, closed.outcomes) == (3, ())
 
 
-@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task"])
-@pytest.mark.parametrize("phase", list(Phase))
-def test_a_lost_reply_is_answered_by_looking(
-    start: Start, monkeypatch: pytest.MonkeyPatch, method: str, phase: Phase
-) -> None:
+LOST = list(product(Phase, ("EnterMaintenanceMode_Task", "RebootHost_Task", "ExitMaintenanceMode_Task")))
+
+
+@pytest.mark.parametrize(
+    ("phase", "method"),
+    mostly_long(LOST, [*LOST[-3:], (Phase.BEFORE, "RebootHost_Task")]),
+)
+def test_a_lost_reply_is_answered_by_looking(start: Start, method: str, phase: Phase) -> None:
     bench = start(two())
     before = bench.places()
     bench.world.injector.add(Rule(Effect.RESET, method, phase=phase))
@@ -253,10 +258,10 @@ def test_a_lost_reply_is_answered_by_looking(
     check_switched(bench, before, hosts=1)
 
 
-@pytest.mark.parametrize("method", ["EnterMaintenanceMode_Task", "UpdateModuleOptionString", "RebootHost_Task"])
-def test_a_session_that_ends_in_the_middle_is_renewed(start: Start, method: str) -> None:
+def test_a_session_that_ends_in_the_middle_is_renewed(start: Start) -> None:
     bench = start(cluster(2, []))
-    bench.world.injector.add(Rule(Effect.EXPIRE, method, times=1))
+    for method in ("EnterMaintenanceMode_Task", "UpdateModuleOptionString", "RebootHost_Task"):
+        bench.world.injector.add(Rule(Effect.EXPIRE, method, times=1))
     report = bench.roll()
     assert report.exit_code == 0, failing(report)
     turn = ["EnterMaintenanceMode_Task", "UpdateModuleOptionString", *["RebootHost_Task"] * 2]  # goes down, comes back

@@ -19,6 +19,7 @@ from gpuops.plan.core.steps import ResumeVm
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.server import SimServer
 from gpuops.sim.world import World
+from tests.sample import mostly_long
 from tests.wire.test_rotation import DESKTOPS, LAB_POLICY, ML, Wire
 
 NIGHTS: Policy = parse_policy(
@@ -77,6 +78,12 @@ def nothing(world: World) -> None:
     """Only the policy is another."""
 
 
+def everything(world: World) -> None:
+    """All of it in one night."""
+    for befell in (renamed, moved, folder_renamed, marks_withdrawn):
+        befell(world)
+
+
 WAYS: dict[str, Callable[[Site], Report]] = {
     "day": lambda site: rotate_day(None, site, apply=True),
     "day --policy": lambda site: rotate_day(EDITED, site, apply=True),
@@ -112,7 +119,9 @@ def lab_wire(lab: SimServer, tmp_path: Path) -> Iterator[Wire]:
     assert wire.aside.wrong == []
 
 
-@pytest.mark.parametrize("befell", [renamed, moved, folder_renamed, marks_withdrawn, nothing])
+@pytest.mark.parametrize(
+    "befell", mostly_long([everything, renamed, moved, folder_renamed, marks_withdrawn, nothing], [everything])
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_all_of_it_is_back(lab_wire: Wire, way: str, befell: Callable[[World], None]) -> None:
     assert lab_wire.night().exit_code == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from gpuops.vsphere.connection import Connection
 from gpuops.vsphere.waiting import updates
 from tests.cli.aside import Aside
 from tests.execute.journals import left_open, op_ids
+from tests.sample import mostly_long
 
 from .conftest import target_of
 
@@ -106,8 +108,20 @@ CHANGES: Final = ("RelocateVM_Task", "ReconfigVM_Task", "PowerOnVM_Task")
 READS: Final = ("RetrievePropertiesEx", "CurrentTime", "WaitForUpdatesEx", "CreateFilter")
 
 
-@pytest.mark.parametrize("trouble", BROKEN_OFF)
-@pytest.mark.parametrize("method", READS)
+@pytest.mark.parametrize(
+    ("method", "trouble"),
+    mostly_long(
+        product(READS, BROKEN_OFF),
+        [
+            *(("RetrievePropertiesEx", trouble) for trouble in BROKEN_OFF),
+            ("CurrentTime", "reset"),
+            ("WaitForUpdatesEx", "cut"),
+            ("WaitForUpdatesEx", "session ends after"),
+            ("CreateFilter", "503"),
+            ("CreateFilter", "session ends"),
+        ],
+    ),
+)
 def test_a_read_that_breaks_off_once_does_not_stop_an_attach(wire: Wire, method: str, trouble: str) -> None:
     wire.strike(BROKEN_OFF[trouble], method)
     assert wire.attach() == 0
@@ -115,8 +129,18 @@ def test_a_read_that_breaks_off_once_does_not_stop_an_attach(wire: Wire, method:
     assert wire.left_open() == []
 
 
-@pytest.mark.parametrize("trouble", ["reset after", "cut", "session ends", "session ends after"])
-@pytest.mark.parametrize("method", CHANGES)
+@pytest.mark.parametrize(
+    ("method", "trouble"),
+    mostly_long(
+        product(CHANGES, ("reset after", "cut", "session ends", "session ends after")),
+        [
+            *((method, "reset after") for method in CHANGES),
+            ("RelocateVM_Task", "cut"),
+            ("ReconfigVM_Task", "session ends after"),
+            ("PowerOnVM_Task", "session ends"),
+        ],
+    ),
+)
 def test_a_change_of_which_nothing_is_heard_happens_once(wire: Wire, method: str, trouble: str) -> None:
     wire.strike(BROKEN_OFF[trouble], method)
     assert wire.attach() == 0
@@ -179,7 +203,7 @@ def test_a_night_goes_through_what_breaks_off_once(wire: Wire, rule: Rule, metho
     assert wire.left_open() == []
 
 
-@pytest.mark.parametrize("method", ["CurrentTime", "RetrievePropertiesEx"])
+@pytest.mark.parametrize("method", mostly_long(["CurrentTime", "RetrievePropertiesEx"], ["RetrievePropertiesEx"]))
 def test_a_night_that_loses_vcenter_is_finished_by_resume(wire: Wire, method: str) -> None:
     """It answers the first looks, then breaks off every reply."""
     wire.strike(Rule(Effect.RESET, times=None), method, target="*", skip=6)
