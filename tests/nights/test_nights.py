@@ -21,9 +21,9 @@ from tests.nights.worlds import FULL, site_of, size_of
 
 
 def test_no_night_breaks_an_invariant() -> None:
-    found = tally(range(120), jobs=1)
+    found = tally(range(60), jobs=1)
     assert found.violations == []
-    assert sum(found.effects) > 1000, "these nights did something"
+    assert sum(found.effects) > 500, "these nights did something"
 
 
 def test_the_sizes_of_worlds_are_fixed() -> None:
@@ -57,14 +57,12 @@ def test_a_night_without_trouble_takes_and_returns() -> None:
 @pytest.mark.parametrize("seed", [7, pytest.param(11, marks=pytest.mark.long)])
 def test_a_seed_tells_the_same_night_in_every_process(seed: int) -> None:
     program = f"from tests.nights.log import digest; from tests.nights.night import play; print(digest(play({seed})))"
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            check=True, capture_output=True, encoding="utf-8", env={**os.environ, "PYTHONHASHSEED": str(salt)},
-        ).stdout.strip()
-        for salt in (1, 2)
-    }  # fmt: skip
-    assert told == {digest(play(seed))}
+    salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"  # texts have other hashes there than here
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True, capture_output=True, encoding="utf-8", env={**os.environ, "PYTHONHASHSEED": salt},
+    ).stdout.strip()  # fmt: skip
+    assert told == digest(play(seed))
 
 
 @pytest.mark.long

@@ -44,9 +44,9 @@ def done(night: Played) -> list[tuple[str, str]]:
 
 
 def test_a_few_nights_by_our_own_client() -> None:
-    found = [in_process(14), told(14), told(76)]
+    found = [in_process(76), told(14)]
     assert [said for broken, _ in found for said in broken] == []
-    assert sum(effects for _, effects in found) > 50
+    assert sum(effects for _, effects in found) > 30
 
 
 def same_effects(seed: int) -> None:

@@ -38,6 +38,9 @@ LEASED = parse_policy(f"{POLICY}\nlock_vm: bare\n", "lab")
 """`bare` is a VM without GPU."""
 
 
+GRACE_S = 1.0
+"""A process that is stopped takes any time that it is given to end."""
+
 AHEAD = {"later": LATE, "much later": HANGS_AFTER}
 
 
@@ -63,12 +66,17 @@ class Sleeper:
 def main(arguments: Sequence[str]) -> int:
     port, ca_file, state_dir, what, *stop = arguments
     sleeper = Sleeper(stop[0], int(stop[1]), float(stop[2])) if stop else Sleeper("", 0, 0.0)
-    hung_run.GRACE_S = 1.0  # type: ignore[misc]  # a process that is stopped takes any that it is given
+    hung_run.GRACE_S = GRACE_S  # type: ignore[misc]
     target = Target("127.0.0.1", USERNAME, Secret(sys.stdin.readline().strip()), port=int(port), ca_files=(ca_file,))
+    return work(target, Path(state_dir), what, sleeper)
+
+
+def work(target: Target, state_dir: Path, what: str, sleeper: Sleeper) -> int:
+    """The exit code of gpuops for that run, in this process."""
     try:
         with Connection(target) as connection:
             on = AHEAD.get(what, timedelta())
-            site = Site(Watched(connection, sleeper), Path(state_dir), lambda: wall_clock() + on)
+            site = Site(Watched(connection, sleeper), state_dir, lambda: wall_clock() + on)
             site.passed_s = sleeper.passed_s
             if what == "night":
                 return rotate(RunKind.NIGHT, LEASED, site, apply=True, consent=agreed).exit_code
