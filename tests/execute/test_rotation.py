@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest_mock import MockerFixture
 
@@ -176,21 +176,25 @@ def test_a_morning_killed_anywhere_ends_with_every_desktop_back(in_memory: Path)
     assert kill_at > 50, "the sweep went over the whole morning"
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
-@given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
-def test_killed_again_and_again_with_lost_replies(in_memory: Path, kills: list[int], lost: int) -> None:
-    directory = in_memory / "state"
-    shutil.rmtree(directory, ignore_errors=True)
-    night = Night(directory)
-    for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):
-        (night.world.lose_after if lost >> bit & 1 else night.world.lose_before).add(kind)
-    alive = not night.killed(RunKind.NIGHT, kills[0])
-    for kill_at in kills[1:]:
-        alive = alive or not night.killed(None, kill_at)
-    night.resume()
-    report = night.run(RunKind.DAY)
-    assert report.exit_code == 0
-    morning_is_good(night)
+@pytest.mark.parametrize("examples", [15, pytest.param(100, marks=pytest.mark.long)])
+def test_killed_again_and_again_with_lost_replies(in_memory: Path, examples: int) -> None:
+    @settings(max_examples=examples, derandomize=True)
+    @given(kills=st.lists(st.integers(1, 120), min_size=1, max_size=5), lost=st.integers(0, 7))
+    def check(kills: list[int], lost: int) -> None:
+        directory = in_memory / "state"
+        shutil.rmtree(directory, ignore_errors=True)
+        night = Night(directory)
+        for bit, kind in enumerate((SuspendVm, PowerOnVm, ResumeVm)):
+            (night.world.lose_after if lost >> bit & 1 else night.world.lose_before).add(kind)
+        alive = not night.killed(RunKind.NIGHT, kills[0])
+        for kill_at in kills[1:]:
+            alive = alive or not night.killed(None, kill_at)
+        night.resume()
+        report = night.run(RunKind.DAY)
+        assert report.exit_code == 0
+        morning_is_good(night)
+
+    check()
 
 
 @pytest.mark.parametrize("survives", ["journal", "markers"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.store import Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
 from tests.execute.journal.postgres import Server
+from tests.nights.victim import FORKED
 
 Opening = Callable[[], Store]
 NOW = datetime(2026, 11, 20, 21, 0, 0, 250, tzinfo=UTC)
@@ -84,9 +84,8 @@ def _append_many(state_dir: Path, url: str, name: str, count: int) -> None:
 def test_processes_that_append_at_once_take_turns(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """They meet in the making of the tables, too."""
     url = request.getfixturevalue("postgresql").database() if where == "postgresql" else ""
-    spawn = get_context("spawn")
     names = [f"process {number}" for number in range(4)]
-    processes = [spawn.Process(target=_append_many, args=(tmp_path / "state", url, name, 25)) for name in names]
+    processes = [FORKED.Process(target=_append_many, args=(tmp_path / "state", url, name, 25)) for name in names]
     for process in processes:
         process.start()
     for process in processes:
