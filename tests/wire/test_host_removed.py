@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gpuops.plan.hosts.change.report import ChangeReport
 from gpuops.report.change import change_document, change_text
 from gpuops.tasks.hosts import _change_result
 from gpuops.vsphere.writing.hosts import HostConnection
+from tests.sample import mostly_long
 from tests.wire.clusters import cluster, desktops
 from tests.wire.leaving import removed
 from tests.wire.rolling import EQUAL, ONE, Bench, Start
@@ -50,8 +52,10 @@ def require_a_line(report: ChangeReport) -> None:
     assert {each["before_header"] for each in answer.result["diff"]} <= {"esx-01", "esx-02"}
 
 
-@pytest.mark.parametrize("line", ["VMs leave", "enters maintenance mode", "reboots"])
-@pytest.mark.parametrize("request_", [ONE, EQUAL], ids=["one", "all"])
+LINES = list(product((ONE, EQUAL), ("VMs leave", "enters maintenance mode", "reboots")))
+
+
+@pytest.mark.parametrize(("request_", "line"), mostly_long(LINES, LINES[2:]))
 def test_at_each_line_that_the_change_says(start: Start, line: str, request_: Any) -> None:
     bench = bench_of(start)
     bench.told = Telling(line, lambda: taken_out(bench))
@@ -98,7 +102,7 @@ def test_while_it_boots_is_seen_at_once(start: Start, monkeypatch: pytest.Monkey
     monkeypatch.setattr(HostConnection, "wait_for_boot", waited)
     bench.told = Telling("reboots", out_soon)
     require_a_line(bench.roll(request_, max_hosts=2))
-    assert len(waits) < 40, "three a minute, and a boot takes ten"
+    assert len(waits) < 6, "one in five minutes (`start`), and a boot takes ten"
 
 
 def test_one_that_is_gone_is_named_when_the_change_is_gone_on_with(start: Start) -> None:

@@ -6,6 +6,7 @@ import json
 import resource
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gpuops.vsphere.reading.tags import with_tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.transport import automation
 from gpuops.vsphere.transport.exchange import HttpReply
+from tests.sample import mostly_long
 
 NAN = b'{"jsonrpc": "2.0", "id": "%s", "result": {"output": NaN}}'
 ANSWER = b'{"jsonrpc": "2.0", "id": "%%s", "result": {"output": %b}}'
@@ -70,8 +72,16 @@ def strike(monkeypatch: pytest.MonkeyPatch, reply: bytes, *, service: str) -> No
     monkeypatch.setattr(VapiEndpoint, "rpc", rpc)
 
 
-@pytest.mark.parametrize("service", ["session", "tag_association"])
-@pytest.mark.parametrize("name", REPLIES)
+@pytest.mark.parametrize(
+    ("service", "name"),
+    mostly_long(
+        product(("session", "tag_association"), REPLIES),
+        [
+            *(("tag_association", name) for name in REPLIES),
+            *(("session", name) for name in ("HTML", "nothing", "result is null", "nested within", "another output")),
+        ],
+    ),
+)
 def test_it_is_refused(
     session: Session,
     monkeypatch: pytest.MonkeyPatch,

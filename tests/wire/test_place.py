@@ -22,6 +22,7 @@ from gpuops.plan.vm.power import PowerPolicy
 from gpuops.sim.server import SimServer
 from gpuops.vsphere.connection import Connection
 from tests.plan.queue.test_place import after, overcommitted
+from tests.sample import mostly_long
 from tests.wire.conftest import target_of
 
 Serve = Callable[[str], SimServer]
@@ -42,7 +43,7 @@ def many(inventory: Inventory) -> tuple[Workload, ...]:
     return (*vgpus, *(Workload(f"whole {copy}", 8, 32 * 1024, gpus=1) for copy in range(3)))
 
 
-@pytest.mark.parametrize("scenario", ["lab", "vdi", "fleet:hosts=40,vms=400"])
+@pytest.mark.parametrize("scenario", mostly_long(["lab", "vdi", "fleet:hosts=40,vms=400"], ["lab", "vdi"]))
 def test_a_full_house_is_never_oversold_and_nothing_is_written(serve: Serve, tmp_path: Path, scenario: str) -> None:
     server = serve(scenario)
     with Connection(target_of(server)) as connection:
@@ -69,7 +70,7 @@ def shape(vm: Vm, inventory: Inventory) -> Workload:
     return Workload(vm.name, vm.vcpus, vm.memory_mib, profile, numa=NumaPolicy.NONE, host=host.name)
 
 
-@pytest.mark.parametrize("scenario", ["lab", "vdi"])
+@pytest.mark.parametrize("scenario", mostly_long(["lab", "vdi"], ["lab"]))
 def test_a_power_on_ends_on_the_gpu_that_was_foreseen(serve: Serve, tmp_path: Path, scenario: str) -> None:
     with Connection(target_of(serve(scenario))) as connection:
         site = site_of(connection, tmp_path)
