@@ -12,6 +12,7 @@ from gpuops.vsphere import authorization
 from gpuops.vsphere.reading import collect, config_targets, tags
 from gpuops.vsphere.session import Session
 from gpuops.vsphere.waiting import states
+from gpuops.vsphere.waiting.states import StateWatch
 from gpuops.vsphere.waiting.tasks import TaskWatch
 from gpuops.vsphere.writing import attributes, guest_programs, lost_replies, new_vms, steps
 from gpuops.vsphere.writing.hosts import HostConnection
@@ -35,12 +36,14 @@ class Connection(Session):
         super().__init__(target)
         self.guest_shell = guest_shell
         self.tasks = TaskWatch(self)
+        self.states = StateWatch(self)
         self.attribute_keys: dict[str, int] = {}
         """Keys of the custom attributes by name, as far as they have been read."""
 
     def close(self) -> None:
         """Log out."""
         self.tasks.close()
+        self.states.close()
         super().close()
 
     @property

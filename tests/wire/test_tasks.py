@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -246,3 +247,37 @@ def test_a_vm_that_is_gone_is_not_waited_for(waiting: Waiting, asked_first: bool
     began = world.clock.now()
     assert wait_for_power(waiting.session, [waiting.ref("snapped")], PowerState.ON, 3600) == frozenset()
     assert (world.clock.now() - began).total_seconds() < 600
+
+
+def test_a_wait_in_slices_costs_a_request_for_each(waiting: Waiting) -> None:
+    host = waiting.inventory.find_host("esx-01")
+    since = {host.ref: host.booted}
+    before = waiting.calls
+    for _ in range(30):
+        assert waiting.session.hosts.wait_for_boot(since, 20) == frozenset()
+    assert waiting.calls - before <= 30 + 5
+    waiting.session.host(host.ref).RebootHost_Task(True)
+    assert waiting.session.hosts.wait_for_boot(since, 3600) == {host.ref}
+    assert waiting.collectors() == 0
+
+
+@pytest.mark.parametrize("effect", [Effect.EXPIRE, Effect.RESET])
+def test_a_wait_that_breaks_off_between_silent_ones_goes_on(waiting: Waiting, effect: Effect) -> None:
+    host = waiting.inventory.find_host("esx-01")
+    since = {host.ref: host.booted}
+    for _ in range(2 * len(PAUSES_S)):
+        waiting.trouble(effect, "WaitForUpdatesEx")
+        assert waiting.session.hosts.wait_for_boot(since, 40) == frozenset()
+    waiting.session.host(host.ref).RebootHost_Task(True)
+    assert waiting.session.hosts.wait_for_boot(since, 3600) == {host.ref}
+
+
+def test_another_wait_is_told_how_everything_is(waiting: Waiting) -> None:
+    """Also of what the wait before it waited for, and of a VM that went away between the two."""
+    on, off = waiting.ref("vdi-01"), waiting.ref("vdi-06")
+    assert waiting.session.wait_for_power([on, off], PowerState.OFF, 60) == {off}
+    assert waiting.session.wait_for_power([on, off], PowerState.OFF, 60) == {off}
+    assert waiting.session.wait_for_power([on], PowerState.OFF, 60) == frozenset()
+    began = waiting.server.world.clock.now()
+    assert waiting.session.wait_for_power([on, "vm-424242"], PowerState.ON, 3600) == {on}
+    assert waiting.server.world.clock.now() == pytest.approx(began, abs=timedelta(seconds=1))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,89 +14,124 @@ from gpuops.vsphere.waiting.updates import Updates
 
 if TYPE_CHECKING:
     from gpuops.model.vm import PowerState
+    from gpuops.vsphere.connection import Connection
     from gpuops.vsphere.session import Session
 
-POWER: Final = "runtime.powerState"
-TOOLS: Final = "guest.toolsRunningStatus"
-ADDRESS: Final = "guest.ipAddress"
-RUNNING: Final = "guestToolsRunning"
-BOOTED: Final = ("runtime.connectionState", "runtime.bootTime")
 SLICE_S: Final = 20.0
 
 
-def wait_for_power(session: Session, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+@dataclass(frozen=True, slots=True, eq=False)
+class AwaitedState:
+    """A state of objects of one type: the properties that tell of it, and whether their values are as wanted."""
+
+    type: str
+    paths: tuple[str, ...]
+    is_reached: Callable[[Mapping[str, Any], Any], bool]
+
+
+def _is_back(values: Mapping[str, Any], before: datetime | None) -> bool:
+    """Whether a host is connected, and booted at another moment than that."""
+    booted = values.get("runtime.bootTime")
+    connected = values.get("runtime.connectionState") == "connected"
+    return connected and has_booted(booted.astimezone(UTC) if booted is not None else None, before)
+
+
+POWER: Final = AwaitedState(
+    "VirtualMachine", ("runtime.powerState",), lambda values, power: values.get("runtime.powerState") == power
+)
+TOOLS: Final = AwaitedState(
+    "VirtualMachine", ("guest.toolsRunningStatus",), lambda values, want: values.get("guest.toolsRunningStatus") == want
+)
+ADDRESS: Final = AwaitedState(
+    "VirtualMachine", ("guest.ipAddress",), lambda values, want: bool(values.get("guest.ipAddress")) == want
+)
+BOOTED: Final = AwaitedState("HostSystem", ("runtime.connectionState", "runtime.bootTime"), _is_back)
+RUNNING: Final = "guestToolsRunning"
+
+
+class StateWatch:
+    """What one session waits for: one state of some objects at a time, by one property filter over all of them.
+
+    A wait for what the wait before it did not see goes on with its filter: a host that boots for an hour is waited for
+    in slices, each of which costs one request.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._updates = Updates(session)
+        self._state: AwaitedState | None = None
+        self._left: dict[str, object] = {}
+        """Object -> what is wanted of it, of each object that the filter tells of and that was not seen to be so."""
+        self._values: dict[str, dict[str, Any]] = {}
+        """Object -> the values of its properties so far."""
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._updates.close()
+        self._state = None
+
+    def wait(
+        self, state: AwaitedState, wanted: Mapping[str, object], timeout_s: float
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """(those of these objects that are seen in their wanted state before the time is up, those that are gone: they
+        are not waited for)."""
+        self._follow(state, wanted)
+        reached, gone, left_s = set[str](), set[str](), max(timeout_s, 0.0)
+        while self._left:
+            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
+            news = self._updates.next(slice_s)
+            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
+            with self._session.decoding("a wait for a state"):
+                for each in news or ():
+                    values = self._values.setdefault(each.ref, {})
+                    values.update(each.values)
+                    if each.ref in self._left and (each.gone or state.is_reached(values, self._left[each.ref])):
+                        del self._left[each.ref]
+                        (gone if each.gone else reached).add(each.ref)
+            if left_s <= 0:
+                break
+        if not self._left:
+            self.close()
+        return frozenset(reached), frozenset(gone)
+
+    def _follow(self, state: AwaitedState, wanted: Mapping[str, object]) -> None:
+        """The filter of the wait before, if that waited for all of this; otherwise one that tells how everything is."""
+        if state is not self._state or not wanted.items() <= self._left.items():
+            self._updates.watch([self._session.managed(state.type, ref) for ref in wanted], state.paths)
+            self._state, self._values = state, {}
+        self._left = dict(wanted)
+
+
+def wait_for_power(connection: Connection, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
     """Those of these VMs that show this power state before the time is up; returns as soon as all do.
 
     A VM that is gone never will, and is not waited for.
     """
-    objects = {ref: session.vm(ref) for ref in vms}
-    return _wait(session, objects, (POWER,), lambda _, values: values.get(POWER) == power.value, timeout_s)[0]
+    return connection.states.wait(POWER, dict.fromkeys(vms, power.value), timeout_s)[0]
 
 
-def wait_for_guest(session: Session, vm: str, timeout_s: float, *, address: bool) -> Guest:
+def wait_for_guest(connection: Connection, vm: str, timeout_s: float, *, address: bool) -> Guest:
     """What the guest tells of itself once VMware Tools run in it, with `address` once it has one, or at the end.
 
     Raises VmNotFound for a VM that is gone by then.
     """
-    found = session.vm(vm)
+    found = connection.vm(vm)
     if address:
-        _wait(session, {vm: found}, (ADDRESS,), lambda _, values: bool(values.get(ADDRESS)), timeout_s)
+        connection.states.wait(ADDRESS, {vm: True}, timeout_s)
     else:
-        _wait(session, {vm: found}, (TOOLS,), lambda _, values: values.get(TOOLS) == RUNNING, timeout_s)
-    told = session.read(lambda: found.guest, subject=vm)
+        connection.states.wait(TOOLS, {vm: RUNNING}, timeout_s)
+    told = connection.read(lambda: found.guest, subject=vm)
     if told is None or told.toolsRunningStatus is None:
         return Guest(None, None)
     return Guest(told.toolsRunningStatus == RUNNING, told.ipAddress or None)
 
 
-def wait_for_boot(session: Session, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+def wait_for_boot(connection: Connection, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
     """Those of these hosts that are connected, and booted at another moment than the one given, within the time; with
     them those that are gone from vCenter.
 
     RebootHost_Task ends when the reboot has begun; only the host's own boot time tells that it is over (vSphere API
     reference, HostSystem).
     """
-    hosts = {ref: session.host(ref) for ref in since}
-    back, gone = _wait(session, hosts, BOOTED, lambda ref, values: _is_back(values, since[ref]), timeout_s)
+    back, gone = connection.states.wait(BOOTED, since, timeout_s)
     return back | gone
-
-
-def _is_back(values: Mapping[str, Any], before: datetime | None) -> bool:
-    booted = values.get("runtime.bootTime")
-    connected = values.get("runtime.connectionState") == "connected"
-    return connected and has_booted(booted.astimezone(UTC) if booted is not None else None, before)
-
-
-def _wait(
-    session: Session,
-    objects: Mapping[str, Any],
-    paths: Sequence[str],
-    reaches: Callable[[str, Mapping[str, Any]], bool],
-    timeout_s: float,
-) -> tuple[frozenset[str], frozenset[str]]:
-    """(those of these objects whose properties `reaches` accepts before the time is up, those that are gone: they are
-    not waited for)."""
-    left, reached, gone, left_s = set(objects), set[str](), set[str](), max(timeout_s, 0.0)
-    seen: dict[str, dict[str, Any]] = {ref: {} for ref in objects}
-    updates = Updates(session)
-    try:
-        updates.watch(list(objects.values()), paths)
-        while left:
-            slice_s, asked_at = min(SLICE_S, left_s), clock.passed_s()
-            news = updates.next(slice_s)
-            left_s -= max(slice_s if news is None else 0.0, clock.passed_s() - asked_at)
-            with session.decoding("a wait for a state"):
-                for each in news or ():
-                    values = seen.setdefault(each.ref, {})
-                    values.update(each.values)
-                    if each.gone:
-                        left.discard(each.ref)
-                        gone.add(each.ref)
-                    elif each.ref in left and reaches(each.ref, values):
-                        left.discard(each.ref)
-                        reached.add(each.ref)
-            if left_s <= 0:
-                break
-    finally:
-        updates.close()
-    return frozenset(reached), frozenset(gone)

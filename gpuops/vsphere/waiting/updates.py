@@ -49,12 +49,13 @@ class Updates:
         """Collectors whose wait broke off, with their filters: vCenter keeps them as long as the session."""
         self._version = ""
         self._broken = 0
+        self._filtered = False
+        """Whether the filter of the collector is that of these objects."""
 
     def watch(self, objects: Sequence[Any], paths: Sequence[str]) -> None:
         """Reports changes of these objects, all of one type, from now on; the first report has their present values."""
         self._objects, self._paths = tuple(objects), tuple(paths)
-        if self._collector is not None:
-            self._guarded(self._replace_filter)
+        self._filtered = False
 
     def next(self, wait_s: float) -> list[PropertyUpdate] | None:
         """What changed since the last call, as soon as something has; None = nothing within `wait_s` seconds.
@@ -86,15 +87,17 @@ class Updates:
             return None
         if self._collector is None:
             self._collector = self._session.content.propertyCollector.CreatePropertyCollector()
+            self._filtered = False
+        if not self._filtered:
             self._replace_filter()
             self._give_back()
         options = vmodl.query.PropertyCollector.WaitOptions(maxWaitSeconds=math.ceil(wait_s))
         told = self._collector.WaitForUpdatesEx(self._version, options)
+        if self._version:
+            self._broken = 0  # an answer after the first telling: a wait that breaks off each time never gets there
         if told is None:
             return None
         found = [news for each in told.filterSet for news in _property_updates(each)]
-        if self._version:
-            self._broken = 0  # news after the first telling: a wait that breaks off each time never gets there
         self._version = told.version
         return found
 
@@ -109,9 +112,9 @@ class Updates:
             reportMissingObjectsInResults=True,
         )
         old, self._filter = self._filter, self._collector.CreateFilter(spec, False)
+        self._version, self._filtered = "", True
         if old is not None:
             old.DestroyPropertyFilter()
-        self._version = ""
 
     def _guarded(self, act: Callable[[], Any]) -> Any:
         """What vCenter answers; a lost session, collector or connection is a list of no news, for a while."""

@@ -29,7 +29,7 @@ from gpuops.vsphere.writing.lost_replies import is_gone
 if TYPE_CHECKING:
     from gpuops.model.host_settings import GraphicsSettings
     from gpuops.model.inventory import Inventory
-    from gpuops.vsphere.session import Session
+    from gpuops.vsphere.connection import Connection
 
 DESCRIPTIONS: Final[Mapping[type, str]] = {
     EnterMaintenance: "HostSystem.enterMaintenanceMode",
@@ -42,10 +42,10 @@ LEAVE_LIMIT_S: Final = 600
 
 
 class HostConnection:
-    """Implements `Hosts` over one session."""
+    """Implements `Hosts` over one connection."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
         """The same snapshot with the settings of these hosts; what cannot be read is said in them.
@@ -55,21 +55,21 @@ class HostConnection:
         asked = [inventory.hosts[ref] for ref in hosts if ref in inventory.hosts]
         if not asked:
             return inventory
-        told = zip(asked, settings_of(self._session, asked), strict=True)
+        told = zip(asked, settings_of(self._connection, asked), strict=True)
         return inventory.with_hosts([replace(host, settings=found) for host, found in told])
 
     def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
         """By host, those of the needed privileges that this login does not have."""
-        return lacking_on_hosts(self._session, needed)
+        return lacking_on_hosts(self._connection, needed)
 
     def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
         """By host that vCenter told of, those of the privileges that this login has."""
-        return held_on_hosts(self._session, hosts, asked)
+        return held_on_hosts(self._connection, hosts, asked)
 
     def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
         """Send one step, once. Raises OutcomeUnknown when the reply was lost, or the error of vCenter's fault."""
         name = inventory.hosts[step.host].name
-        managers = self._session.read(lambda: self._session.host(step.host).configManager, subject=name)
+        managers = self._connection.read(lambda: self._connection.host(step.host).configManager, subject=name)
         match step:
             case ConfigureModule(after=options):
                 system = self._manager(managers, "kernelModuleSystem", name)
@@ -77,8 +77,8 @@ class HostConnection:
             case ConfigureGraphics(after=graphics):
                 manager = self._manager(managers, "graphicsManager", name)
                 # what is there, changed in place: fields that this version does not know go back as they came
-                config = self._session.read(lambda: manager.graphicsConfig, subject=name)
-                with self._session.decoding("graphicsConfig"):
+                config = self._connection.read(lambda: manager.graphicsConfig, subject=name)
+                with self._connection.decoding("graphicsConfig"):
                     wanted = _graphics_config(config, graphics)
                 self._change(manager.UpdateGraphicsConfig, name, op_id, wanted)
             case ConfigurePassthrough():
@@ -101,18 +101,20 @@ class HostConnection:
         from pyVmomi import vim
 
         name = inventory.hosts[step.host].name
-        target = self._session.host(step.host)
+        target = self._connection.host(step.host)
         match step:
             case EnterMaintenance(vsan_mode=mode, limit_s=limit_s):
                 spec = vim.host.MaintenanceSpec(vsanMode=vim.vsan.host.DecommissionMode(objectAction=mode.value))
                 # VMs that are off stay on it: it comes back
-                task = self._session.change(
+                task = self._connection.change(
                     target.EnterMaintenanceMode_Task, limit_s, False, spec, subject=name, op_id=op_id
                 )
             case LeaveMaintenance():
-                task = self._session.change(target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id)
+                task = self._connection.change(
+                    target.ExitMaintenanceMode_Task, LEAVE_LIMIT_S, subject=name, op_id=op_id
+                )
             case RebootHost():
-                task = self._session.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
+                task = self._connection.change(target.RebootHost_Task, False, subject=name, op_id=op_id)
             case _:
                 assert_never(step)
         if not isinstance(task, vim.Task):
@@ -124,10 +126,10 @@ class HostConnection:
 
         None = there is none, or the host is gone.
         """
-        target = self._session.host(step.host)
+        target = self._connection.host(step.host)
         try:
-            recent = self._session.read(lambda: target.recentTask, subject=step.host) or ()
-            tasks = [(task, self._session.read(lambda task=task: task.info, subject=step.host)) for task in recent]
+            recent = self._connection.read(lambda: target.recentTask, subject=step.host) or ()
+            tasks = [(task, self._connection.read(lambda task=task: task.info, subject=step.host)) for task in recent]
         except GpuopsError as error:
             if is_gone(error):
                 return None
@@ -139,10 +141,10 @@ class HostConnection:
 
     def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
         """Those of these hosts that are connected and have booted since, within the time."""
-        return wait_for_boot(self._session, since, timeout_s)
+        return wait_for_boot(self._connection, since, timeout_s)
 
     def _change(self, call: Callable[..., Any], name: str, op_id: str, *arguments: Any) -> None:
-        self._session.change(call, *arguments, subject=name, op_id=op_id)
+        self._connection.change(call, *arguments, subject=name, op_id=op_id)
 
 
 def _graphics_config(config: Any, wanted: GraphicsSettings) -> Any:
