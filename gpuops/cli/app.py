@@ -59,7 +59,6 @@ class Commands(UserDict[str, Any]):
 
 
 _MODULES: Final = {
-    "capacity": "inventory",
     "detach": "attach",
     "mig": "host_settings",
     "mode": "host_settings",

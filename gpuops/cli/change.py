@@ -167,7 +167,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
     def ask(found: Abandonment) -> None:
         from gpuops.cli.running import confirm
-        from gpuops.report.change import abandonment_text
+        from gpuops.report.given_up import abandonment_text
 
         if not yes:
             confirm(abandonment_text(found), "the above gives something up for good")
@@ -177,7 +177,7 @@ def confirm_giving_up(*, yes: bool) -> Callable[[Abandonment], None]:
 
 def show_abandoned(found: Abandonment) -> None:
     """Prints what was given up."""
-    from gpuops.report.change import abandonment_document, abandonment_text
+    from gpuops.report.given_up import abandonment_document, abandonment_text
 
     output.show(abandonment_text(found), abandonment_document(found))
 

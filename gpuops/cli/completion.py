@@ -10,14 +10,15 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from gpuops.config.file import NOT_PARSED, cache_dir, config_file, parse_json, parse_toml, read_bytes, read_text
-from gpuops.config.sources import label
 from gpuops.errors import GpuopsError
-from gpuops.model.inventory import Inventory
+
+if TYPE_CHECKING:
+    from gpuops.model.inventory import Inventory
 
 MAX_AGE_S: Final = 600
 _LARGEST: Final = 64 * 1024 * 1024
@@ -76,6 +77,8 @@ def targets(context: typer.Context, incomplete: str) -> list[str]:
 
 def key(flag: str | None) -> str | None:
     """What the names of the vCenter in use are kept under; None = nothing is configured."""
+    from gpuops.config.sources import label
+
     return label(flag, os.environ, _configuration().get("default"))
 
 

@@ -1,4 +1,4 @@
-"""`gpuops inventory` and `gpuops capacity`: what is there, who holds it, what is free, and how many more fit."""
+"""`gpuops inventory`: what is there, who holds it, and what is free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 from gpuops.cli import completion, output
 from gpuops.cli.options import CommonOptions, spread
 from gpuops.errors import NoPermission
-from gpuops.plan.capacity.question import CapacityRequest
 
 if TYPE_CHECKING:
     from gpuops.api import Site
@@ -69,36 +68,3 @@ def _with_offers(seen: Inventory, site: Site) -> Inventory:
     except NoPermission as error:
         output.note(f"warning: saved without what hosts offer for DirectPath and device groups: {error.message}")
         return seen
-
-
-@spread
-def capacity(
-    common: CommonOptions,
-    request: CapacityRequest,
-    policy: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also what fits when all desktops that this rotation policy may take sleep."),
-    ] = None,
-    saved: Annotated[
-        Path | None, typer.Option("--inventory", metavar="FILE", help="Ask a saved snapshot, without a vCenter.")
-    ] = None,
-) -> None:
-    """Say how many more vGPUs and whole GPUs fit, and the largest request that does. Changes nothing.
-
-    Each figure is for its profile alone: profiles share the same GPUs. A range means that vCenter does not tell more.
-
-    \b
-    Examples:
-      gpuops capacity --vcenter sim:lab
-      gpuops capacity --profile a40-48c --policy templates/policy.yaml --vcenter sim:vdi
-    """
-    from gpuops import api
-    from gpuops.cli.opening import open_site, read_inventory
-    from gpuops.config.policy import load_policy
-    from gpuops.report.capacity import capacity_document, capacity_text
-
-    night = load_policy(policy) if policy is not None else None
-    with open_site(common, saved=saved) as site:
-        found = api.capacity(request, read_inventory(site, common, saved=saved), site, night)
-    named = night.name if night is not None else None
-    output.show(capacity_text(found, request.scope, named), capacity_document(found, named))

@@ -15,7 +15,7 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.lease_set import for_night, for_return
 from gpuops.execute.lock import LockedBy, rotating
 from gpuops.execute.originals import known_originals, policies_of
-from gpuops.execute.rotation_run import RotationRun, tagged
+from gpuops.execute.rotation_run import RotationRun
 from gpuops.execute.rotation_setup import require_setup
 from gpuops.execute.run_kind import ROTATION_RUNS, RunKind, morning_first
 from gpuops.execute.site import Consent, Site, catalog_of
@@ -225,7 +225,7 @@ def may_take(policy: Policy, site: Site, inventory: Inventory) -> Survey:
     now = site.clock()
     with site.journal_to_read(inventory.vcenter) as journal:
         request = RotateNight(policy, known_originals(journal, policy, now))
-    seen = tagged(policy, site, inventory)
+    seen = site.tagged(inventory, policy)
     return request.may_take(seen, catalog_of(seen), now)
 
 

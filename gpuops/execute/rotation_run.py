@@ -75,7 +75,7 @@ class RotationRun:
         before = self.site.vcenter.inventory()
         ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
         # tags select, and selection is for taking: a vCenter whose tags cannot be read keeps nobody away
-        return tagged(self.policy, self.site, before) if self.kind is RunKind.NIGHT else before, ahead
+        return self.site.tagged(before, self.policy) if self.kind is RunKind.NIGHT else before, ahead
 
     def look_only(self, journal: Journal | None) -> Report:
         """The same, with what a cut-off run left in flight settled in the plan alone."""
@@ -297,7 +297,3 @@ class RotationRun:
 def _unread(why: PolicyError) -> Rejection:
     rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
     return Rejection("--policy", rule, hint=why.hint)
-
-
-def tagged(policy: Policy, site: Site, inventory: Inventory) -> Inventory:
-    return site.vcenter.with_tags(inventory) if policy.needs_tags else inventory

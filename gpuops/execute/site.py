@@ -22,6 +22,7 @@ from gpuops.plan.core.steps import Step
 if TYPE_CHECKING:
     from gpuops.execute.journal import Journal
     from gpuops.model.catalog import Catalog
+    from gpuops.model.rotation import Policy
 
 Consent = Callable[[Report], None]
 """Called just before anything is changed; what it raises ends the run with nothing changed."""
@@ -75,6 +76,10 @@ class Site:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:
+        """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
+        return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
 
     def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
         """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.

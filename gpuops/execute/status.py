@@ -12,7 +12,6 @@ from gpuops.execute.journal import Journal, Run
 from gpuops.execute.lease import lease_on
 from gpuops.execute.lock_vm import highest_number
 from gpuops.execute.originals import Originals
-from gpuops.execute.rotation_run import tagged
 from gpuops.execute.run_kind import RunKind, left_open_runs
 from gpuops.execute.site import Site
 from gpuops.model.rotation import LockHolder, Policy
@@ -34,7 +33,7 @@ def status(site: Site, policy: Policy | None = None) -> RotationStatus:
         if policy is None and text:
             policy = parse_policy(text, "the journal", accepted_before=True)
         if policy:
-            now = tagged(policy, site, now)
+            now = site.tagged(now, policy)
         found = taken_vms(policy, Originals(journal).all(returned=True) if journal else (), now)
         if not text:
             found = tuple(replace(mine, command=_with_policy(mine.command)) for mine in found)

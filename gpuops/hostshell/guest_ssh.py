@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from gpuops import clock
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed
-from gpuops.hostshell.ssh import Ssh, unusable_address
 from gpuops.model.task import TaskEnd, TaskRef
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ class GuestSsh:
 
     def no_way_in(self, hook: RunInGuest) -> str | None:
         """Why that program cannot be run, as far as can be known without trying; None = it can."""
+        from gpuops.hostshell.ssh import unusable_address
+
         assert hook.ssh is not None
         if find_spec("asyncssh") is None:
             return "asyncssh is not installed: pip install 'gpuops[ssh]'"
@@ -83,6 +84,8 @@ class GuestSsh:
                 self._changed.notify_all()
 
     def _ran(self, hook: RunInGuest, task: TaskRef) -> TaskEnd:
+        from gpuops.hostshell.ssh import Ssh
+
         door, began_s = hook.ssh, clock.passed_s()
         assert door is not None
         ssh = Ssh(door.user, self._known, self._key, door.port, self._address_of, *VARIABLES)

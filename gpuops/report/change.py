@@ -1,19 +1,19 @@
-"""What `gpuops change` prints of rolling changes, as text and JSON; and hosts or VMs that a person gave up."""
+"""What `gpuops change` prints of rolling changes, as text and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gpuops.plan.core.given_up import Abandonment, Missed
 from gpuops.plan.core.outcome import Outcome
 from gpuops.plan.core.steps import HostStep
 from gpuops.plan.hosts.change.emptying import Away, Leaving
 from gpuops.plan.hosts.change.report import ChangeReport, ChangeStatus
 from gpuops.plan.hosts.change.roll import PlannedHost
+from gpuops.report.given_up import missed_documents, missed_lines
 from gpuops.report.host_plan import changes
 from gpuops.report.plan_json import SCHEMA_VERSION, Document, plain, rejection_document
 from gpuops.report.plan_text import STYLES, outcomes_counted, rejection_lines
@@ -168,55 +168,3 @@ def _summary(report: ChangeReport) -> str:
         return "nothing to do" + (f": {'; '.join(visible(text) for text in plan.because)}" if plan.because else "")
     hosts, rounds = count(len(plan.planned_hosts), "host"), count(len(plan.rounds), "round")
     return f"{hosts} in {rounds} planned, nothing changed"
-
-
-def missed_lines(missed: Iterable[Missed]) -> list[Text]:
-    """A line for each that is not back, and what brings it back below it."""
-    lines = []
-    for each in missed:
-        given = each.given
-        lines.append(Text("given up ", "yellow").append(visible(f"{given.thing} {given.name} {each.since}"), "default"))
-        lines.append(Text(f"         next: {visible(each.move)}", "dim"))
-    return lines
-
-
-def missed_documents(missed: Iterable[Missed]) -> list[Document]:
-    """The same for programs."""
-    return [
-        {
-            "kind": each.given.thing.value,
-            "ref": each.given.ref,
-            "uuid": each.given.uuid,
-            "name": each.given.name,
-            "of": each.given.of,
-            "since": each.given.at.isoformat(),
-            "now": each.now,
-        }
-        for each in missed
-    ]
-
-
-def abandonment_text(found: Abandonment) -> RenderableType:
-    """What is given up, and what that means."""
-    said = "was given up before" if found.already else "given up" if found.applied else "would be given up"
-    return Group(
-        *(Text(f"  {visible(line)}") for line in found.means),
-        Text(f"{visible(found.name)}: {said}", "bold"),
-        *(Text(f"next: {visible(line)}", "yellow") for line in found.left),
-    )
-
-
-def abandonment_document(found: Abandonment) -> Document:
-    """The same for programs."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "abandon",
-        "given_up": [
-            {"kind": each.thing.value, "ref": each.ref, "uuid": each.uuid, "name": each.name, "of": each.of}
-            for each in found.things
-        ],
-        "means": list(found.means),
-        "next": list(found.left),
-        "already": found.already,
-        "applied": found.applied,
-    }
