@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 from xml.parsers import expat
 
@@ -23,6 +23,9 @@ _HEAD: Final = (
     'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"><soapenv:Body>'
 )
 _TAIL: Final = "</soapenv:Body></soapenv:Envelope>"
+_PARSER: Final = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+_FILTER_SPEC: Final = vmodl.query.PropertyCollector.FilterSpec
+_PROPERTY_SPEC: Final = vmodl.query.PropertyCollector.PropertySpec
 _OPERATION_ID_HEADERS: Final = ("operationID", "opID", "activationID")
 
 
@@ -67,9 +70,8 @@ def service_versions(newest: str) -> bytes:
 
 def parse(body: bytes) -> SoapRequest:
     """The request in an envelope. Raises InvalidEnvelope."""
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     try:
-        envelope = etree.fromstring(body, parser)
+        envelope = etree.fromstring(body, _PARSER)
     except etree.XMLSyntaxError as error:
         raise InvalidEnvelope(f"not XML: {error}") from error
     content = envelope.find(f"{_ENVELOPE}Body")
@@ -134,16 +136,32 @@ def _argument(elements: list[Any], parameter: Any, version: str) -> Any:
 
 def decode(element: Any, expected: Any, version: str) -> Any:
     """The typed value of an XML element. Raises vmodl.fault.InvalidRequest for one that the API does not have."""
-    deserializer = SoapAdapter.SoapDeserializer(version=version)
-    parser = expat.ParserCreate(namespace_separator=" ")
-    parser.buffer_text = True
+    wanted = element.findall("{*}propSet") if expected is _FILTER_SPEC else []
+    for each in wanted:
+        element.remove(each)
     try:
-        deserializer.Deserialize(parser, expected, nsMap={})
-        parser.Parse(etree.tostring(element, with_tail=False), True)
+        value = _value(etree.tostring(element, with_tail=False), expected, version)
+        if wanted:
+            value.propSet = [_property_spec(etree.tostring(each, with_tail=False), version) for each in wanted]
     except (AttributeError, KeyError, TypeError, ValueError, expat.ExpatError) as error:
         name = etree.QName(element).localname
         raise vmodl.fault.InvalidRequest(msg=f"{name} cannot be read: {type(error).__name__}: {error}") from error
+    return value
+
+
+def _value(text: bytes, expected: Any, version: str) -> Any:
+    deserializer = SoapAdapter.SoapDeserializer(version=version)
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    deserializer.Deserialize(parser, expected, nsMap={})
+    parser.Parse(text, True)
     return deserializer.GetResult()
+
+
+@lru_cache(maxsize=1024)
+def _property_spec(text: bytes, version: str) -> Any:
+    """What a filter wants of a type: a client asks for the same long list in every read, and nothing changes it."""
+    return _value(text, _PROPERTY_SPEC, version)
 
 
 def reply(method: str, result: Any, static: Any, version: str) -> bytes:
