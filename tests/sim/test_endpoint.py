@@ -114,6 +114,68 @@ def test_a_badly_framed_request_ends_the_connection(large: SimServer) -> None:
     assert reply.status == 400
 
 
+GET = "GET /sdk/vimServiceVersions.xml HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (GET + "Host: here\r\nACCEPT-encoding : gzip\r\n", 400),
+        (GET + "Host: here\r\n no colon\r\n", 400),
+        (GET + ": nameless\r\n", 400),
+        ("GET /sdk/vimServiceVersions.xml\r\n", 400),
+        ("GET /sdk/vimServiceVersions.xml HTTP/2.0\r\n", 400),
+        ("GET /sdk vim HTTP/1.1\r\n", 400),
+        ("FETCH /sdk HTTP/1.1\r\n", 501),
+        (GET + "".join(f"X-{number}: 1\r\n" for number in range(99)), 200),
+        (GET + "".join(f"X-{number}: 1\r\n" for number in range(100)), 431),
+        (GET + f"X: {'y' * 65000}\r\n", 200),
+        (GET + f"X: {'y' * 66000}\r\n", 431),
+        (f"GET /{'y' * 66000} HTTP/1.1\r\n", 414),
+    ],
+    ids=["space", "colon", "name", "0.9", "2.0", "words", "verb", "many", "too many", "long", "too long", "long path"],
+)
+def test_a_head_is_read_within_limits(large: SimServer, head: str, status: int) -> None:
+    assert told(large, head + "\r\n")[0] == status
+
+
+@pytest.mark.parametrize(
+    ("head", "lasts"),
+    [
+        (GET, True),
+        (GET + "cOnnection: CLOSE\r\n", False),
+        (GET.replace("1.1", "1.0"), False),
+        (GET.replace("1.1", "1.0") + "Connection: Keep-Alive\r\n", True),
+    ],
+)
+def test_a_connection_lasts_as_its_client_says(large: SimServer, head: str, lasts: bool) -> None:
+    status, ended = told(large, head + "\r\n")
+    assert (status, ended) == (200, not lasts)
+
+
+def test_who_asks_before_it_sends_a_body_is_told_to_send_it(large: SimServer) -> None:
+    assert told(large, "POST /api HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")[0] == 100
+
+
+def told(server: SimServer, head: str) -> tuple[int, bool]:
+    """The status of the first reply, and whether the connection ends with it."""
+    with closing(connection(server)) as wire:
+        wire.connect()
+        wire.sock.settimeout(10)
+        wire.sock.sendall(head.encode())
+        with wire.sock.makefile("rb") as replies:
+            status = int(replies.readline().split()[1])
+            length = 0
+            while (line := replies.readline()).strip():
+                length = int(line.split(b":")[1]) if line.lower().startswith(b"content-length") else length
+            replies.read(length)
+            wire.sock.settimeout(0.2)
+            try:
+                return status, replies.read(1) == b""
+            except TimeoutError:
+                return status, False
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"params": {}}'])
 def test_what_is_no_tag_request_is_a_bad_request(large: SimServer, body: bytes) -> None:
     with closing(connection(large)) as wire:

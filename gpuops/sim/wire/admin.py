@@ -86,7 +86,7 @@ class Admin:
 
 def basic_login(incoming: Incoming) -> tuple[str, str]:
     """User and password of an HTTP basic login; empty when there is none."""
-    kind, _, encoded = incoming.headers.get("Authorization", "").partition(" ")
+    kind, _, encoded = incoming.headers.get("authorization", "").partition(" ")
     if kind.lower() != "basic":
         return "", ""
     try:

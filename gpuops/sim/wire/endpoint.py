@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -80,9 +79,9 @@ class Endpoint:
     def _soap(self, incoming: Incoming) -> Outgoing:
         envelope = Envelope(
             incoming.body,
-            soap_action=incoming.headers.get("SOAPAction", ""),
-            cookie=_session_cookie(incoming.headers.get("Cookie", "")),
-            user_agent=incoming.headers.get("User-Agent", ""),
+            soap_action=incoming.headers.get("soapaction", ""),
+            cookie=_session_cookie(incoming.headers.get("cookie", "")),
+            user_agent=incoming.headers.get("user-agent", ""),
             address=incoming.address,
         )
         answer = self._dispatcher.answer(envelope)
@@ -95,9 +94,7 @@ class Endpoint:
 
     def _rest(self, incoming: Incoming) -> Outgoing:
         with self.world.lock, self._tagging_call():
-            status, document = self._vapi.rest(
-                incoming.verb, incoming.target, dict(incoming.headers.items()), incoming.body
-            )
+            status, document = self._vapi.rest(incoming.verb, incoming.target, incoming.headers, incoming.body)
         return Outgoing(status, b"" if document is None else json.dumps(document).encode(), "application/json")
 
     def _tagging_call(self) -> AbstractContextManager[None]:
@@ -125,8 +122,5 @@ class Endpoint:
 
 
 def _session_cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+    cookies = (each.strip().partition("=") for each in header.split(";"))
+    return next((value.strip('"') for name, _, value in cookies if name == COOKIE), "")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.message import Message
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
@@ -16,15 +17,18 @@ GZIP_LEVEL: Final = 1
 GZIP_FROM_BYTES: Final = 16 * 1024
 """Below this, compressing costs more than it saves."""
 MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024
+MAX_LINE_BYTES: Final = 64 * 1024
+MAX_LINES: Final = 100
+"""Of the headers, with the empty one that ends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One HTTP request."""
+    """One HTTP request; the names of its headers in lower case."""
 
     verb: str
     target: str
-    headers: Message
+    headers: Mapping[str, str]
     body: bytes
     address: str
 
@@ -49,6 +53,9 @@ class Handler(BaseHTTPRequestHandler):
     sys_version = ""
     wbufsize = -1
     server: Any
+    raw_requestline: bytes
+    fields: Mapping[str, str]
+    """The headers of the request, by their names in lower case."""
 
     def do_GET(self) -> None:
         self._serve()
@@ -58,21 +65,65 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Writes nothing: the ledger has what happened."""
 
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """The same, and makes no line of it first."""
+
+    def parse_request(self) -> bool:
+        """Reads the request line and the headers; False = they were refused.
+
+        In place of http.server's, which makes an e-mail message of the headers: that took a fifth of a small call.
+        """
+        self.requestline = str(self.raw_requestline, "iso-8859-1").rstrip("\r\n")
+        self.command, self.request_version, self.close_connection = "", self.protocol_version, True
+        words = self.requestline.split()
+        if not words:
+            return False
+        fields, status = self._read_fields()
+        if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+            status = HTTPStatus.BAD_REQUEST
+        if status is not HTTPStatus.OK:
+            self.send_error(status)
+            return False
+        self.command, self.path, self.request_version = words
+        self.fields = fields
+        connection = fields.get("connection", "").lower()
+        lasts = self.request_version == "HTTP/1.1" or connection == "keep-alive"
+        self.close_connection = connection == "close" or not lasts
+        if fields.get("expect", "").lower() == "100-continue" and self.request_version == "HTTP/1.1":
+            self.handle_expect_100()
+            self.wfile.flush()
+        return True
+
+    def _read_fields(self) -> tuple[dict[str, str], HTTPStatus]:
+        """The headers, of each the first of its name; and what is wrong with them."""
+        fields: dict[str, str] = {}
+        for _ in range(MAX_LINES):
+            line = self.rfile.readline(MAX_LINE_BYTES + 1)
+            if len(line) > MAX_LINE_BYTES:
+                break
+            if line in (b"\r\n", b"\n", b""):
+                return fields, HTTPStatus.OK
+            name, colon, value = str(line, "iso-8859-1").partition(":")
+            if not colon or not name or name != name.strip():
+                return fields, HTTPStatus.BAD_REQUEST
+            fields.setdefault(name.lower(), value.strip())
+        return fields, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+
     def _serve(self) -> None:
         body = self._body()
         if body is None:
             self.close_connection = True
             self._send(Outgoing(400))
             return
-        incoming = Incoming(self.command, self.path, self.headers, body, str(self.client_address[0]))
+        incoming = Incoming(self.command, self.path, self.fields, body, str(self.client_address[0]))
         self._send(self.server.endpoint.serve(incoming))
 
     def _body(self) -> bytes | None:
         """The request's body; None for one that is too large or badly framed."""
         try:
-            if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            if self.fields.get("transfer-encoding", "").lower() == "chunked":
                 return self._chunks()
-            length = int(self.headers.get("Content-Length") or 0)
+            length = int(self.fields.get("content-length") or 0)
         except ValueError:
             return None
         return self.rfile.read(length) if 0 <= length <= MAX_REQUEST_BYTES else None
@@ -141,7 +192,7 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def _accepts_gzip(self) -> bool:
-        return "gzip" in self.headers.get("Accept-Encoding", "")
+        return "gzip" in self.fields.get("accept-encoding", "")
 
     def _reset(self) -> None:
         """Reset the connection: the client sees a reset, not an empty reply."""

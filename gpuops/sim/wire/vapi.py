@@ -67,11 +67,13 @@ class VapiEndpoint:
     # -- REST
 
     def rest(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> tuple[int, Any]:
-        """(HTTP status, JSON document) of one REST call; the document is None for an empty reply."""
+        """(HTTP status, JSON document) of one REST call; the document is None for an empty reply.
+
+        The names of `headers` are in lower case.
+        """
         url = urlsplit(target)
-        lowered = {name.lower(): value for name, value in headers.items()}
         try:
-            return 200, self._invoke_rest(method, url.path, parse_qs(url.query), lowered, body)
+            return 200, self._invoke_rest(method, url.path, parse_qs(url.query), headers, body)
         except TagFault as fault:
             status = 401 if fault.kind == "unauthenticated" else _STATUS.get(fault.kind, 400)
             message = {"id": f"vapi.{fault.kind}", "default_message": str(fault), "args": []}
