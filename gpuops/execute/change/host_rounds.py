@@ -95,8 +95,11 @@ class HostRounds:
     # its parts
 
     def _empty(self, steps: Sequence[HostStep]) -> str | None:
-        """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now."""
-        inventory = self.executor.look()
+        """Why none of these hosts is touched; None = their VMs are gone, but for those of hosts that are wrong now.
+
+        By the latest look, which `take` has begun with.
+        """
+        inventory = self.executor.inventory
         found = planned_together(steps, self.order.rolling, inventory, catalog_of(inventory))
         refusals = [str(each) for each in found if isinstance(each, Rejection)]
         if refusals:
@@ -242,8 +245,10 @@ class HostRounds:
     def _rebooted(self, step: HostStep, history: History) -> bool:
         """Whether the reboot that was asked for is over, as the host's boot time tells."""
         reboot = history.reboots.get(step.host)
+        if reboot is None:
+            return False
         host = self.executor.look().hosts.get(step.host)
-        return reboot is not None and host is not None and task_satisfied(reboot, host)
+        return host is not None and task_satisfied(reboot, host)
 
     def _say(self, steps: Sequence[HostStep], what: str) -> None:
         self.told(f"{', '.join(self.order.names[step.host] for step in steps)}: {what}")
