@@ -12,7 +12,7 @@ import pytest
 from gpuops.api import Site, offline, run
 from gpuops.errors import Locked, Refused
 from gpuops.execute.journal import FILE_NAME, Journal
-from gpuops.execute.lock import locked
+from gpuops.execute.state.lock import locked
 from gpuops.model.catalog import Catalog
 from gpuops.model.inventory import Inventory
 from gpuops.model.vm import PowerState

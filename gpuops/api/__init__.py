@@ -36,8 +36,8 @@ from gpuops.api.rotation import (
     rotate_unlock,
 )
 from gpuops.api.vms import capacity, clone, defrag, defrag_execute, foresee, place, run
-from gpuops.execute.host_shell import HostShell
 from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.site.host_shell import HostShell
 
 __all__ = [
     "Consent",

@@ -18,7 +18,7 @@ from gpuops.execute.site import Site
 
 if TYPE_CHECKING:
     from gpuops.config.sources import Destination, Simulated
-    from gpuops.execute.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.hostshell.guest_ssh import GuestSsh
     from gpuops.model.inventory import Inventory
     from gpuops.model.target import Target
@@ -40,7 +40,7 @@ def connect(
     """
     from gpuops.config.login import guest_login, login
     from gpuops.config.sources import Simulated
-    from gpuops.execute.state import default_state_dir
+    from gpuops.execute.state.state_dir import default_state_dir
     from gpuops.vsphere.connection import Connection
 
     url = ""
@@ -80,8 +80,8 @@ def connect_checked(
     the run is written down. Raises NotConnected, TargetError, NotTrusted for a password in the clear, Refused.
     """
     from gpuops.config.sources import Simulated, doubt
-    from gpuops.execute.audit import unverified
-    from gpuops.execute.state import default_state_dir
+    from gpuops.execute.state.audit_log import unverified
+    from gpuops.execute.state.state_dir import default_state_dir
 
     warning = doubt(where, guarded=guarded, decided=decided)
     if warning is not None and not isinstance(where, Simulated):
@@ -126,7 +126,7 @@ def _simulated(where: Simulated, closing: ExitStack) -> Target:
 
 def offline(inventory: Inventory) -> Site:
     """A site that plans on a saved inventory (`--inventory FILE`), with no vCenter; it refuses to change anything."""
-    from gpuops.execute.saved_inventory import SavedVcenter
-    from gpuops.execute.state import default_state_dir
+    from gpuops.execute.site.saved_inventory import SavedVcenter
+    from gpuops.execute.state.state_dir import default_state_dir
 
     return Site(vcenter=SavedVcenter(inventory), state_dir=default_state_dir(), clock=wall_clock)

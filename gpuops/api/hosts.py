@@ -29,7 +29,7 @@ def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostSt
     An infeasible plan is an answer: `report.plan.rejections`. Raises UsageError, NotConnected, Locked while a rotation
     runs.
     """
-    from gpuops.execute.host_settings import configure as carry_out
+    from gpuops.execute.change.host_settings import configure as carry_out
 
     return carry_out(request, site, apply=apply)
 
@@ -110,9 +110,9 @@ def doctor(site: Site, scope: Scope, roles: Sequence[RoleWish] = ()) -> Examinat
     With `roles` also what this login lacks of them anywhere in the vCenter, and what it has beyond them.
     Raises UsageError, HostNotFound for a name that is not there.
     """
-    from gpuops.execute.abandoned_vms import still_given_up
-    from gpuops.execute.originals import lock_vms_of
     from gpuops.execute.roles import compare_login
+    from gpuops.execute.runs.given_up import still_given_up
+    from gpuops.execute.runs.nights import lock_vms_of
     from gpuops.plan.doctor.examination import SURPLUS, WANTED_ON_HOSTS, examine, of_given_up, of_lock_vms, of_parser
     from gpuops.vsphere.transport.reply import expat_version
 

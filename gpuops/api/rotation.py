@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 def rotate_night(policy: Policy, site: Site, *, apply: bool, consent: Consent = agreed) -> Report:
     """Suspends the idle desktops the policy selects and starts the ML VMs that fit in their place."""
-    from gpuops.execute.rotation import rotate
-    from gpuops.execute.run_kind import RunKind
+    from gpuops.execute.rotation.rotation import rotate
+    from gpuops.execute.runs.run_kind import RunKind
 
     return rotate(RunKind.NIGHT, policy, site, apply=apply, consent=consent)
 
@@ -36,7 +36,7 @@ def rotate_plan(policy: Policy | None, site: Site, at: datetime | None = None) -
     `policy` None = the one of the last night in the journal. `at` None = now; one without an offset is read in the
     zone of the policy's windows. Raises UsageError for a moment or a policy that cannot be told.
     """
-    from gpuops.execute.night_preview import preview
+    from gpuops.execute.rotation.next_night import preview
 
     return preview(policy, site, at)
 
@@ -48,8 +48,8 @@ def rotate_day(policy: Policy | PolicyError | None, site: Site, *, apply: bool, 
     read, which `plan.unmet` then says = that of the last night does. Exit code 4 when a desktop could not be returned:
     `plan.unmet` and the failed outcomes name each, with its reason and one safe command.
     """
-    from gpuops.execute.rotation import rotate
-    from gpuops.execute.run_kind import RunKind
+    from gpuops.execute.rotation.rotation import rotate
+    from gpuops.execute.runs.run_kind import RunKind
 
     return rotate(RunKind.DAY, policy, site, apply=apply, consent=consent)
 
@@ -68,14 +68,14 @@ def rotate_restore(
     `from_markers` goes by vCenter's markers and by no journal; raises UsageError then without a policy. An ML VM that
     is not named runs on: a desktop that finds no room beside it is named, with who holds the GPUs (exit code 4).
     """
-    from gpuops.execute.rotation import restore
+    from gpuops.execute.rotation.rotation import restore
 
     return restore(policy, site, vms, from_markers=from_markers, apply=apply, consent=consent)
 
 
 def rotate_resume(site: Site, *, apply: bool = True, consent: Consent = agreed) -> Report:
     """Finishes what a killed night or day had begun, under the policy it began with; an empty plan = none was."""
-    from gpuops.execute.rotation import resume
+    from gpuops.execute.rotation.rotation import resume
 
     return resume(site, apply=apply, consent=consent)
 
@@ -85,7 +85,7 @@ def rotate_skip_next(policy: Policy, site: Site, *, undo: bool = False) -> Skip:
 
     Raises UsageError for a policy without windows, Locked while a rotation runs.
     """
-    from gpuops.execute.skip_night import skip_next
+    from gpuops.execute.rotation.next_night import skip_next
 
     return skip_next(policy, site, skipped=not undo)
 
@@ -96,7 +96,7 @@ def rotate_init(policy: Policy, site: Site, *, apply: bool = True) -> Setup:
     For a login that may; the nights' own need not. Names the desktops that no owner has agreed to. Raises NoPermission
     and Refused where nothing was changed, PartlyDone with what was made before something failed.
     """
-    from gpuops.execute.rotation_setup import set_up
+    from gpuops.execute.rotation.setup import set_up
 
     return set_up(policy, site, apply=apply)
 
@@ -107,7 +107,7 @@ def rotate_unlock(policy: Policy | None, site: Site, nonce: str | None, *, force
     For a run on another machine that is dead for certain; nobody has to, since it runs out by itself. Raises Refused,
     naming the holder, for any other id, and Locked for a lease that was renewed just now, unless by `force`.
     """
-    from gpuops.execute.unlock import unlock
+    from gpuops.execute.rotation.unlock import unlock
 
     return unlock(policy, site, nonce, force=force)
 
@@ -125,7 +125,7 @@ def rotate_abandon(
     One that this machine's journal does not know is held by its marker, under the custom attribute of `policy`; None =
     that of the last night. Raises Refused where no night holds such a VM, Locked while a rotation runs.
     """
-    from gpuops.execute.abandon_vm import abandon_vm
+    from gpuops.execute.rotation.abandon_vm import abandon_vm
 
     return abandon_vm(site, vm, policy, apply=apply, consent=consent)
 
@@ -136,7 +136,7 @@ def rotate_status(site: Site, policy: Policy | None = None) -> RotationStatus:
     `policy` None = the one of the last night in the journal. By vCenter's markers alone where the journal is damaged:
     `journal_lost` then says why.
     """
-    from gpuops.execute.status import status
+    from gpuops.execute.rotation.status import status
 
     return status(site, policy)
 

@@ -44,8 +44,8 @@ def run(request: Request, site: Site, *, apply: bool, consent: Consent = agreed)
     if not apply or not report.plan.feasible or not report.plan.steps:
         return Report(request, report.before, report.plan, applied=apply)
     consent(report)
-    from gpuops.execute.executor import execute
-    from gpuops.execute.vm_executor import VmExecutor
+    from gpuops.execute.steps.plan_executor import execute
+    from gpuops.execute.steps.vm_executor import VmExecutor
     from gpuops.model.rotation import Limits
 
     with site.locked_journal(report.before.vcenter, alone=False) as journal:
@@ -104,7 +104,7 @@ def capacity(request: CapacityRequest, inventory: Inventory, site: Site, policy:
 
     if policy is None:
         return ask(inventory, catalog_of(inventory), request.scope, profile=request.profile)
-    from gpuops.execute.rotation import may_take
+    from gpuops.execute.rotation.rotation import may_take
 
     desktops = may_take(policy, site, inventory).free_to_take
     return ask(inventory, catalog_of(inventory), request.scope, desktops, profile=request.profile)

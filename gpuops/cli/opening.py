@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuops.api import Site
     from gpuops.config.layers import Flags
     from gpuops.config.targets import Configuration
-    from gpuops.execute.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vcenter_wait import VcenterWait
 
 
 def open_site(
@@ -102,7 +102,7 @@ def journal_of(common: CommonOptions) -> tuple[Path, str]:
     """The state directory, and the URL of the journal where it is not kept there. Asks no vCenter."""
     from gpuops.config.layers import Flags
     from gpuops.config.sources import journal_url
-    from gpuops.execute.state import default_state_dir
+    from gpuops.execute.state.state_dir import default_state_dir
 
     flags = Flags(vcenter=common.vcenter, journal_url=common.journal_url)
     return default_state_dir(), journal_url(flags, os.environ, _configuration()) or ""

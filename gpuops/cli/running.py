@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuops.api import Consent, Site
     from gpuops.errors import PolicyError
-    from gpuops.execute.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.plan.core.outcome import Outcome, Report
 
@@ -152,7 +152,7 @@ def patience_under(policy: Policy | PolicyError | None) -> VcenterWait:
     from rich.text import Text
 
     from gpuops.clock import pause, wall_clock
-    from gpuops.execute.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vcenter_wait import VcenterWait
     from gpuops.model.rotation import Policy
     from gpuops.report.text import visible
 

@@ -3,9 +3,9 @@
 Problem: a night of suspends and starts must survive `kill -9` at any point, a vCenter restart and a lost reply, and
 every desktop must come back.
 Choice: an intent is on disk before its effect (`journal`), the effect is read back before it is called done
-(`step_executor`), and after a crash nothing is replayed: what was in flight is settled by looking (`resume`), and the
-rest is planned afresh on what vCenter shows. So the journal never has to agree with the world; it only has to remember
-what to look for, and what the morning must restore (`originals`).
+(`steps/step_executor`), and after a crash nothing is replayed: what was in flight is settled by looking
+(`steps/settle`), and the rest is planned afresh on what vCenter shows. So the journal never has to agree with the
+world; it only has to remember what to look for, and what the morning must restore (`runs/nights`).
 Given up: a plan that survives the crash as it was. The second plan may differ from the first, because the world does.
 And waiting out a vCenter that is away: a read is asked once more, a wait for tasks taken up four times over a minute,
 and then the run ends (exit code 5). Five reads with growing pauses would be kinder to a short outage, but whoever waits

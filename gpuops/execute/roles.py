@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from gpuops.errors import GpuopsError, NoPermission, OutcomeUnknown, PartlyDone, Refused
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.site.ports import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.role import RoleState, RoleWish
 from gpuops.plan.doctor.finding import Finding

@@ -83,7 +83,7 @@ def open_site(
     """
     from gpuops.api import connect_checked
     from gpuops.clock import pause, wall_clock
-    from gpuops.execute.vcenter_wait import VcenterWait
+    from gpuops.execute.site.vcenter_wait import VcenterWait
 
     warnings: list[str] = []
     site = connect_checked(

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from gpuops.execute import rotation_run
-from gpuops.execute.executor import execute
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation import rotation_run
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.steps.plan_executor import execute
 from gpuops.model.ml_queue import MlStop
 from gpuops.model.rotation import Limits
 from gpuops.plan.core.outcome import Report, Verdict

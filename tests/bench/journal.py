@@ -25,7 +25,7 @@ from gpuops.execute.journal.journal import CHECKPOINT_EVERY
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import MemoryStore, Store
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.originals import Originals
+from gpuops.execute.runs.nights import Originals
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Original, Role
 from gpuops.plan.core.steps import PowerOnVm, ResumeVm, SetAttribute, ShutDownGuest, Step, SuspendVm

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gpuops.cli.app import app
 from gpuops.clock import machine_time
-from gpuops.execute.state import default_state_dir
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.sim.scenario.build import build
 from gpuops.sim.server import SimServer
 from gpuops.sim.wire import certificates

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.clock import machine_time, set_ahead
-from gpuops.execute import lock
-from gpuops.execute.lock import locked
+from gpuops.execute.state import lock
+from gpuops.execute.state.lock import locked
 from tests.cli.conftest import Lab
 
 LAB_POLICY = (files("gpuops.sim") / "scenarios" / "lab-policy.yaml").read_text(encoding="utf-8")

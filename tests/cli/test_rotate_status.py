@@ -17,7 +17,7 @@ from gpuops.cli.rotate_state import changes
 from gpuops.config.policy import load_policy
 from gpuops.errors import VcenterUnreachable
 from gpuops.execute.journal import FILE_NAME
-from gpuops.execute.state import default_state_dir
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.plan.rotation.lease import Lease
 from gpuops.plan.rotation.status import RotationStatus
 from tests.cli.conftest import Lab

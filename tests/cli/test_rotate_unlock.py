@@ -6,8 +6,8 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from gpuops.execute.lease import take
-from gpuops.execute.nonces import Nonces
+from gpuops.execute.lease.lease import take
+from gpuops.execute.lease.nonces import Nonces
 from gpuops.plan.rotation.lease import TTL_S
 from tests.cli.conftest import Lab
 from tests.wire.test_least_privilege import site_of

@@ -17,7 +17,7 @@ from gpuops.cli.app import app
 from gpuops.clock import wall_clock
 from gpuops.config.file import cache_dir
 from gpuops.execute.journal import Journal
-from gpuops.execute.state import default_state_dir
+from gpuops.execute.state.state_dir import default_state_dir
 from tests.cli.conftest import Lab
 
 Golden = Callable[[str, str], None]

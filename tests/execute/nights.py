@@ -12,8 +12,8 @@ from gpuops.config.policy import parse_policy
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import ROTATION_RUNS, RunKind
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.runs.run_kind import ROTATION_RUNS, RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState

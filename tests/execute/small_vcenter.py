@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpuops.errors import GpuopsError, OutcomeUnknown, StepFailed, Trouble, VcenterUnreachable
-from gpuops.execute.host_port import Hosts
-from gpuops.execute.saved_inventory import SavedHosts
+from gpuops.execute.site.ports import Hosts
+from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.gpu import GraphicsType, PciAddress, PhysicalGpu, VgpuMode
 from gpuops.model.host import Cluster, Datastore, Host, OfferedProfile
 from gpuops.model.inventory import Inventory

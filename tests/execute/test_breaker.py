@@ -10,7 +10,7 @@ from gpuops.errors import StepFailed
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import SetAttribute, Step, SuspendVm
 from tests.execute.nights import Night, effects

@@ -11,8 +11,8 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState

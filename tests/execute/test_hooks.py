@@ -8,8 +8,8 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import StepFailed
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Outcome, Report, Verdict

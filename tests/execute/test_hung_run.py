@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from gpuops.errors import Locked
-from gpuops.execute import hung_run
-from gpuops.execute.lock import lock_path, locked, rotating
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation import hung_run
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.state.lock import lock_path, locked, rotating
 from gpuops.model.rotation import LockHolder
 from gpuops.plan.rotation.return_time import FINISHES_WITHIN, HANGS_AFTER, HANGS_AFTER_DUE, ends_at, holder_advice
 from tests.execute.nights import POLICY, Night, morning_is_good
@@ -33,7 +33,7 @@ HOLDING = """
 import signal, sys, time
 from datetime import datetime
 from pathlib import Path
-from gpuops.execute.lock import locked
+from gpuops.execute.state.lock import locked
 state_dir, doing, since, until, ignores = sys.argv[1:]
 if ignores == "ignores":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

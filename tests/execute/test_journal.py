@@ -17,9 +17,9 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal import FILE_NAME, IntentState, Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record, text_of
-from gpuops.execute.originals import Originals
-from gpuops.execute.state import default_state_dir
-from gpuops.execute.step_json import dump_step, load_step
+from gpuops.execute.journal.step_json import dump_step, load_step
+from gpuops.execute.runs.nights import Originals
+from gpuops.execute.state.state_dir import default_state_dir
 from gpuops.model.gpu import PciAddress
 from gpuops.model.rotation import LATE, Original, Role
 from gpuops.model.vm import VmDrs

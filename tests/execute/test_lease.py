@@ -13,14 +13,14 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LeaseReverted, Locked, NoPermission, PartlyDone, Refused, StepFailed, Trouble, UsageError
-from gpuops.execute.lease import HeldLease, take
-from gpuops.execute.lock_vm import LockVm
-from gpuops.execute.nonces import Nonces
-from gpuops.execute.rotation import restore, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.lease.lease import HeldLease, take
+from gpuops.execute.lease.lock_vm import LockVm
+from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.rotation.status import status
+from gpuops.execute.rotation.unlock import unlock
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.status import status
-from gpuops.execute.unlock import unlock
 from gpuops.model.rotation import LATE, MOST_LEASES, Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report

@@ -11,10 +11,10 @@ import pytest
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease import take
-from gpuops.execute.nonces import Nonces
-from gpuops.execute.rotation import restore, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.lease.lease import take
+from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState

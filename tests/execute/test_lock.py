@@ -13,7 +13,7 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import Locked
-from gpuops.execute.lock import locked, rotating
+from gpuops.execute.state.lock import locked, rotating
 from gpuops.model.rotation import LockHolder
 
 NOW = datetime(2026, 11, 20, 21, 5, tzinfo=UTC)
@@ -92,7 +92,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "from datetime import UTC, datetime\n"
         "from pathlib import Path\n"
-        "from gpuops.execute.lock import locked\n"
+        "from gpuops.execute.state.lock import locked\n"
         "with locked(Path(sys.argv[1]), 'vc-1', datetime(2026, 1, 1, tzinfo=UTC), alone=True):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

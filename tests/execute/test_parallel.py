@@ -7,7 +7,7 @@ from threading import Barrier, BrokenBarrierError
 import pytest
 
 from gpuops.errors import NotConnected
-from gpuops.execute.parallel import MOST, ask_in_parallel
+from gpuops.execute.site.host_shell import MOST, ask_in_parallel
 
 
 def test_answers_come_in_the_order_of_the_questions() -> None:

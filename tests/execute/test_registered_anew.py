@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute.abandon_vm import abandon_vm
-from gpuops.execute.change.exclusion import in_rotation
 from gpuops.execute.journal import IntentState, Journal
-from gpuops.execute.originals import Originals
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.abandon_vm import abandon_vm
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.exclusion import in_rotation
+from gpuops.execute.runs.nights import Originals
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report

@@ -12,10 +12,10 @@ from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book import Book
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.rotation import NOTHING_CUT_OFF, restore
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, restore
+from gpuops.execute.rotation.status import status
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.status import status
 from gpuops.model.rotation import Policy
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report, Verdict

@@ -22,13 +22,13 @@ from gpuops.errors import (
     StepFailed,
     UsageError,
 )
-from gpuops.execute.lock import locked
-from gpuops.execute.night_preview import preview
-from gpuops.execute.rotation import NOTHING_CUT_OFF, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.next_night import preview
+from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF, rotate
+from gpuops.execute.rotation.status import status
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.status import status
-from gpuops.execute.step_queue import HUNG_S
+from gpuops.execute.state.lock import locked
+from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.model.rotation import LATE
 from gpuops.model.task import TaskRef
 from gpuops.model.vm import PowerState

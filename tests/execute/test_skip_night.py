@@ -12,12 +12,11 @@ from gpuops.errors import Locked, UsageError
 from gpuops.execute.journal import Journal
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.lock import locked
-from gpuops.execute.night_preview import preview
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.next_night import preview, skip_next
+from gpuops.execute.rotation.status import status
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site
-from gpuops.execute.skip_night import skip_next
-from gpuops.execute.status import status
+from gpuops.execute.state.lock import locked
 from gpuops.model.rotation import Policy
 from tests.execute.nights import POLICY, POLICY_TEXT, Night
 from tests.execute.small_vcenter import SmallVcenter

@@ -14,13 +14,14 @@ from pytest_mock import MockerFixture
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import Locked, StateDamaged
-from gpuops.execute import audit
 from gpuops.execute.journal import FILE_NAME, Journal
 from gpuops.execute.journal.stores import COMPANIONS
-from gpuops.execute.lock import locked, locked_to_return
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.state.audit_log import FILE_NAME as AUDIT_FILE
+from gpuops.execute.state.audit_log import append
+from gpuops.execute.state.lock import locked, locked_to_return
 from gpuops.model.vm import PowerState
 from tests.execute.nights import POLICY_TEXT
 from tests.execute.small_vcenter import SmallVcenter, _vm, small_world
@@ -38,14 +39,14 @@ def lock(state: Path) -> None:
 
 
 def audit_log(state: Path) -> None:
-    audit.append(state, "2026-11-20", "tried")
+    append(state, "2026-11-20", "tried")
 
 
 PATHS: dict[str, Callable[[Path], None]] = {
     FILE_NAME: journal,
     **{FILE_NAME + suffix: journal for suffix in COMPANIONS},
     "vc-1.lock": lock,
-    audit.FILE_NAME: audit_log,
+    AUDIT_FILE: audit_log,
 }
 
 
@@ -233,7 +234,7 @@ def test_under_no_umask_everything_is_ours_alone(tmp_path: Path) -> None:
     for write in (journal, lock, audit_log):
         write(state)
     made = [*state.iterdir(), *(each for each in state.parents if each.is_relative_to(tmp_path / "home")), state]
-    assert {path.name for path in made} >= {FILE_NAME, "vc-1.lock", audit.FILE_NAME, ".local"}
+    assert {path.name for path in made} >= {FILE_NAME, "vc-1.lock", AUDIT_FILE, ".local"}
     assert [path for path in made if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
 
 

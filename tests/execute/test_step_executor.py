@@ -11,13 +11,13 @@ import pytest
 from pytest_mock import MockerFixture
 
 from gpuops.errors import LoginRefused, NotConnected, StepFailed
-from gpuops.execute.executor import execute
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.resume import settle_in_snapshot, settle_open
 from gpuops.execute.site import catalog_of
-from gpuops.execute.step_executor import StepInFlight
-from gpuops.execute.step_queue import HUNG_S
-from gpuops.execute.vm_executor import FRESH, LOOK_S, VmExecutor
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
+from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.step_queue import HUNG_S
+from gpuops.execute.steps.vm_executor import FRESH, LOOK_S, VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.ml_queue import QueuedVm
 from gpuops.model.rotation import IdleRule, Limits, Policy, Pool

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuops.execute.step_executor import StepInFlight
-from gpuops.execute.step_queue import StepQueue
+from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.step_queue import StepQueue
 from gpuops.model.rotation import Limits
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.plan import Plan, Wave

@@ -14,10 +14,10 @@ import pytest
 
 from gpuops.config.policy import parse_policy
 from gpuops.errors import LoginRefused, NotConnected, NotTrusted, VcenterUnreachable
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.vcenter_wait import FIRST_S, VcenterWait
+from gpuops.execute.site.vcenter_wait import FIRST_S, VcenterWait
 from gpuops.model.rotation import Policy
 from gpuops.model.target import Secret, Target
 from gpuops.plan.core.outcome import Report

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gpuops.execute.vm_executor import LOOK_S
+from gpuops.execute.steps.vm_executor import LOOK_S
 from gpuops.model.rotation import Pool
 from gpuops.plan.core.outcome import Verdict
 from gpuops.plan.rotation.stop_conditions import BACK_BY_THEMSELVES

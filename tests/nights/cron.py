@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import Policy
 from gpuops.model.selector import Mark, Selector
 from tests.nights.worlds import EVENING

@@ -22,8 +22,8 @@ from gpuops.errors import (
     StepFailed,
     VcenterUnreachable,
 )
-from gpuops.execute.host_port import Hosts
-from gpuops.execute.saved_inventory import SavedHosts
+from gpuops.execute.site.ports import Hosts
+from gpuops.execute.site.saved_inventory import SavedHosts
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef
 from gpuops.model.vm import Guest, PowerState

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import RETURN_FLOOR
 from gpuops.plan.core.outcome import Verdict
 from gpuops.sim.core.ledger import Entry

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from gpuops.errors import GpuopsError
-from gpuops.execute import lease
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.lease import lease
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.plan.rotation.lease import KEY, parse_lease
 from gpuops.sim.core.object_store import somebody

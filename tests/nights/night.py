@@ -20,18 +20,19 @@ from unittest.mock import patch
 from pyVmomi import vim, vmodl
 
 from gpuops.errors import GpuopsError
-from gpuops.execute import lock, rotation
-from gpuops.execute.abandon_vm import abandon_vm
-from gpuops.execute.hung_run import GRACE_S
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.rotation import restore, resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation import rotation
+from gpuops.execute.rotation.abandon_vm import abandon_vm
+from gpuops.execute.rotation.hung_run import GRACE_S
+from gpuops.execute.rotation.rotation import restore, resume, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site as Place
 from gpuops.execute.site import agreed
-from gpuops.execute.step_queue import HUNG_S
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.state import lock
+from gpuops.execute.steps.step_queue import HUNG_S
 from gpuops.model.rotation import LATE, LockHolder, Policy
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.return_time import ends_at

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
-from gpuops.execute import lock
+from gpuops.execute.state import lock
 from gpuops.plan.rotation.lease import HEARTBEAT_S, TTL_S
 from tests.nights.night import MEMORY
 from tests.nights.runners import Machine, Runner, evening, lease_of, strays

@@ -13,8 +13,8 @@ from gpuops.errors import StateDamaged
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Store
-from gpuops.execute.lock import LockedBy, LockHold, locked
 from gpuops.execute.site import Site
+from gpuops.execute.state.lock import LockedBy, LockHold, locked
 from gpuops.model.rotation import LockHolder
 from tests.nights.stages import RECORDS, Stages
 

@@ -17,8 +17,8 @@ from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
 from gpuops.execute.journal.journal import Journal
 from gpuops.execute.journal.store import MemoryStore
-from gpuops.execute.lock import locked
 from gpuops.execute.site import Site as Place
+from gpuops.execute.state.lock import locked
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Policy
 from gpuops.model.task import TaskRef

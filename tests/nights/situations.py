@@ -18,10 +18,10 @@ from typing import Any, Final
 from pyVmomi import vim
 
 from gpuops.errors import GpuopsError
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.rotation.status import status
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
-from gpuops.execute.status import status
 from gpuops.model.rotation import Policy, Role
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.taken_vms import TakenVm, Whereabouts

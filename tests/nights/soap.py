@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.site.ports import Vcenter
 from gpuops.model.target import Secret, Target
 from gpuops.sim.server import USERNAME
 from gpuops.sim.wire.endpoint import Endpoint

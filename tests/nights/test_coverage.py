@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.site.ports import Vcenter
 from gpuops.plan.rotation.taken_vms import Whereabouts
 from gpuops.sim.fault_injection.catalogue import rules_of
 from tests.mutants.drawn import results as mutants

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects
 from tests.nights.epidemics import ONE_IN, REVERTED, epidemics_of, suspended_before

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.rotation.return_time import HANGS_AFTER
 from tests.nights.checkers import violations
 from tests.nights.doings import SUSPEND, effects

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from tests.nights.checkers import violations
 from tests.nights.event import Event
 from tests.nights.night import Nightly, play

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from gpuops.execute.rotation import restore
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import restore
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import LATE
 from gpuops.plan.core.outcome import Report

@@ -12,7 +12,7 @@ import pytest
 
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind, Record
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.plan.core.outcome import Outcome, Report, Verdict
 from gpuops.plan.core.plan import Rejection
 from gpuops.plan.core.steps import ResumeVm, RunInGuest

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuops.execute import lock
-from gpuops.execute.rotation import restore, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
+from gpuops.execute.state import lock
 from gpuops.model.rotation import LATE
 from gpuops.plan.core.outcome import Report
 from gpuops.plan.rotation.lease import CALL_TIMEOUT_S, HEARTBEAT_S, TTL_S

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from gpuops.execute.journal.book import IntentState
 from gpuops.execute.journal.record import Kind
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.model.rotation import parse_marker
 from gpuops.plan.core.outcome import Report, Verdict
 from gpuops.plan.core.steps import RunInGuest

@@ -26,8 +26,8 @@ from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.execute.journal.record import Record
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.target import Secret, Target
 from gpuops.vsphere.connection import Connection

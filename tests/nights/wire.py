@@ -9,7 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from gpuops.errors import GpuopsError
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.site.ports import Vcenter
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskRef
 from gpuops.plan.core.steps import Step

@@ -22,9 +22,9 @@ from pathlib import Path
 from gpuops.clock import wall_clock
 from gpuops.config.policy import parse_policy
 from gpuops.errors import GpuopsError
-from gpuops.execute import hung_run
-from gpuops.execute.rotation import restore, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation import hung_run
+from gpuops.execute.rotation.rotation import restore, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.rotation import LATE
 from gpuops.model.target import Secret, Target

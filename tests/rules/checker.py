@@ -184,7 +184,7 @@ RULES: Final = (
         _any_file,
         (
             "gpuops/config/file.py",
-            "gpuops/execute/",  # the state directory's own, checked by state.py
+            "gpuops/execute/",  # the state directory's own, checked by state/state_dir.py
             "gpuops/catalog/fields.py",  # from here on what gpuops brings
             "gpuops/cli/app.py",
             "gpuops/cli/failure.py",

@@ -9,7 +9,7 @@ from pyVmomi import vmodl
 
 from gpuops.api import change_abandon, change_status, doctor
 from gpuops.errors import GpuopsError, Refused
-from gpuops.execute.change.exclusion import no_change_open
+from gpuops.execute.runs.exclusion import no_change_open
 from gpuops.execute.site import Site
 from gpuops.model.host_settings import Displacement
 from gpuops.model.journal import Thing

@@ -10,10 +10,11 @@ import pytest
 from gpuops.api import Site, change, change_abort, rotate_day, rotate_init, rotate_night
 from gpuops.clock import wall_clock
 from gpuops.errors import Locked, Refused
-from gpuops.execute.change.change_order import KIND, ChangeOrder, dump_order
+from gpuops.execute.change.change_order import ChangeOrder, dump_order
 from gpuops.execute.journal import Journal
-from gpuops.execute.lease import take
-from gpuops.execute.nonces import Nonces
+from gpuops.execute.lease.lease import take
+from gpuops.execute.lease.nonces import Nonces
+from gpuops.execute.runs.run_kind import CHANGE
 from gpuops.model.host_settings import Displacement, Rolling
 from gpuops.model.scheduler import SchedulerPolicy
 from gpuops.plan.hosts.change.report import ChangeReport
@@ -39,7 +40,7 @@ def begin(site: Site, kind: str, order: str = "") -> None:
 def test_no_night_is_begun_while_a_change_is_open(lab: SimServer, tmp_path: Path, apply: bool) -> None:
     with site_of(lab, tmp_path) as site:
         rotate_init(LEASED, site)
-        begin(site, KIND, dump_order(ChangeOrder("scheduler set", (), {}, {})))
+        begin(site, CHANGE, dump_order(ChangeOrder("scheduler set", (), {}, {})))
         before = len(effects(lab))
         with pytest.raises(Refused, match=r"the change of hosts that began at .* did not end"):
             rotate_night(LEASED, site, apply=apply)
@@ -51,9 +52,9 @@ def test_no_night_is_begun_while_a_change_is_open(lab: SimServer, tmp_path: Path
 
 def test_no_change_is_begun_while_another_or_a_night_is_open(lab: SimServer, tmp_path: Path) -> None:
     make_way(lab)
-    for number, kind in enumerate((KIND, "rotate night", "rotate day")):
+    for number, kind in enumerate((CHANGE, "rotate night", "rotate day")):
         with site_of(lab, tmp_path / str(number)) as site:
-            begin(site, kind, dump_order(ChangeOrder("scheduler set", (), {}, {})) if kind == KIND else "")
+            begin(site, kind, dump_order(ChangeOrder("scheduler set", (), {}, {})) if kind == CHANGE else "")
             with pytest.raises(Refused, match=r"that began at .* did not end"):
                 rolled(site)
     assert effects(lab) == []

@@ -20,7 +20,7 @@ from gpuops.api import Site, rotate_day, rotate_night, rotate_resume, rotate_sta
 from gpuops.clock import wall_clock
 from gpuops.config.policy import load_policy, parse_policy
 from gpuops.errors import Locked
-from gpuops.execute.rotation import NOTHING_CUT_OFF
+from gpuops.execute.rotation.rotation import NOTHING_CUT_OFF
 from gpuops.execute.site import agreed
 from gpuops.model.rotation import Limits, Policy
 from gpuops.plan.core.outcome import Outcome, Report, Verdict

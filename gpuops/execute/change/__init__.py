@@ -1,1 +1,1 @@
-"""Carries out rolling changes host by host; each effect is in the journal first, so that a crash can be resumed."""
+"""Changes of hosts: their settings, and rolling changes host by host; and the moves of a defragmentation."""

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuops.errors import Locked, Refused
-from gpuops.execute.abandoned_vms import note_returned
 from gpuops.execute.change import moves
 from gpuops.execute.change.change_order import ChangeOrder, load_order
 from gpuops.execute.change.current_ids import ids_now, intents_now, order_now
-from gpuops.execute.change.exclusion import open_change
 from gpuops.execute.change.history import History, Taken, history_of
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lock import rotating
+from gpuops.execute.runs.exclusion import open_change
+from gpuops.execute.runs.given_up import note_returned
 from gpuops.execute.site import Site
+from gpuops.execute.state.lock import rotating
 from gpuops.model.inventory import Inventory
 from gpuops.model.journal import GivenUp, Thing
 from gpuops.plan.core.given_up import NAMED_UNTIL_BACK, Abandonment, host_now, state_of

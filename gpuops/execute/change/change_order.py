@@ -9,13 +9,11 @@ from typing import Any, Final
 
 from gpuops.config.date_text import parse_window
 from gpuops.errors import StateDamaged, UsageError
-from gpuops.execute.step_json import dump_step, load_step
+from gpuops.execute.journal.step_json import dump_step, load_step
 from gpuops.model.gpu import PciAddress
 from gpuops.model.host_settings import Displacement, Rolling, VsanMode
 from gpuops.plan.core.steps import HostStep
 
-KIND: Final = "change"
-"""The kind of run that a rolling change is, in journals."""
 _FORMAT: Final = 1
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gpuops.execute.journal.book import Intended, IntentState
-from gpuops.execute.step_json import Recorded, load_step
+from gpuops.execute.journal.step_json import Recorded, load_step
 from gpuops.plan.core.steps import (
     ConfigureGraphics,
     ConfigureMig,

@@ -13,12 +13,12 @@ from typing import Final
 from gpuops.execute.change.change_order import ChangeOrder
 from gpuops.execute.change.history import History, taken_from
 from gpuops.execute.change.host_tasks import UNCONNECTED, HostTaskExecutor
-from gpuops.execute.executor import execute
-from gpuops.execute.host_executor import GONE, SettingExecutor
 from gpuops.execute.journal import IntentState
-from gpuops.execute.lease_set import lease_for_all_vms
+from gpuops.execute.lease.lease_set import lease_for_all_vms
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.vm_executor import VmExecutor
+from gpuops.execute.steps.host_executor import GONE, SettingExecutor
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits

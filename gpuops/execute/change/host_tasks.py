@@ -13,13 +13,12 @@ from typing import Final
 from gpuops.errors import OutcomeUnknown
 from gpuops.execute.change.current_ids import ids_now, intents_now
 from gpuops.execute.change.history import History, history_of
-from gpuops.execute.host_executor import GONE, HostExecutor
-from gpuops.execute.host_port import Hosts
 from gpuops.execute.journal import IntentState, Journal, Run
-from gpuops.execute.lease import HeldLease
-from gpuops.execute.step_executor import StepInFlight
-from gpuops.execute.step_json import dump_step
-from gpuops.execute.vcenter_port import Vcenter
+from gpuops.execute.journal.step_json import dump_step
+from gpuops.execute.lease.lease import HeldLease
+from gpuops.execute.site.ports import Hosts, Vcenter
+from gpuops.execute.steps.host_executor import GONE, HostExecutor
+from gpuops.execute.steps.step_executor import StepInFlight
 from gpuops.model.host import Host
 from gpuops.model.inventory import Inventory
 from gpuops.model.task import TaskEnd, TaskRef

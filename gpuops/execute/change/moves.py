@@ -12,16 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from gpuops.errors import NotConnected, StateDamaged
-from gpuops.execute.change.change_order import KIND
-from gpuops.execute.change.exclusion import last_policy, no_change_open, no_rotation_open
 from gpuops.execute.change.history import history_of
-from gpuops.execute.executor import execute
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import HeldLease, leased
-from gpuops.execute.lease_set import lease_for_all_vms
-from gpuops.execute.resume import settle_open
+from gpuops.execute.lease.lease import HeldLease, leased
+from gpuops.execute.lease.lease_set import lease_for_all_vms
+from gpuops.execute.runs.exclusion import no_change_open, no_rotation_open
+from gpuops.execute.runs.nights import last_policy
+from gpuops.execute.runs.run_kind import CHANGE
 from gpuops.execute.site import Consent, Site, catalog_of
-from gpuops.execute.vm_executor import VmExecutor
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
 from gpuops.model.vm import PowerState, Vm
@@ -100,7 +101,7 @@ def carry_out(request: Defrag, site: Site, *, apply: bool, consent: Consent) -> 
                 return replace(report, applied=True)
             if report.plan != before.plan:
                 consent(report)
-            run = journal.begin(KIND, order=dump_moves(hops))
+            run = journal.begin(CHANGE, order=dump_moves(hops))
             return gone_on_with(run, hops, site, journal, lease.held, report)
 
 

@@ -7,20 +7,22 @@ from dataclasses import replace
 from typing import Final
 
 from gpuops.errors import Locked, NotConnected
-from gpuops.execute.abandoned_vms import note_returned, still_given_up
 from gpuops.execute.change import moves
-from gpuops.execute.change.change_order import KIND, ChangeOrder, dump_order, load_order
+from gpuops.execute.change.change_order import ChangeOrder, dump_order, load_order
 from gpuops.execute.change.current_ids import order_now
-from gpuops.execute.change.exclusion import in_rotation, last_policy, no_change_open, no_rotation_open, open_change
 from gpuops.execute.change.history import History, history_of, taken_from
 from gpuops.execute.change.host_rounds import HostRounds, Told
 from gpuops.execute.change.host_tasks import HostTaskExecutor
 from gpuops.execute.journal import Journal, Run
-from gpuops.execute.lease import HeldLease, leased
-from gpuops.execute.lock import rotating
-from gpuops.execute.resume import settle_open
+from gpuops.execute.lease.lease import HeldLease, leased
+from gpuops.execute.runs.exclusion import in_rotation, no_change_open, no_rotation_open, open_change
+from gpuops.execute.runs.given_up import note_returned, still_given_up
+from gpuops.execute.runs.nights import last_policy
+from gpuops.execute.runs.run_kind import CHANGE
 from gpuops.execute.site import Site, catalog_of
-from gpuops.execute.vm_executor import VmExecutor
+from gpuops.execute.state.lock import rotating
+from gpuops.execute.steps.settle import settle_open
+from gpuops.execute.steps.vm_executor import VmExecutor
 from gpuops.model.host_settings import Rolling
 from gpuops.model.inventory import Inventory
 from gpuops.model.rotation import Limits
@@ -70,7 +72,7 @@ def roll(
             if report.plan.does != before.plan.does:
                 consent(report)
             order = _order(report, lock)
-            run = journal.begin(KIND, order=dump_order(order))
+            run = journal.begin(CHANGE, order=dump_order(order))
             done = _gone_on_with(_host_rounds(run, order, site, journal, lease.held, told))
             # as it was before: a host may be gone from vCenter since
             return replace(done, before=report.before, plan=replace(report.plan, because=()))

@@ -14,10 +14,10 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal.book import Book, DurationKey, Intended, IntentState, Run, Saved
 from gpuops.execute.journal.book_json import dump_book, load_book
 from gpuops.execute.journal.record import Kind, Record
+from gpuops.execute.journal.step_json import Recorded, dump_step, load_step
 from gpuops.execute.journal.store import FallbackStore, MemoryStore, Overtaken, Store
 from gpuops.execute.journal.stores import look_into_store, open_store
-from gpuops.execute.lock import LockHold
-from gpuops.execute.step_json import Recorded, dump_step, load_step
+from gpuops.execute.state.lock import LockHold
 from gpuops.model.inventory import Inventory
 from gpuops.model.journal import GivenUp
 from gpuops.plan.core.steps import Step

@@ -17,7 +17,7 @@ from gpuops.config.journal_url import parsed
 from gpuops.execute.journal.database import SCHEMA_VERSION, Database, has_journal, metadata, schema_table, sqlite_engine
 from gpuops.execute.journal.sql import SqlStore
 from gpuops.execute.journal.store import Store
-from gpuops.execute.state import prepare_state_dir, private_file
+from gpuops.execute.state.state_dir import prepare_state_dir, private_file
 
 FILE_NAME: Final = "journal.sqlite"
 COMPANIONS: Final = ("-wal", "-shm", "-journal")

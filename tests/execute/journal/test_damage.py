@@ -19,10 +19,10 @@ from gpuops.errors import Locked, StateDamaged
 from gpuops.execute.journal import FILE_NAME, Journal, database
 from gpuops.execute.journal.record import Kind, Record
 from gpuops.execute.journal.stores import open_store
-from gpuops.execute.rotation import rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import rotate
+from gpuops.execute.rotation.status import status
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
-from gpuops.execute.status import status
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.steps import ResumeVm, Step, SuspendVm
 from tests.execute.nights import POLICY, Night

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuops.execute.journal.sql import SqlStore
-from gpuops.execute.rotation import resume, rotate
-from gpuops.execute.run_kind import RunKind
+from gpuops.execute.rotation.rotation import resume, rotate
+from gpuops.execute.runs.run_kind import RunKind
 from gpuops.execute.site import Site, agreed
 from gpuops.model.vm import PowerState
 from gpuops.plan.core.outcome import Report

@@ -20,15 +20,15 @@ EXECUTE: Final = "gpuops/execute"
 AREAS: Final[Mapping[str, tuple[str, ...]]] = {
     "guard": (f"{ROTATION}/guard.py", f"{ROTATION}/stop_conditions.py"),
     "identity": (f"{ROTATION}/taken_vms.py", f"{ROTATION}/other_machines.py"),
-    "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease.py"),
+    "lease": (f"{ROTATION}/lease.py", f"{EXECUTE}/lease/lease.py"),
     "adoption": (
-        f"{EXECUTE}/step_executor.py", f"{EXECUTE}/vm_executor.py", f"{EXECUTE}/resume.py",
+        f"{EXECUTE}/steps/step_executor.py", f"{EXECUTE}/steps/vm_executor.py", f"{EXECUTE}/steps/settle.py",
         "gpuops/vsphere/writing/lost_replies.py",
     ),
     "journal": tuple(f"{EXECUTE}/journal/{name}.py" for name in ("journal", "book", "record", "store", "sql")),
     "return": (
         f"{ROTATION}/day.py", "gpuops/plan/placement/return_order.py", f"{ROTATION}/return_time.py",
-        f"{EXECUTE}/originals.py", f"{EXECUTE}/rotation_run.py", f"{EXECUTE}/rotation.py",
+        f"{EXECUTE}/runs/nights.py", f"{EXECUTE}/rotation/rotation_run.py", f"{EXECUTE}/rotation/rotation.py",
     ),
 }  # fmt: skip
 EACH: Final = 11

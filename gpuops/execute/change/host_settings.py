@@ -1,0 +1,62 @@
+"""A plan for hosts carried out, one host after another. `api.configure` calls it.
+
+A host that fails ends nothing for the others: their settings do not depend on it.
+"""
+
+from __future__ import annotations
+
+from gpuops.execute.site import Site, catalog_of
+from gpuops.execute.site.ports import Hosts
+from gpuops.execute.steps.host_executor import SettingExecutor
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.outcome import Report
+from gpuops.plan.core.plan import Plan, Rejection, refuse
+from gpuops.plan.core.privileges import needed_on_host
+from gpuops.plan.core.steps import HostStep
+from gpuops.plan.hosts.host_plan import HostRequest
+
+
+def configure(request: HostRequest, site: Site, *, apply: bool) -> Report[HostStep]:
+    """What the request would change on this site's hosts, and with `apply` what became of it.
+
+    An infeasible plan is an answer. Raises UsageError, NotConnected, StateDamaged, Locked while a rotation runs.
+    """
+    report = _look(request, site)
+    if not apply or not report.plan.feasible or not report.plan.steps:
+        return Report(request, report.before, report.plan, applied=apply)
+    with site.locked_journal(report.before.vcenter, alone=False) as journal:
+        # what a rotation did while this waited for the lock is seen: nothing is set on a host whose desktops it took
+        report = _look(request, site)
+        if not report.plan.feasible or not report.plan.steps:
+            return Report(request, report.before, report.plan, applied=True)
+        run = journal.begin(type(request).__name__.lower())
+        executor = SettingExecutor(site.vcenter, site.hosts, journal, run, report.before, passed_s=site.passed_s)
+        outcomes = tuple(executor.set(step) for step in report.plan.steps)
+        journal.end(run)
+    return Report(request, report.before, report.plan, outcomes, applied=True, after=executor.inventory)
+
+
+def _look(request: HostRequest, site: Site) -> Report[HostStep]:
+    before = site.vcenter.inventory()
+    before = site.hosts.with_settings(before, request.hosts(before))
+    plan = request.plan(before, catalog_of(before))
+    return Report(request, before, _permitted(plan, site.hosts, before))
+
+
+def _permitted(plan: Plan[HostStep], hosts: Hosts, inventory: Inventory) -> Plan[HostStep]:
+    """The plan, refused when this login lacks a privilege that one of its steps needs."""
+    steps = plan.steps or plan.withheld
+    needed: dict[str, frozenset[str]] = {}
+    for step in steps:
+        needed[step.host] = needed.get(step.host, frozenset()) | needed_on_host(step)
+    lacking = hosts.lacking(needed) if needed else {}
+    rejections = tuple(
+        Rejection(
+            inventory.hosts[ref].name,
+            f"this login lacks {', '.join(sorted(missing))}",
+            hint="ask for a role with it on the host, or log in as somebody who has it",
+        )
+        for ref, missing in lacking.items()
+        if missing
+    )
+    return refuse(*plan.rejections, *rejections) if rejections else plan

@@ -1,0 +1,1 @@
+"""Nights and mornings carried out, and the commands about them; `api/rotation.py` calls it."""

@@ -1,0 +1,42 @@
+"""Previews the night of a moment for `rotate plan`, and notes for `rotate skip-next` that the next one is not taken."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gpuops.execute.runs.nights import Originals, known_originals, remembered_policy
+from gpuops.execute.site import Site, catalog_of
+from gpuops.model.rotation import Policy
+from gpuops.plan.rotation.bounds import Skip, next_to_take
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.preview import NightPreview, preview_night
+from gpuops.plan.rotation.return_time import Durations
+
+
+def preview(policy: Policy | None, site: Site, at: datetime | None) -> NightPreview:
+    """The night of this moment; None = now. Without a policy, under that of the last night in the journal."""
+    with site.journal_to_read(site.vcenter.uuid) as journal:
+        obeyed = policy or remembered_policy(journal)
+        moment = obeyed.moment(at) if at is not None else site.clock()
+        originals = known_originals(journal, obeyed, moment)
+        measured = Durations.of(journal.durations() if journal else {})
+        skipped = journal.skipped(obeyed.name) if journal else frozenset()
+        setbacks = journal.setbacks() if journal else {}
+        over = journal.over() if journal else frozenset()
+    request = RotateNight(obeyed, originals, measured, skipped, setbacks, over=over)
+    seen = site.vcenter.inventory()
+    if obeyed.needs_tags:
+        seen = site.vcenter.with_tags(seen)
+    return preview_night(request, seen, catalog_of(seen), moment)
+
+
+def skip_next(policy: Policy, site: Site, *, skipped: bool) -> Skip:
+    """The next night, skipped, or taken after all. Raises Locked while a rotation runs: it may be that very night."""
+    with site.locked_journal(site.vcenter.uuid, alone=False) as journal:
+        now = site.clock()
+        tonight = policy.night_at(now)
+        night = next_to_take(policy, Originals(journal).all(tonight.id if tonight else None), now)
+        was = night.id in journal.skipped(policy.name)
+        if was is not skipped:
+            journal.skip(policy.name, night.id, skipped=skipped)
+        return Skip(policy.name, night, skipped, was is not skipped)

@@ -1,0 +1,299 @@
+"""One run of a rotation (night, day or restore), from what a killed run left to what has come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gpuops.errors import NotConnected, PartlyDone, PolicyError, Refused, StateDamaged
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lease.lease_set import NO_LEASE, LeaseSet, VmLeases
+from gpuops.execute.runs.given_up import note_returned
+from gpuops.execute.runs.nights import Originals, known_originals
+from gpuops.execute.runs.run_kind import RESUME, ROTATION_RUNS, RunKind, left_open_runs, morning_first
+from gpuops.execute.site import Consent, Site, catalog_of
+from gpuops.execute.steps.plan_executor import execute
+from gpuops.execute.steps.settle import settle_in_snapshot, settle_open
+from gpuops.execute.steps.step_queue import HUNG_S
+from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Limits, LockHolder, Original, Policy, Role, strictest
+from gpuops.plan.core.outcome import Outcome, Report, Verdict
+from gpuops.plan.core.plan import Plan, Rejection
+from gpuops.plan.core.privileges import way_back
+from gpuops.plan.core.steps import ReconfigureVm, Step, VmChange
+from gpuops.plan.rotation.day import RotateDay, explained, hooks_of, is_returned
+from gpuops.plan.rotation.guard import Guard
+from gpuops.plan.rotation.lease import KEY
+from gpuops.plan.rotation.night import RotateNight
+from gpuops.plan.rotation.other_machines import lock_vm_of, policies_under
+from gpuops.plan.rotation.restore import RestoreVms
+from gpuops.plan.rotation.return_time import Durations
+from gpuops.plan.rotation.stop_conditions import NO_STEP_COUNTS, ahead_by
+from gpuops.plan.rotation.taken_vms import is_gone, vms_of
+
+
+@dataclass(frozen=True, slots=True)
+class RotationRun:
+    """One run: its kind, the policy it obeys, its site, and the one moment that all of it calls now."""
+
+    kind: RunKind
+    policy: Policy
+    site: Site
+    now: datetime
+    only: tuple[str, ...] = ()
+    markers_alone: bool = False
+    leases: LeaseSet | None = None
+    """None = it is only looked."""
+    others: tuple[Policy, ...] = ()
+    """The policies of the nights that are not over: their limits hold as well."""
+    unread: PolicyError | None = None
+    """Why the policy that was said cannot be read."""
+
+    def look(self, journal: Journal) -> Report:
+        """The plan on what vCenter shows and the journal remembers. A return whose steps turn out to need a lease that
+        was not asked for takes it, and looks again."""
+        while True:
+            originals = self._originals(journal)
+            before, ahead = self._seen()
+            report = self._planned(before, originals, journal, ahead)
+            if not self._takes_more(report):
+                return report
+
+    def _takes_more(self, report: Report) -> bool:
+        if self.leases is None or not isinstance(report.request, RotateDay | RestoreVms):
+            return False
+        under = report.request.lock_vms(report.before)
+        names = {name for step in report.plan.steps if (name := under.get(step.vm)) is not None}
+        policies = (self.policy, *self.others)
+        return self.leases.take({name: policies_under(name, policies, self.policy) for name in names})
+
+    def _seen(self) -> tuple[Inventory, timedelta | None]:
+        """What vCenter shows, and how far its clock is ahead of ours where they should show the same."""
+        asked = self.site.clock() if self.site.same_time else None
+        before = self.site.vcenter.inventory()
+        ahead = ahead_by(before.taken_at, asked, self.site.clock()) if asked is not None else None
+        # tags select, and selection is for taking: a vCenter whose tags cannot be read keeps nobody away
+        return self.site.tagged(before, self.policy) if self.kind is RunKind.NIGHT else before, ahead
+
+    def look_only(self, journal: Journal | None) -> Report:
+        """The same, with what a cut-off run left in flight settled in the plan alone."""
+        before, ahead = self._seen()
+        originals = self._originals(journal)
+        holder, left_open = self._left_open(journal)
+        if holder is None:
+            morning_first(self.kind, left_open)
+        intents = [intent for run in left_open for intent in journal.open_intents(run)] if journal else []
+        foreseen = settle_in_snapshot(self.site.vcenter, intents, before, catalog_of(before))
+        report = self._planned(
+            foreseen.inventory,
+            tuple(
+                replace(each, taken=False) if {vm.ref for vm in vms_of(each, before)} & foreseen.undone else each
+                for each in originals
+            ),
+            journal,
+            ahead,
+        )
+        warnings = (f"{holder} is rotating this vCenter: until it ends, this would be refused",) if holder else ()
+        plan = report.plan
+        plan = replace(plan, because=(*plan.because, *foreseen.notes), warnings=(*plan.warnings, *warnings))
+        return replace(report, plan=plan)
+
+    def _left_open(self, journal: Journal | None) -> tuple[LockHolder | None, tuple[Run, ...]]:
+        """As `left_open_runs`; what a morning may not know for its lock's file keeps it from nothing."""
+        try:
+            return left_open_runs(journal, self.site)
+        except StateDamaged as damaged:
+            if self.kind is RunKind.NIGHT or journal is None:
+                raise
+            journal.unlocked = damaged
+            return None, journal.open_runs(ROTATION_RUNS)
+
+    def _planned(
+        self, before: Inventory, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
+    ) -> Report:
+        night = self.kind is RunKind.NIGHT
+        request = self._request(originals, journal, ahead)
+        plan = request.plan(before, catalog_of(before), self.now)
+        if night:
+            plan = replace(plan, warnings=(*plan.warnings, *self._without_hooks(plan, before)))
+        if self.unread is not None:
+            plan = replace(plan, unmet=(*plan.unmet, _unread(self.unread)))
+        # what a morning may not do is named by its steps: it never keeps the other desktops from coming back
+        return Report(request, before, self.site.permitted(plan, before, self._later(plan, before)) if night else plan)
+
+    def _without_hooks(self, plan: Plan, before: Inventory) -> tuple[str, ...]:
+        """Whose work the morning will not be able to keep: it is said in the evening, when somebody can still help."""
+        found = ((hook, self.site.vcenter.no_way_in(hook)) for hook in hooks_of(self.policy, plan.steps, before))
+        return tuple(
+            f"{before.vm(hook.vm).name}: its checkpoint hook cannot be run: {why} (gpuops help policy)"
+            for hook, why in found
+            if why is not None
+        )
+
+    def _request(
+        self, originals: tuple[Original, ...], journal: Journal | None, ahead: timedelta | None
+    ) -> RotateNight | RotateDay | RestoreVms:
+        measured = Durations.of(journal.durations() if journal else {})
+        elsewhere = dict(self.leases.elsewhere) if self.leases is not None else {}
+        match self.kind:
+            case RunKind.NIGHT:
+                skipped = journal.skipped(self.policy.name) if journal else frozenset()
+                setbacks = journal.setbacks() if journal else {}
+                over = journal.over() if journal else frozenset()
+                numbers = [number for _, number in self.leases.numbered] if self.leases is not None else []
+                number = numbers[0] if numbers else None
+                return RotateNight(self.policy, originals, measured, skipped, setbacks, ahead, over, number)
+            case RunKind.DAY:
+                return RotateDay(self.policy, originals, measured, elsewhere)
+            case RunKind.RESTORE:
+                return RestoreVms(RotateDay(self.policy, originals, measured, elsewhere), self.only)
+
+    def _later(self, plan: Plan, before: Inventory) -> tuple[Step, ...]:
+        """What else this login must be able to do: the way back, and the lease."""
+        lock = [vm.ref for vm in before.vms.values() if vm.name == self.policy.lock_vm]
+        found = hooks_of(self.policy, plan.steps, before)
+        hooks = [hook for hook in found if self.site.vcenter.no_way_in(hook) is None]
+        return (*way_back(plan.steps), *hooks, *(ReconfigureVm(ref, VmChange(extra_config={KEY: ""})) for ref in lock))
+
+    def _originals(self, journal: Journal | None) -> tuple[Original, ...]:
+        if self.markers_alone or journal is None:
+            return ()
+        if self.kind is not RunKind.NIGHT:
+            return Originals(journal).all(returned=True)  # what it knows to be back is no other machine's
+        return known_originals(journal, self.policy, self.now)
+
+    def settle(self, left_open: Sequence[Run], journal: Journal) -> tuple[Outcome, ...]:
+        """What became of the effects that runs left in flight; one that did not happen is planned anew."""
+        if not left_open:
+            return ()
+        before = self.site.vcenter.inventory()
+        limit_s = self._limits.step_timeout_s
+        # one task that hangs keeps no other desktop away
+        timeout_s = limit_s if self.kind is RunKind.NIGHT else min(limit_s, HUNG_S)
+        executors = [VmExecutor(self.site.vcenter, journal, run, before) for run in left_open]
+        found = [outcome for executor in executors for outcome in settle_open(executor, timeout_s=timeout_s)]
+        return tuple(outcome for outcome in found if outcome.verdict is not Verdict.FAILED)
+
+    def do(self, report: Report, journal: Journal, left_open: Sequence[Run], consent: Consent) -> Report:
+        """The report with what became of each step, and what was read back.
+
+        There is an open run in the journal from before the first effect to the last.
+        """
+        if not (report.plan.feasible and report.plan.steps):
+            after = self._close_returned(report, journal)
+            self._end(left_open, journal)
+            return replace(report, after=after)
+        consent(report)
+        run = self._begin(report, journal)
+        self._end(left_open, journal)
+        plan, night = report.plan, self.kind is RunKind.NIGHT
+        if plan.not_after and journal.hold is not None:
+            journal.hold.takes_until(min(plan.not_after.values()))
+        before = journal.setbacks().get(run.night or "", NO_STEP_COUNTS)
+        taken, catalog = self._taken(run, journal, report.before), catalog_of(report.before)
+        guard = Guard(self.policy, before, catalog, plan.not_after, taken) if night else None
+        executor = VmExecutor(
+            self.site.vcenter,
+            journal,
+            run,
+            report.before,
+            guard=guard,
+            leases=self._vm_leases(report),
+            passed_s=self.site.passed_s,
+            same_time=self.site.same_time,
+        )
+        try:
+            outcomes = execute(plan, executor, self._limits, self.site.progress, returning=not night)
+        except (NotConnected, PartlyDone) as lost:
+            lost.then_finish(RESUME)
+            raise
+        except Refused as refused:  # a right that was withdrawn kind way: by then something has been done
+            partly = PartlyDone(refused.message)
+            partly.then_finish(RESUME)
+            raise partly from refused
+        if self.leases is not None:
+            self.leases.must_be_ours()
+        after = self._close_returned(report, journal)
+        journal.end(run)
+        if night:
+            return replace(report, outcomes=outcomes, after=executor.inventory)
+        return replace(report, outcomes=explained(outcomes, after, alone=bool(self.only)), after=after)
+
+    def _may_close(self, original: Original) -> bool:
+        """Not what another machine is about to change."""
+        lock_vm = lock_vm_of(original.policy or self.policy, self.policy)
+        return self.leases is None or lock_vm not in self.leases.elsewhere
+
+    def _vm_leases(self, report: Report) -> VmLeases:
+        """The lease that each step of the plan goes under."""
+        if self.leases is None:
+            return NO_LEASE
+        if isinstance(report.request, RotateDay | RestoreVms):
+            return self.leases.for_vms(report.request.lock_vms(report.before))
+        return self.leases.for_all_vms
+
+    def _taken(self, run: Run, journal: Journal, inventory: Inventory) -> frozenset[str]:
+        """The desktops (refs) that earlier runs of this night have taken."""
+        tonight = Originals(journal).all(run.night)
+        taken = [each for each in tonight if each.night == run.night and each.taken and each.role is not Role.ML]
+        return frozenset(vm.ref for each in taken for vm in vms_of(each, inventory))
+
+    def _end(self, runs: Sequence[Run], journal: Journal) -> None:
+        """What was cut off is this turn's now; a restore takes over only an earlier one of no other VMs."""
+        for run in runs:
+            if self.kind is not RunKind.RESTORE or (run.kind == RunKind.RESTORE and {*run.vms} <= {*self.only}):
+                journal.end(run)
+
+    def _begin(self, report: Report, journal: Journal) -> Run:
+        """The run, with what the morning must restore: before anything is touched."""
+        request = report.request
+        night = request.night(report.before, self.now) if isinstance(request, RotateNight) else None
+        run = journal.begin(
+            self.kind,
+            night=night,
+            policy=self.policy.text,
+            policy_digest=self.policy.digest,
+            vms=self.only,
+            steps=len(report.plan.steps) if night is not None else 0,
+            leases=self.leases.numbered if self.leases is not None else (),
+        )
+        if isinstance(request, RotateNight):
+            Originals(journal).save(request.saved(report.plan, report.before, self.now), run)
+        return run
+
+    @property
+    def _limits(self) -> Limits:
+        """A night's own; a return keeps to those of every night that it returns."""
+        own = self.policy.limits
+        return own if self.kind is RunKind.NIGHT else strictest((own, *(policy.limits for policy in self.others)))
+
+    def _close_returned(self, report: Report, journal: Journal) -> Inventory:
+        """Only a morning ends what a night took: a desktop that woke up at night is still of that night.
+
+        One that is gone from vCenter is named in every morning of its night, since nobody reads all of them; the next
+        night lets it go.
+        """
+        originals = Originals(journal).all()
+        if self.kind is RunKind.NIGHT:
+            tonight = report.request.night(report.before, self.now) if isinstance(report.request, RotateNight) else ""
+            for original in originals:
+                if report.plan.feasible and original.night != tonight and is_gone(original, report.before):
+                    Originals(journal).returned(original)
+            return report.before
+        seen = {original.vm for original in originals} | {step.vm for step in report.plan.steps}
+        seen |= {vm.ref for original in originals for vm in vms_of(original, report.before)}
+        after = self.site.vcenter.observe(report.before, seen)
+        steered = {vm.ref for original in originals if original.drs is not None for vm in vms_of(original, after)}
+        after = self.site.vcenter.with_drs(after, steered) if steered else after
+        for original in originals:
+            if self.kind is RunKind.DAY and self._may_close(original) and is_returned(original, after):
+                Originals(journal).returned(original)
+        note_returned(journal, after)
+        return after
+
+
+def _unread(why: PolicyError) -> Rejection:
+    rule = f"{why.message}: what the journal does not know was looked for by the policy of the last night"
+    return Rejection("--policy", rule, hint=why.hint)

@@ -1,0 +1,128 @@
+"""What the journal knows of nights: their policies, and VMs as they were before, which the return must restore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from gpuops.config.policy import parse_policy
+from gpuops.errors import PolicyError, UsageError
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.runs.run_kind import RunKind
+from gpuops.model.rotation import LATE, Original, Policy
+
+
+class Originals:
+    """The originals in a journal, of its vCenter."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def save(self, originals: Sequence[Original], run: Run | None = None) -> None:
+        """Keeps what the morning must restore, and that it is returned under the policy of this run.
+
+        What is already saved of this night stays as it was saved.
+        """
+        self._journal.save([_body(original) for original in originals], run)
+
+    def adopt(self, original: Original) -> None:
+        """Keeps a VM that its marker alone says was taken."""
+        self._journal.save([{**_body(original), "taken": True}])
+
+    def returned(self, original: Original) -> None:
+        """The VM was seen as it was before the night."""
+        self._journal.returned(original.night, original.vm)
+
+    def all(self, night: str | None = None, *, returned: bool = False) -> tuple[Original, ...]:
+        """What nights have saved and not seen returned; with `night`, that night's returned ones too.
+
+        `returned`: those of every night, as far as they are remembered.
+        """
+        book, now = self._journal.book, self._journal.clock()
+        found = [
+            Original(
+                night=saved.night,
+                role=saved.role,
+                vm=saved.vm,
+                uuid=saved.uuid,
+                name=saved.name,
+                host=saved.host,
+                profiles=saved.profiles,
+                # An effect that failed for certain did not take the VM; any other intent may have.
+                taken=book.takes.get(key, 0) > 0,
+                stopped=saved.stopped,
+                returned=saved.returned is not None,
+                drs=saved.drs,
+                suspended_at=saved.suspended_at,
+                unsure=key in book.lost and now - book.lost[key] < LATE,
+                policy=_parsed(saved.policy) if saved.policy else None,
+                leases=frozenset(book.leases.get(saved.night, ())),
+                given_up=saved.returned is not None and saved.vm in book.given_up,
+            )
+            for key, saved in book.originals.items()
+            if saved.returned is None or saved.night == night or returned
+        ]
+        return tuple(sorted(found, key=lambda original: (original.night, original.name)))
+
+
+def _body(original: Original) -> dict[str, Any]:
+    return {
+        "night": original.night,
+        "vm": original.vm,
+        "role": str(original.role),
+        "uuid": original.uuid,
+        "name": original.name,
+        "host": original.host,
+        "profiles": list(original.profiles),
+        **({"drs": str(original.drs)} if original.drs is not None else {}),
+    }
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Policy | None:
+    """Once for all the VMs of a night; None = this version cannot read it, and the policy that is said speaks."""
+    try:
+        return parse_policy(text, "the journal", accepted_before=True)
+    except PolicyError:
+        return None
+
+
+def policies_of(journal: Journal | None) -> tuple[Policy, ...]:
+    """The policies of the nights that are not over."""
+    found = Originals(journal).all() if journal is not None else ()
+    return tuple(dict.fromkeys(each.policy for each in found if each.policy is not None))
+
+
+def lock_vms_of(journal: Journal | None) -> frozenset[str]:
+    """Names of the lock VMs that the journal knows: those of nights that are not over, and those whose lease a run has
+    held."""
+    if journal is None:
+        return frozenset()
+    named = {policy.lock_vm for policy in policies_of(journal) if policy.lock_vm is not None}
+    return frozenset(named.union(journal.book.lease_numbers))
+
+
+def known_originals(journal: Journal | None, policy: Policy, now: datetime) -> tuple[Original, ...]:
+    """What the journal knows of nights that are not over, and of the one that is now; nothing without a journal."""
+    if journal is None:
+        return ()
+    return Originals(journal).all(policy.night(now) if policy.windows else None)
+
+
+def last_policy(journal: Journal | None) -> Policy | None:
+    """The last night's policy; None = the journal knows of no night. The lease on its lock VM keeps rotations of other
+    machines away."""
+    text = journal.last_policy(RunKind.NIGHT) if journal is not None else None
+    return parse_policy(text, "the journal", accepted_before=True) if text else None
+
+
+def remembered_policy(journal: Journal | None) -> Policy:
+    """The same, where there must be one. Raises UsageError, or why the journal was lost."""
+    policy = last_policy(journal)
+    if policy is None and journal is not None and journal.lost is not None:
+        raise journal.lost
+    if policy is None:
+        raise UsageError("no night in the journal of this vCenter", hint="say the policy: --policy FILE")
+    return policy

@@ -1,0 +1,111 @@
+"""The way into a host itself, for what vCenter has no call for: MIG mode. Off unless somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final, Protocol, TypeVar
+
+from gpuops.errors import GpuopsError, NotConnected
+from gpuops.execute.site.ports import Hosts
+from gpuops.model.gpu import PciAddress
+from gpuops.model.host_settings import UNASKED, HostSettings, SmiState
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskRef
+from gpuops.plan.core.steps import ConfigureMig, HostStep, HostTask
+
+MOST: Final = 32
+"""Questions that are open at the same time."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class HostShell(Protocol):
+    """What a host's own nvidia-smi is asked. `hostshell` implements it; every method raises only gpuops errors."""
+
+    def mig(self, host: str) -> tuple[SmiState, ...]:
+        """MIG mode of each GPU of the host of that name. Raises Refused where it cannot be asked."""
+        ...
+
+    def set_mig(self, host: str, gpus: Collection[PciAddress], *, on: bool) -> None:
+        """Asks for MIG mode of these GPUs. Raises Refused, OutcomeUnknown when the answer was lost."""
+        ...
+
+
+class ShelledHosts:
+    """Implements `Hosts`: vCenter's, and the shell's for what is MIG."""
+
+    def __init__(self, hosts: Hosts, shell: HostShell) -> None:
+        self._hosts = hosts
+        self._shell = shell
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        seen = self._hosts.with_settings(inventory, hosts)
+        asked = [seen.hosts[ref] for ref in hosts if ref in seen.hosts]
+        told = ask_in_parallel(lambda host: self._with_mig(host.name, host.settings), asked)
+        return seen.with_hosts([replace(host, settings=mig) for host, mig in zip(asked, told, strict=True)])
+
+    def _with_mig(self, name: str, settings: HostSettings | None) -> HostSettings:
+        known = settings or HostSettings()
+        try:
+            return replace(known, mig=self._shell.mig(name))
+        except NotConnected:
+            raise
+        except GpuopsError as error:
+            return replace(known, unread=(*known.unread, f"{UNASKED}{error.line}"))
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return self._hosts.lacking(needed)
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        return self._hosts.held(hosts, asked)
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        if isinstance(step, ConfigureMig):
+            self._shell.set_mig(inventory.hosts[step.host].name, step.devices, on=step.on)
+        else:
+            self._hosts.configure(step, inventory, op_id)
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        return self._hosts.submit(step, inventory, op_id)
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        return self._hosts.adopt(step)
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        return self._hosts.wait_for_boot(since, timeout_s)
+
+
+def ask_in_parallel(ask: Callable[[T], R], asked: Sequence[T]) -> list[R]:
+    """The answer of each, in order: one that does not answer does not delay the others. Raises what the first of them
+    raised, once all have ended."""
+    waiting: SimpleQueue[int] = SimpleQueue()
+    answers: dict[int, R] = {}
+    errors: dict[int, BaseException] = {}
+
+    def work() -> None:
+        while True:
+            try:
+                number = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                answers[number] = ask(asked[number])
+            except BaseException as error:
+                errors[number] = error
+
+    for number in range(len(asked)):
+        waiting.put(number)
+    # daemons: Ctrl-C does not wait for a host that is silent
+    threads = [Thread(target=work, name=f"at-once-{number}", daemon=True) for number in range(min(MOST, len(asked)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+    return [answers[number] for number in range(len(asked))]

@@ -1,0 +1,157 @@
+"""What is needed of a vCenter, and of its hosts: read, send one step, wait for many. `vsphere` implements both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import Guest, PowerState
+from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import NewClone
+
+
+class Hosts(Protocol):
+    """The hosts of one vCenter. Every method raises only errors of the gpuops tree."""
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with the settings of these hosts asked for; what cannot be read is said in them."""
+        ...
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """By host, those of the needed privileges that this login does not have; a vCenter that does not tell: none."""
+        ...
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        """By host, those of the privileges that this login has; a host that vCenter does not tell of is left out."""
+        ...
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        """Send one step, once; it is done when this returns.
+
+        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never sends it again blind.
+        """
+        ...
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        """Send one step that vCenter makes a task of. Raises OutcomeUnknown when the reply was lost."""
+        ...
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        """A task of this kind that runs on the step's host now, whoever asked for it; None = there is none."""
+        ...
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        """Those of these hosts that are connected and have booted at another moment than this, within the time; with
+        them those that are gone from vCenter, which nobody waits for."""
+        ...
+
+
+class Vcenter(Protocol):
+    """The one seam between the executor and the wire. Every method raises only errors of the gpuops tree."""
+
+    @property
+    def uuid(self) -> str:
+        """The vCenter's instance uuid, known from the login on: `Inventory.vcenter` without a read."""
+        ...
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        """Why that program cannot be run in its guest, as far as can be known without trying; None = it can."""
+        ...
+
+    @property
+    def hosts(self) -> Hosts:
+        """The settings of its hosts, to read and to change."""
+        ...
+
+    def inventory(self) -> Inventory:
+        """One bulk read of everything."""
+        ...
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        """The same snapshot with QueryConfigTarget(host) of these hosts filled in."""
+        ...
+
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        """The same snapshot with the tags of these VMs, or of every VM and host, filled in (vSphere Automation API)."""
+        ...
+
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
+        """By VM, those of the needed privileges that this login does not have; a vCenter that does not tell: none.
+
+        `attributes` are to be written: where one is not defined yet, defining it is a privilege of its own.
+        """
+        ...
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        """The same of clusters."""
+        ...
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with what the clusters of these VMs say of DRS read anew."""
+        ...
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        """The same snapshot with these VMs, their datastores and their hosts' GPUs read anew; a VM that is gone is
+        dropped. Tags are left as they were."""
+        ...
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        """Send one step. None = the call has no task and is done (or asked for, ShutDownGuest).
+
+        Raises OutcomeUnknown when the reply was lost: the caller reads back, and never resubmits blind.
+        """
+        ...
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        """Each end as it happens, by one property filter over all tasks; one still running at the end is left out."""
+        ...
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        """Those of these VMs that show this power state before the time is up; returns as soon as all do.
+
+        For what has no task: a guest's own shutdown, and a state that lags behind a task that succeeded.
+        """
+        ...
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        """What the guest of this VM tells of itself once VMware Tools run in it, with `address` once it has one.
+
+        When the time is up before that, what it tells then.
+        """
+        ...
+
+    def defined_attributes(self) -> frozenset[str]:
+        """Names of the custom attributes that a VM may carry."""
+        ...
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        """There is a custom attribute of that name for VMs from then on. Raises OutcomeUnknown, NoPermission."""
+        ...
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        """The task that makes a bare VM. Raises OutcomeUnknown when the reply was lost."""
+        ...
+
+    def folder_at(self, path: str) -> str:
+        """The id of the folder for VMs at an inventory path. Raises UsageError where there is none."""
+        ...
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        """The task that makes a VM from a template. Raises OutcomeUnknown when the reply was lost."""
+        ...
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        """For a lost reply: the step's own task among the recent ones queued after `since`, or somebody else's of its
+        kind; None = none found."""
+        ...
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        """Whether a VM that runs does so by a start which this login asked for since then; one that nothing tells of is
+        not its own."""
+        ...

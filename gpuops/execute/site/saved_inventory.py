@@ -1,0 +1,121 @@
+"""A saved inventory in the place of a vCenter: plans are made on it, nothing can be changed through it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NoReturn
+
+from gpuops.errors import Refused
+from gpuops.execute.site.ports import Hosts
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskEnd, TaskRef
+from gpuops.model.vm import Guest, PowerState
+from gpuops.plan.core.steps import HostStep, HostTask, RunInGuest, Step
+from gpuops.plan.rotation.setup import NewVm
+from gpuops.plan.vm.clone import NewClone
+
+
+def _refuse() -> NoReturn:
+    raise Refused("a saved inventory cannot be changed", hint="use --vcenter instead of --inventory, or --dry-run")
+
+
+class SavedHosts:
+    """Implements `Hosts`: what a snapshot does not hold is not known, every change is Refused."""
+
+    def with_settings(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def lacking(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def held(self, hosts: Collection[str], asked: Collection[str]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def configure(self, step: HostStep, inventory: Inventory, op_id: str) -> None:
+        _refuse()
+
+    def submit(self, step: HostTask, inventory: Inventory, op_id: str) -> TaskRef:
+        _refuse()
+
+    def adopt(self, step: HostTask) -> TaskRef | None:
+        return None
+
+    def wait_for_boot(self, since: Mapping[str, datetime | None], timeout_s: float) -> frozenset[str]:
+        _refuse()
+
+
+class SavedVcenter:
+    """Implements `Vcenter`: reads give the snapshot, every change is Refused."""
+
+    def __init__(self, snapshot: Inventory) -> None:
+        self._snapshot = snapshot
+
+    @property
+    def uuid(self) -> str:
+        return self._snapshot.vcenter
+
+    def no_way_in(self, hook: RunInGuest) -> str | None:
+        return "a saved inventory knows no login for guests"
+
+    @property
+    def hosts(self) -> Hosts:
+        return SavedHosts()
+
+    def inventory(self) -> Inventory:
+        return self._snapshot
+
+    def with_config_targets(self, inventory: Inventory, hosts: Collection[str]) -> Inventory:
+        return inventory
+
+    def with_tags(self, inventory: Inventory, vms: Collection[str] | None = None) -> Inventory:
+        return inventory
+
+    def lacking(
+        self, needed: Mapping[str, Collection[str]], attributes: Collection[str] = ()
+    ) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def lacking_on_clusters(self, needed: Mapping[str, Collection[str]]) -> Mapping[str, Collection[str]]:
+        return {}
+
+    def with_drs(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
+
+    def observe(self, inventory: Inventory, vms: Collection[str]) -> Inventory:
+        return inventory
+
+    def submit(self, step: Step, inventory: Inventory, op_id: str) -> TaskRef | None:
+        _refuse()
+
+    def wait(self, tasks: Sequence[TaskRef], timeout_s: float) -> Iterator[TaskEnd]:
+        _refuse()
+
+    def wait_for_power(self, vms: Collection[str], power: PowerState, timeout_s: float) -> frozenset[str]:
+        _refuse()
+
+    def wait_for_guest(self, vm: str, timeout_s: float, *, address: bool) -> Guest:
+        return Guest(self._snapshot.vm(vm).tools_running, None)
+
+    def defined_attributes(self) -> frozenset[str]:
+        """As far as a snapshot tells: those that a VM carries."""
+        return frozenset(name for vm in self._snapshot.vms.values() for name in vm.attributes)
+
+    def define_attribute(self, name: str, op_id: str) -> None:
+        _refuse()
+
+    def create_vm(self, new: NewVm, op_id: str) -> TaskRef:
+        _refuse()
+
+    def folder_at(self, path: str) -> str:
+        _refuse()
+
+    def clone_vm(self, new: NewClone, op_id: str) -> TaskRef:
+        _refuse()
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        return None
+
+    def started_by_this_login(self, vm: str, since: datetime) -> bool:
+        """A snapshot holds no history: what a journal says was begun is taken for begun."""
+        return True

@@ -1,0 +1,142 @@
+"""A `Site` is one vCenter to work on, with its journal and whoever is told of the progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from gpuops import clock as time_here
+from gpuops.execute.site.host_shell import HostShell, ShelledHosts
+from gpuops.execute.site.ports import Hosts, Vcenter
+from gpuops.model.inventory import Inventory
+from gpuops.plan.core.outcome import Outcome, Report
+from gpuops.plan.core.plan import Plan
+from gpuops.plan.core.privileges import attributes, needed, needed_on_clusters, refused_without
+from gpuops.plan.core.steps import Step
+
+if TYPE_CHECKING:
+    from gpuops.execute.journal import Journal
+    from gpuops.model.catalog import Catalog
+    from gpuops.model.rotation import Policy
+
+Consent = Callable[[Report], None]
+"""Called just before anything is changed; what it raises ends the run with nothing changed."""
+
+
+def agreed(report: Report) -> None:
+    """The consent of a caller that asked before, or need not ask."""
+
+
+def _unwatched(outcome: Outcome) -> None:
+    """The progress of a caller that does not watch."""
+
+
+def _unheard(line: str) -> None:
+    """What is said to a caller that does not listen."""
+
+
+@dataclass(slots=True)
+class Site:
+    """One vCenter to work on, and where this machine keeps its journal. Close it, or use `with`."""
+
+    vcenter: Vcenter
+    state_dir: Path
+    clock: Callable[[], datetime]
+    progress: Callable[[Outcome], None] = _unwatched
+    """Called with the outcome of each step as it ends."""
+    passed_s: Callable[[], float] = time_here.passed_s
+    """Seconds since some moment, whatever is done to the clock."""
+    pause: Callable[[float], None] = time_here.pause
+    """Returns so many seconds later."""
+    say: Callable[[str], None] = _unheard
+    """Told in one line what a run waits for, and that it goes on."""
+    same_time: bool = False
+    """Whether vCenter's clock and ours should show the same: a simulated one may live in a time of its own."""
+    closing: ExitStack = field(default_factory=ExitStack)
+    shell: HostShell | None = None
+    """The way into the hosts themselves, for what vCenter cannot; None = there is none."""
+    journal_url: str = field(default="", repr=False)
+    """The PostgreSQL database that keeps the journal; empty = a file in `state_dir`."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """The settings of the vCenter's hosts, and what a shell on them adds."""
+        return self.vcenter.hosts if self.shell is None else ShelledHosts(self.vcenter.hosts, self.shell)
+
+    def close(self) -> None:
+        self.closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def tagged(self, inventory: Inventory, policy: Policy) -> Inventory:
+        """The same snapshot, with the tags of every VM and host where the policy asks for tags."""
+        return self.vcenter.with_tags(inventory) if policy.needs_tags else inventory
+
+    def permitted(self, plan: Plan, inventory: Inventory, later: Iterable[Step] = ()) -> Plan:
+        """The plan, refused when this login lacks a privilege that one of its steps, or of those to come, needs.
+
+        Of a plan that is refused already, the steps it would have had are asked for too.
+        """
+        steps = plan.steps or plan.withheld
+        if not steps:
+            return plan
+        every = (*steps, *later)
+        lacking = self.vcenter.lacking(needed(every), attributes(steps))
+        on_clusters = needed_on_clusters(every, inventory)
+        edits = self.vcenter.lacking_on_clusters(on_clusters) if on_clusters else {}
+        return refused_without(plan, {**lacking, **edits}, inventory)
+
+    @contextmanager
+    def locked_journal(
+        self, vcenter: str, *, alone: bool, returning: bool = False, doing: str = ""
+    ) -> Iterator[Journal]:
+        """The journal of this vCenter, while its lock is held. Raises Locked, StateDamaged. `doing`: see `locked`.
+
+        `returning` is for a run that only brings back, alone: it outlives its journal (`Journal.lost`) and the file of
+        its lock (`LockHold.damaged`).
+        """
+        from gpuops.execute.journal import Journal
+        from gpuops.execute.state.lock import locked, locked_to_return
+
+        with ExitStack() as stack:
+            now = self.clock()
+            if returning:
+                hold = stack.enter_context(locked_to_return(self.state_dir, vcenter, now, doing=doing))
+            else:
+                hold = stack.enter_context(locked(self.state_dir, vcenter, now, alone=alone, doing=doing))
+            journal = Journal.open(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
+            journal.hold = hold
+            with closing(journal):
+                yield journal
+
+    @contextmanager
+    def journal_to_read(self, vcenter: str, *, returning: bool = False) -> Iterator[Journal | None]:
+        """The journal of this vCenter, to read from without the lock; None = there is none. Raises StateDamaged."""
+        from gpuops.execute.journal import Journal
+
+        journal = Journal.look_into(self.state_dir, vcenter, self.clock, url=self.journal_url, returning=returning)
+        if journal is None:
+            yield None
+            return
+        with closing(journal):
+            yield journal
+
+
+def catalog_of(inventory: Inventory) -> Catalog:
+    """The catalogue of the boards this inventory speaks of: by its GPUs, and by the profiles offered and carried."""
+    from gpuops.catalog import load
+
+    carried = {profile for vm in inventory.vms.values() for profile in vm.profiles}
+    gpus = [gpu for host in inventory.hosts.values() for gpu in host.gpus]
+    return load(
+        profiles={*inventory.offered_profiles, *carried},
+        pci={(gpu.vendor_id, gpu.device_id, gpu.subsystem_id) for gpu in gpus},
+    )

@@ -1,0 +1,53 @@
+"""Appends events that a reviewer asks about afterwards to `audit.jsonl` of the state directory, a JSON line each.
+
+It is no part of the journal's chain, which is one for each vCenter: what stands here is said before a login, of an
+address whose other end nobody has verified.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gpuops.errors import StateDamaged
+
+if TYPE_CHECKING:
+    from gpuops.config.sources import Destination
+
+
+FILE_NAME: Final = "audit.jsonl"
+
+
+def unverified(where: Destination, state_dir: Path, at: str, command: list[str]) -> None:
+    """Notes that a connection is made whose other end anybody could be. Raises StateDamaged."""
+    append(
+        state_dir,
+        at,
+        "certificate-not-verified",
+        vcenter=str(where.address),
+        said_by=where.verify_origin,
+        username=where.username,
+        uid=os.getuid(),
+        command=command,
+    )
+
+
+def append(state_dir: Path, at: str, event: str, **facts: Any) -> None:
+    """Adds one line, on disk before it returns. Raises StateDamaged: what cannot be audited is not done."""
+    from gpuops.execute.state.state_dir import prepare_state_dir, private_file
+
+    prepare_state_dir(state_dir)
+    path = state_dir / FILE_NAME
+    private_file(path)
+    line = json.dumps({"at": at, "event": event, **facts}) + "\n"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, line.encode("ascii"))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StateDamaged(f"the audit log {path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Executes the steps of a plan, and settles those that a killed run left in flight."""

@@ -1,0 +1,148 @@
+"""Settles what a killed run left in flight, by what vCenter shows. Each rotation begins with it.
+
+A run that was killed left at most intents whose end nobody saw. Each is settled before anything new is decided: its
+task is waited for if there is one, and then the VM says what happened. What remains to be done is planned afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuops.errors import Trouble
+from gpuops.execute.journal import Intent
+from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.step_executor import StepInFlight
+from gpuops.execute.steps.vm_executor import VmExecutor
+from gpuops.model.catalog import Catalog
+from gpuops.model.inventory import Inventory
+from gpuops.model.rotation import Role, parse_marker
+from gpuops.model.task import TaskRef
+from gpuops.model.vm import PowerState, Vm
+from gpuops.plan.core.given_up import vm_now
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.step_checks import satisfied
+from gpuops.plan.core.steps import (
+    PowerOnVm,
+    RunInGuest,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.placement.project import project
+
+_BEFORE: Final[dict[type[Step], PowerState]] = {
+    SuspendVm: PowerState.ON,
+    PowerOnVm: PowerState.OFF,
+}
+"""The power that a night finds where it takes; a guest that was shut down shows what was asked of it."""
+
+
+def settle_open(executor: VmExecutor, *, timeout_s: float) -> tuple[Outcome, ...]:
+    """What became of each effect of the run that nobody saw end. Sends nothing."""
+    intents = [as_now(intent, executor.inventory) for intent in executor.journal.open_intents(executor.run)]
+    if not intents:
+        return ()
+    # A hook is not waited for: desktops are. The plan that follows runs it again, if its VM still runs.
+    tasks = {intent.op_id: _task_of(executor, intent) for intent in intents}
+    settled: dict[str, Outcome] = {}
+    # What has no task is judged before the others are waited for: by then somebody else may have done the same.
+    without = [intent for intent in intents if tasks[intent.op_id] is None]
+    if without:
+        executor.look_before([intent.step for intent in without])
+        settled = {intent.op_id: _by_state(executor, intent) for intent in without}
+    flight = [task for task in tasks.values() if task is not None]
+    ends = {end.task: end for end in executor.vcenter.wait(flight, timeout_s)} if flight else {}
+    if flight:
+        executor.look_before([intent.step for intent in intents if intent not in without])
+    for intent in intents:
+        task = tasks[intent.op_id]
+        if task is not None and task not in ends:
+            late = Outcome(intent.step, Verdict.UNKNOWN, f"{task.ref} still runs after {timeout_s:.0f} s")
+            settled[intent.op_id] = executor.settle(intent.op_id, late)
+        elif task is not None:
+            underway = StepInFlight(intent.op_id, intent.step, task, intent.seen)
+            settled[intent.op_id] = executor.finish(underway, ends[task])
+    return tuple(settled[intent.op_id] for intent in intents)
+
+
+def as_now(intent: Intent, inventory: Inventory) -> Intent:
+    """The effect, of its VM under the id that it has now: one that was registered anew since has another."""
+    vm = vm_now(intent.step.vm, intent.uuid, inventory)
+    if vm is None or vm.ref == intent.step.vm:
+        return intent
+    return replace(intent, step=replace(intent.step, vm=vm.ref))
+
+
+@dataclass(frozen=True, slots=True)
+class SettledSnapshot:
+    """What settling would come to, known by looking alone."""
+
+    inventory: Inventory
+    """With what is still in flight as done: resume waits for it."""
+    undone: frozenset[str]
+    """VMs that were to be taken, and were not."""
+    notes: tuple[str, ...]
+
+
+def settle_in_snapshot(
+    vcenter: Vcenter, intents: Sequence[Intent], inventory: Inventory, catalog: Catalog
+) -> SettledSnapshot:
+    """Settles a run's open effects in a snapshot, and nowhere else."""
+    undone: set[str] = set()
+    notes: list[str] = []
+    for intent in (as_now(intent, inventory) for intent in intents):
+        step, vm = intent.step, inventory.vms.get(intent.step.vm)
+        if vm is None:
+            continue
+        if satisfied(step, inventory):
+            if isinstance(step, PowerOnVm) and not vcenter.started_by_this_login(step.vm, intent.seen):
+                undone.add(step.vm)
+                notes.append(f"{vm.name}: somebody else started it")
+            continue
+        task = TaskRef(intent.task) if intent.task is not None else vcenter.adopt(step, intent.seen)
+        if task is not None and any(each.ref == task.ref for each in vm.tasks):
+            alone = tuple(each for each in vm.tasks if each.ref != task.ref)
+            inventory = project(step, inventory.with_vm(replace(vm, tasks=alone)), catalog)
+            notes.append(f"{vm.name}: its {step.noun} is in flight ({task.ref}): waited for first, planned as done")
+        elif isinstance(step, RunInGuest) or _may_have_happened(step, vm):
+            notes.append(f"{vm.name}: its {step.noun} was not seen to end before the run was cut off")
+        else:
+            undone |= {step.vm} if _takes(step, vm) else set()
+            notes.append(f"{vm.name}: its {step.noun} did not happen before the run was cut off")
+    return SettledSnapshot(inventory, frozenset(undone), tuple(notes))
+
+
+def _takes(step: Step, vm: Vm) -> bool:
+    """Whether it is a night's step; a guest's shutdown is, for a desktop: its marker tells it from an ML VM."""
+    if isinstance(step, ShutDownGuest):
+        marks = (parse_marker(value) for value in vm.attributes.values())
+        return any(mark is not None and mark.role is Role.SHUT_DOWN for mark in marks)
+    return isinstance(step, SuspendVm | PowerOnVm)
+
+
+def _may_have_happened(step: Step, vm: Vm | None) -> bool:
+    """Whether what takes a VM may have been done, and changed again since by somebody else: only a VM whose power is
+    seen to be what it was before proves that it was not."""
+    was = _BEFORE.get(type(step))
+    return was is not None and (vm is None or vm.power is not was)
+
+
+def _task_of(executor: VmExecutor, intent: Intent) -> TaskRef | None:
+    if isinstance(intent.step, RunInGuest):
+        return None
+    if intent.task is not None:
+        return TaskRef(intent.task)
+    return executor.vcenter.adopt(intent.step, intent.seen)
+
+
+def _by_state(executor: VmExecutor, intent: Intent) -> Outcome:
+    if intent.step.vm in executor.inventory.vms and satisfied(intent.step, executor.inventory):
+        return executor.found_done(intent.op_id, intent.step, intent.seen, "found done after the run was cut off")
+    unseen = "the run was cut off before it was seen to end"
+    if _may_have_happened(intent.step, executor.inventory.vms.get(intent.step.vm)):
+        lost = Outcome(intent.step, Verdict.UNKNOWN, f"{unseen}; vCenter shows no task of it", trouble=Trouble.LOST)
+        return executor.settle(intent.op_id, lost, counts=False)
+    reason = unseen if isinstance(intent.step, RunInGuest) else "it did not reach vCenter before the run was cut off"
+    return executor.settle(intent.op_id, Outcome(intent.step, Verdict.FAILED, reason), counts=False)

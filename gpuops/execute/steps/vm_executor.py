@@ -1,0 +1,309 @@
+"""Executes steps of VMs: when a VM is looked at anew, what speaks against a step, and what may be sent twice.
+
+What makes a desktop give up its GPUs goes by a look of its own, made when everything before it had been sent. So a
+machine that stands still, its clocks with it, sends at most one such request on what it saw before; and where the lease
+or the journal took long after the look, the desktop is looked at, and judged, once more.
+
+Of a reconfiguration whose reply was lost vCenter itself sees to it that twice is once: it carries the changeVersion of
+the configuration it was made for, the first of the two to arrive changes it, and the other is refused (vSphere API
+reference, VirtualMachineConfigSpec.changeVersion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from gpuops import clock
+from gpuops.errors import GpuopsError, LoginRefused, Trouble
+from gpuops.execute.journal import Journal, Run
+from gpuops.execute.lease.lease_set import NO_LEASE, VmLeases
+from gpuops.execute.site.ports import Vcenter
+from gpuops.execute.steps.step_executor import STATES, StepExecutor, StepInFlight
+from gpuops.model.inventory import Inventory
+from gpuops.model.task import TaskRef
+from gpuops.model.vm import PowerState
+from gpuops.plan.core.outcome import Outcome, Verdict
+from gpuops.plan.core.step_checks import as_it_is_now, objection, satisfied
+from gpuops.plan.core.steps import (
+    PowerOffVm,
+    PowerOnVm,
+    ReconfigureVm,
+    RelocateVm,
+    ResumeVm,
+    RunInGuest,
+    SetAttribute,
+    SetVmDrs,
+    ShutDownGuest,
+    Step,
+    SuspendVm,
+)
+from gpuops.plan.rotation.guard import TAKING_STEPS, Guard
+from gpuops.plan.rotation.stop_conditions import ahead_by, is_refusal
+
+FRESH: Final = timedelta(seconds=60)
+"""How old what is known of a step's company may be: of VMs that are not touched, but counted."""
+
+LOOK_S: Final = 30.0
+"""How old the look may be that a step of a night goes by, when it is sent."""
+
+LOOKS: Final = 2
+"""So often a desktop is looked at anew, where what comes between look and request takes too long."""
+
+STATE_LAG_S = 30
+"""A power state may lag behind the task that changed it; after so long it is called unknown."""
+
+
+class VmExecutor(StepExecutor[Step]):
+    """Sends steps of one run and says what became of them. `inventory` is the latest look."""
+
+    def __init__(
+        self,
+        vcenter: Vcenter,
+        journal: Journal,
+        run: Run,
+        planned: Inventory,
+        *,
+        guard: Guard | None = None,
+        leases: VmLeases = NO_LEASE,
+        passed_s: Callable[[], float] = clock.passed_s,
+        same_time: bool = False,
+    ) -> None:
+        """`guard` is asked before each step that takes something; None = nothing is taken.
+
+        `leases`: that of a VM must be ours at each request about it; where there is none, this machine's lock alone
+        keeps others away.
+
+        `same_time`: vCenter's clock and the journal's should show the same.
+        """
+        super().__init__(vcenter, journal, run, planned, passed_s=passed_s)
+        self.planned = planned
+        self._guard = guard
+        self._leases = leases
+        self._same_time = same_time
+        self._looked_s = passed_s()
+        self._sent_since_look = False
+        self._ahead: timedelta | None = None
+        """How far vCenter's clock was ahead of ours at the last look before steps; None = they do not compare."""
+        self._company_at: dict[str, datetime] = {}
+        self._steered: set[str] = set()
+        self._ended: list[Outcome] = []
+        self._leaving: Collection[str] = ()
+        """VMs that are being suspended already, whatever the last look showed of them."""
+
+    def look(self, vms: Collection[str]) -> None:
+        """Reads these VMs, and the GPUs of their hosts, anew; with them DRS of VMs that a step speaks to it about."""
+        asked_s = self.passed_s()
+        self.inventory = self.vcenter.observe(self.inventory, vms)
+        self._leases.saw(self.inventory, vms, asked_s)
+        steered = self._steered.intersection(vms)
+        if steered:
+            self.inventory = self.vcenter.with_drs(self.inventory, steered)
+
+    def look_before(self, steps: Sequence[Step]) -> None:
+        """Reads the VMs of steps that are about to be sent, and with them whoever the guard must know of and the lock
+        VM."""
+        vms = {step.vm for step in steps}
+        vms |= self._leases.lock_vms(vms)
+        self._steered |= {step.vm for step in steps if isinstance(step, SetVmDrs)}
+        if self._guard is not None:
+            vms |= self._company(self._guard, self._guard.pools(steps, self.inventory))
+        asked, self._looked_s = self.journal.clock() if self._same_time else None, self.passed_s()
+        self._sent_since_look = False
+        self.look(vms)
+        if self._guard is not None and self._guard.policy.needs_tags:
+            self.inventory = self.vcenter.with_tags(self.inventory, vms)
+        if asked is not None:
+            self._ahead = ahead_by(self.inventory.taken_at, asked, self.journal.clock())
+
+    def _company(self, guard: Guard, pools: Collection[str]) -> frozenset[str]:
+        """Who counts in those of the pools that were not looked at for a while."""
+        now = self.inventory.taken_at
+        stale = [each for each in pools if now - self._company_at.get(each, self.planned.taken_at) > FRESH]
+        if not stale:
+            return frozenset()
+        self._company_at |= dict.fromkeys(stale, now)
+        return guard.counted_vms(stale, self.inventory, self._ended)
+
+    def begin(self, step: Step, leaving: Collection[str] = ()) -> Outcome | StepInFlight:
+        """As any step is begun. What takes is looked at once more where the last look was a while ago, or where no look
+        vouches for the lease any more; what takes a desktop, where anything was sent meanwhile.
+
+        `leaving`: VMs that are being suspended already, whatever the last look showed of them.
+        Raises NotConnected (the intent stays open, for `resume`) and StateDamaged (nothing was sent).
+        """
+        lease = self._leases.of(step.vm)
+        unvouched = lease is not None and not lease.vouched
+        overtaken = unvouched or (isinstance(step, TAKING_STEPS) and self._sent_since_look)
+        if self._is_old() or (self._guard is not None and overtaken):
+            self.look_before([step])
+        self._leaving = leaving
+        return super().begin(as_it_is_now(step, self.inventory))
+
+    def read_back(self, step: Step) -> None:
+        """Reads the step's VM, and the GPUs of its host, anew."""
+        self.look([step.vm])
+
+    def is_done(self, step: Step) -> bool:
+        """Whether the latest look shows the VM as the step leaves it; one that is gone is not."""
+        return step.vm in self.inventory.vms and satisfied(step, self.inventory)
+
+    def _is_old(self) -> bool:
+        """Whether the look is older than what a night may go by."""
+        return self._guard is not None and self.passed_s() - self._looked_s > LOOK_S
+
+    def objection(self, step: Step) -> str | None:
+        """What speaks against the step on the latest look, or of the lease its VM is under; None = nothing does."""
+        return self._objection_to_step(step) or self._not_ours(step)
+
+    def _objection_to_step(self, step: Step) -> str | None:
+        """What speaks against the step, but for the lease."""
+        guard = self._guard
+        rule = guard.idle_rule(step, self.inventory) if guard is not None else None
+        reason = objection(step, self.planned, self.inventory, rule)
+        if reason is None and guard is not None:
+            now = self.journal.clock()
+            reason = guard.objection(step, self.inventory, now, self._ended, self._leaving, self._ahead)
+        return reason
+
+    def last_objection(self, step: Step, judged: Inventory) -> str | None:
+        """What speaks against the step when all that may take its time has been done: the lease, the journal's disk."""
+        for _ in range(LOOKS):
+            if self._is_old():
+                self.look_before([step])
+            reason = self._not_ours(step)
+            if reason is None and self.inventory is not judged:
+                reason = self._objection_to_step(step)
+            if reason is not None or not self._is_old():
+                return reason
+        if isinstance(step, TAKING_STEPS):
+            return f"what was read of it was more than {LOOK_S:.0f} s old before it could be sent, {LOOKS} times"
+        return None
+
+    def keep_lease(self) -> None:
+        """Renews what is leased while steps are waited for, and says that the run goes on."""
+        self.journal.alive()
+        self._leases.keep()
+
+    def _not_ours(self, step: Step) -> str | None:
+        lease = self._leases.of(step.vm)
+        return lease.objection() if lease is not None else None
+
+    def keep_refusal(self, op_id: str, step: Step, refused: GpuopsError) -> None:
+        """Journals that a start was refused, when the VM cannot be read: whoever starts it before the next look keeps
+        it, and its state alone would not say so."""
+        if self.is_the_only_request(op_id, step):
+            outcome = Outcome(step, Verdict.FAILED, refused.line, trouble=refused.trouble)
+            self.settle(op_id, outcome, counts=not isinstance(refused, LoginRefused))
+
+    def is_the_only_request(self, op_id: str, step: Step) -> bool:
+        """Whether no earlier request for this start may have arrived."""
+        return isinstance(step, PowerOnVm) and op_id in self._sent_once
+
+    def send(self, step: Step, op_id: str) -> TaskRef | None:
+        """The task of the request; None = it has none."""
+        self._sent_since_look = True
+        lease = self._leases.of(step.vm)
+        if lease is not None:
+            lease.sends()
+        return self.vcenter.submit(as_it_is_now(step, self.inventory), self.inventory, op_id)
+
+    def adopt(self, step: Step, since: datetime) -> TaskRef | None:
+        """The step's own task, or somebody else's of its kind."""
+        return self.vcenter.adopt(step, since)
+
+    def ends_later(self, step: Step) -> bool:
+        """A guest is asked to shut down, and takes its time."""
+        return isinstance(step, ShutDownGuest)
+
+    def overtaken(self, step: Step, sent: Inventory) -> str | None:
+        """Why a reconfiguration that is not seen done cannot take effect any more; None = it still may."""
+        before, now = self._versions(step, sent)
+        if not isinstance(step, ReconfigureVm) or before is None or now is None or before == now:
+            return None
+        return "the reply was lost, and its configuration was changed by somebody else since (run the command again)"
+
+    def twice_is_once(self, step: Step, sent: Inventory) -> bool:
+        """Whether a second request and a late arrival of the first change nothing more than one of them."""
+        if isinstance(step, ReconfigureVm):
+            before, now = self._versions(step, sent)
+            return before is not None and before == now
+        if isinstance(step, RelocateVm):  # a move to where it is moves nothing; one that is elsewhere was moved
+            was, now_at = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+            return was is not None and now_at is not None and was.host == now_at.host
+        return wanted_power(step) is not None or isinstance(step, SetAttribute | SetVmDrs | RunInGuest)
+
+    def _versions(self, step: Step, sent: Inventory) -> tuple[str | None, str | None]:
+        """The changeVersion of the VM that a request went by, and the one it has now."""
+        before, now = sent.vms.get(step.vm), self.inventory.vms.get(step.vm)
+        return before.change_version if before else None, now.change_version if now else None
+
+    def is_by_others(self, underway: StepInFlight, error: GpuopsError | None) -> bool:
+        """Whether a VM runs by a start that somebody else asked for: its task is theirs, or ours found it running."""
+        step, task = underway.step, underway.task
+        if not isinstance(step, PowerOnVm):
+            return False
+        foreign = task is not None and task.foreign
+        return foreign or self._was_so_before(underway.op_id, step, error)
+
+    def found_done(
+        self, op_id: str, step: Step, since: datetime, reason: str, duration_s: float | None = None
+    ) -> Outcome:
+        """The end of a step of which nothing is seen but its effect: a start that is not known to be asked for here is
+        somebody else's."""
+        if isinstance(step, PowerOnVm) and not self.vcenter.started_by_this_login(step.vm, since):
+            return self.started_by_others(op_id, step)
+        return super().found_done(op_id, step, since, reason, duration_s)
+
+    def _was_so_before(self, op_id: str, step: Step, error: GpuopsError | None) -> bool:
+        """Whether it runs by somebody else's doing: the one start that was asked for found it running."""
+        refused = error is not None and error.trouble is Trouble.STATE
+        return refused and self.is_the_only_request(op_id, step)
+
+    def reached(self, step: Step, *, lagging: bool) -> bool:
+        """Whether the VM is as the step leaves it; a power state that lags behind is waited for."""
+        if isinstance(step, RunInGuest):
+            return lagging and step.vm in self.inventory.vms  # only its end tells
+        if self.is_done(step):
+            return True
+        power = wanted_power(step) if step.vm in self.inventory.vms else None
+        if not lagging or power is None:
+            return False
+        if not self.vcenter.wait_for_power([step.vm], power, STATE_LAG_S):
+            return False
+        self.look([step.vm])
+        return self.is_done(step)
+
+    def settle(self, op_id: str, outcome: Outcome, *, counts: bool = True) -> Outcome:
+        """The outcome, once it is in the journal. Not `counts`: it was never asked of vCenter."""
+        self.journal.settled(
+            op_id,
+            STATES[outcome.verdict],
+            outcome.reason,
+            outcome.duration_s,
+            refused=is_refusal(outcome),
+            counts=counts,
+            suspended_at=self._suspended_at(outcome),
+        )
+        self._ended.append(outcome)
+        return outcome
+
+    def _suspended_at(self, outcome: Outcome) -> datetime | None:
+        """When a suspend that is done was, as the look after it shows; None = it is none, or vCenter does not say."""
+        done = isinstance(outcome.step, SuspendVm) and outcome.verdict is Verdict.DONE
+        vm = self.inventory.vms.get(outcome.step.vm) if done else None
+        return vm.suspended_at if vm is not None else None
+
+
+def wanted_power(step: Step) -> PowerState | None:
+    """The power state a step leads to; None for a step that is not about power."""
+    match step:
+        case PowerOnVm() | ResumeVm():
+            return PowerState.ON
+        case SuspendVm():
+            return PowerState.SUSPENDED
+        case PowerOffVm() | ShutDownGuest():
+            return PowerState.OFF
+        case _:
+            return None
